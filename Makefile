@@ -1,0 +1,50 @@
+# Every target makes its own environment first; nothing outside .venv is touched.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo    train a few small networks, measure how flat their minima are, draw the picture"
+	@echo "make test    formatting, lint, types, then all tests and doctests"
+	@echo "make lint    formatting, lint and types only"
+	@echo "make bench   time the measures against a plain forward and backward pass"
+	@echo "make clean   remove the environment, caches and outputs"
+	@echo "The first target you run sets up $(VENV), which takes a few minutes."
+
+demo: $(READY)
+	$(VENV)/bin/spiritlevel demo
+
+# One thread a worker: two workers with two threads each are slower on two cores than one alone.
+test: export OMP_NUM_THREADS := 1
+test: lint
+	$(VENV)/bin/python -m pytest -n 2
+
+lint: $(READY)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+bench: $(READY)
+	$(VENV)/bin/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) build dist spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The stamp is written last, so an interrupted installation is resumed and not taken for a whole one.
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "No '$(PYTHON)' found. spiritlevel needs Python 3.10 or newer:" \
+			"install it, or say which one with 'make PYTHON=/path/to/python ...'." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "spiritlevel needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+			"Say which one to use with 'make PYTHON=python3.11 ...'." >&2; exit 1; }
+	@echo "Setting up $(VENV): PyTorch and the development tools. Most of it is the download of" \
+		"PyTorch; expect two to five minutes the first time, and nothing after that."
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+	@echo "$(VENV) is ready."

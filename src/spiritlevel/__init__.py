@@ -1,0 +1,14 @@
+"""How flat a network's minimum is: exactly where mathematics allows, with an error bar elsewhere."""
+
+from ._core import Cost as Cost
+from ._core import Measurement as Measurement
+from ._core import MissingExtra as MissingExtra
+from ._core import Report as Report
+from ._core import SpiritlevelError as SpiritlevelError
+from ._core import Status as Status
+from .api import Preflight as Preflight
+from .api import measure as measure
+from .api import measures as measures
+from .api import preflight as preflight
+
+__version__ = "0.1.0"

@@ -1,0 +1,235 @@
+"""The shapes everything speaks: what a result is, what it cost, and how a refusal reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+
+class SpiritlevelError(ValueError):
+    """A request that cannot be met; the text names the argument, the need, what came, what to do."""
+
+
+class MissingExtra(SpiritlevelError, ImportError):
+    """An optional package is absent; the text is the pip line that brings it.
+
+    >>> print(MissingExtra(what="Report tables", package="pandas", extra="frames"))
+    Report tables needs pandas: pip install 'spiritlevel[frames]'
+    """
+
+    def __init__(self, *, what: str, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs {package}: pip install 'spiritlevel[{extra}]'")
+
+
+def require(package: str, *, what: str, extra: str) -> ModuleType:
+    """Import an optional package, or say which extra brings it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        name = package.split(".")[0]
+        raise MissingExtra(what=what, package=name, extra=extra) from error
+
+
+class Status(enum.Enum):
+    """How far a value may be trusted; `text` says what to do next."""
+
+    OK = "ok"
+    GGN = "ggn"
+    NOT_CONVERGED = "not_converged"
+    NONFINITE = "nonfinite"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Counted work, in passes of one sample: 1,000 samples through 9 backwards count 9,000.
+
+    >>> (Cost(forwards=10) + Cost(forwards=5, backwards=20)).passes(5)
+    '3 forwards, 4 backwards'
+    """
+
+    forwards: int = 0
+    backwards: int = 0
+    products: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.forwards + other.forwards,
+            self.backwards + other.backwards,
+            self.products + other.products,
+        )
+
+    def passes(self, num_samples: int) -> str:
+        """The same in words, as passes over a data set of `num_samples`."""
+        parts = [
+            f"{count / num_samples:.3g} {name}"
+            for name, count in dataclasses.asdict(self).items()
+            if count
+        ]
+        return ", ".join(parts) or "nothing"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One number with everything needed to read it.
+
+    `exact` says that `value` is the quantity itself up to round-off. Otherwise either `stderr` (the
+    standard error of the probes) is given, or `status` says which other quantity this is.
+    `data_stderr` is the standard error from having only these samples of the data distribution.
+    """
+
+    name: str
+    value: float
+    exact: bool
+    quantity: str = ""  # of what matrix, where that is in question: "Hessian" or "GGN"
+    stderr: float | None = None
+    data_stderr: float | None = None
+    status: Status = Status.OK
+    text: str = ""
+    cost: Cost = Cost()
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.exact and self.stderr is None and self.status is Status.OK:
+            raise SpiritlevelError(
+                f"The measurement {self.name!r} must carry a stderr, be exact, or have a status "
+                f"that says what it is. Got value={self.value!r} with neither."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, ready for JSON; non-finite floats become strings."""
+        out = dataclasses.asdict(self)
+        out["status"] = self.status.value
+        for key in ("value", "stderr", "data_stderr"):
+            out[key] = _to_json_float(out[key])
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
+        """The inverse of `to_dict`."""
+        fields = dict(data)
+        fields["status"] = Status(fields["status"])
+        fields["cost"] = Cost(**fields["cost"])
+        for key in ("value", "stderr", "data_stderr"):
+            fields[key] = None if fields[key] is None else float(fields[key])
+        return cls(**fields)
+
+
+def _to_json_float(value: float | None) -> float | str | None:
+    """JSON has no nan or inf; a string survives every parser and `float` reads it back."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+class Report(Mapping[str, Measurement]):
+    """Measurements by name, and per layer where a measure has layers.
+
+    `report["relative.kappa"].value`, `report.layers["relative.kappa"]["fc"].value`
+    """
+
+    def __init__(
+        self,
+        measurements: Mapping[str, Measurement],
+        *,
+        layers: Mapping[str, Mapping[str, Measurement]],
+        settings: Mapping[str, Any],
+        cost: Cost,
+    ) -> None:
+        self._measurements = dict(measurements)
+        self.layers = {name: dict(rows) for name, rows in layers.items()}
+        self.settings = dict(settings)
+        self.cost = cost
+
+    def __getitem__(self, name: str) -> Measurement:
+        try:
+            return self._measurements[name]
+        except KeyError:
+            have = ", ".join(self._measurements)
+            raise KeyError(f"This report has no {name!r}. It has: {have}.") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._measurements)
+
+    def __len__(self) -> int:
+        return len(self._measurements)
+
+    def __str__(self) -> str:
+        rows = [("measure", "value", "± data", "", "note")]
+        for name, m in self.items():
+            data = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
+            mark = "exact" if m.exact else m.status.value if m.stderr is None else f"± {m.stderr:.2g}"
+            rows.append((name, f"{m.value:.6g}", data, mark, m.text))
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = []
+        for name, value, data, mark, text in rows:
+            cells = (
+                name.ljust(widths[0]),
+                value.rjust(widths[1]),
+                data.rjust(widths[2]),
+                mark.ljust(widths[3]),
+                text,
+            )
+            lines.append("  ".join(cells).rstrip())
+        lines.insert(1, "-" * len(lines[0]))
+        n = int(self.settings["num_samples"])
+        lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types."""
+        return {
+            "format": "spiritlevel-report-1",
+            "settings": self.settings,
+            "cost": dataclasses.asdict(self.cost),
+            "measures": {name: m.to_dict() for name, m in self.items()},
+            "layers": {
+                name: {layer: m.to_dict() for layer, m in rows.items()}
+                for name, rows in self.layers.items()
+            },
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The report as JSON text; `Report.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """Read what `to_json` wrote."""
+        try:
+            data = json.loads(text)
+            if data["format"] != "spiritlevel-report-1":
+                raise KeyError("format")
+            return cls(
+                {k: Measurement.from_dict(v) for k, v in data["measures"].items()},
+                layers={
+                    name: {k: Measurement.from_dict(v) for k, v in rows.items()}
+                    for name, rows in data["layers"].items()
+                },
+                settings=data["settings"],
+                cost=Cost(**data["cost"]),
+            )
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise SpiritlevelError(
+                "The 'text' argument of Report.from_json must be what Report.to_json wrote "
+                f"(format 'spiritlevel-report-1'). Reading it failed with: {error!r}. "
+                "Write the report again with Report.to_json()."
+            ) from error
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame: one row a measure and layer (the whole network has layer "")."""
+        pandas = require("pandas", what="Report.to_frame", extra="frames")
+        rows = [("", m) for m in self.values()]
+        rows += [(layer, m) for table in self.layers.values() for layer, m in table.items()]
+        columns = ("value", "exact", "stderr", "data_stderr", "text")
+        return pandas.DataFrame(
+            [
+                {"measure": m.name, "layer": layer}
+                | {column: getattr(m, column) for column in columns}
+                | {"status": m.status.value}
+                for layer, m in rows
+            ]
+        )

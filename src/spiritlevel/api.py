@@ -1,0 +1,219 @@
+"""The public verbs: measure a network, look at the plan first, browse the measures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from . import measures as catalogue
+from ._batches import Forward
+from ._core import Cost, Report, SpiritlevelError
+from .estimators.exact import Needs
+from .estimators.heads import choose_head
+from .estimators.plan import make_plan
+from .estimators.work import Work
+from .losses import CrossEntropy
+from .surface import Progress, Surface
+
+
+def measure(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    measures: str | Sequence[str] | None = None,
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    forward: Forward | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Measure how flat the loss of `model` on `data` is. The model is left exactly as it was.
+
+    Args:
+        model: any module in eval mode; its trainable parameters are measured.
+        data: a loader of (x, y) batches or of dicts with labels, or one pair of tensors (x, y).
+        loss: "cross_entropy", "mse", "bce", a torch loss module, or a function
+            (outputs, targets) -> one loss a sample.
+        measures: names or patterns such as "relative.*"; None takes those that suit the network.
+        layers: module paths or patterns to restrict the per-layer measures to; "head" for the head.
+        head: the path of the last linear layer, where it is not found by itself.
+        forward: (model, batch) -> (outputs, targets), for batches of another form.
+        memory: bytes that a chunk of samples may take; None takes 1 GiB, or half the free GPU memory.
+        seed: of the certificate's random directions and of eigenvalue starts.
+        progress: called with (samples done, samples in all or None).
+
+    >>> import torch, spiritlevel as sl
+    >>> net = nn.Linear(3, 1, bias=False).double()
+    >>> x, y = torch.eye(3).double(), torch.zeros(3, 1).double()
+    >>> report = sl.measure(net, (x, y), loss="mse", measures="curvature.trace")
+    >>> round(report["curvature.trace"].value, 12)        # 2·mean ‖x‖²
+    2.0
+    """
+    work, chosen = _prepare(
+        model,
+        data,
+        loss=loss,
+        measures=measures,
+        layers=layers,
+        head=head,
+        forward=forward,
+        memory=memory,
+        seed=seed,
+        progress=progress,
+    )
+    with work.surface.preserved():
+        work.run(_needs(chosen))
+        measured = {card.name: card.function(work) for card in chosen}
+    return Report(
+        {name: m.whole for name, m in measured.items()},
+        layers={name: m.layers for name, m in measured.items() if m.layers},
+        settings=work.settings(),
+        cost=work.cost,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Preflight:
+    """What a measurement would take, before it is started."""
+
+    cost_per_sample: Cost
+    num_columns: int
+    chunk: int
+    memory: int
+    slow_parameters: tuple[str, ...]
+    measures: tuple[str, ...]
+
+    def __str__(self) -> str:
+        passes = self.cost_per_sample.passes(1)
+        lines = [
+            f"{passes} a sample, {self.chunk} samples at a time, "
+            f"about {self.memory / 2**20:.0f} MiB beside the model"
+        ]
+        if self.slow_parameters:
+            shown = ", ".join(self.slow_parameters[:3])
+            more = len(self.slow_parameters) - 3
+            lines.append(
+                f"by per-sample gradients, twice the work: {shown}"
+                + (f" and {more} more" if more > 0 else "")
+            )
+        return "\n".join(lines)
+
+
+def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
+    """Passes and memory that `measure` with the same arguments will take; runs a few samples only."""
+    work, chosen = _prepare(model, data, **options)
+    needs = _needs(chosen)
+    with work.surface.preserved():
+        plan = work.plan
+    largest = max((_length(batch) for batch in _peek(work.surface)), default=1)
+    chunk = min(plan.chunk(work.memory, sweep=needs.sweep), largest)
+    per_sample = plan.bytes_per_sample if needs.sweep else plan.head_bytes_per_sample
+    return Preflight(
+        cost_per_sample=plan.cost(1, sweep=needs.sweep),
+        num_columns=plan.num_columns,
+        chunk=chunk,
+        memory=per_sample * chunk,
+        slow_parameters=tuple(n for n, route in plan.routes.items() if route == "generic"),
+        measures=tuple(card.name for card in chosen),
+    )
+
+
+def _peek(surface: Surface) -> list[Any]:
+    """The first batch, as a guess at how large the others are."""
+    for _, batch in surface.batches():
+        return [batch]
+    return []
+
+
+def _length(batch: Any) -> int:
+    from ._batches import num_samples
+
+    return num_samples(batch)
+
+
+def measures(pattern: str = "*") -> list[catalogue.Card]:
+    """The cards of the measures that match a pattern.
+
+    >>> [card.name for card in measures("relative.*")]
+    ['relative.kappa', 'relative.kappa_max']
+    """
+    return [catalogue.get(name) for name in catalogue.names(pattern)]
+
+
+def _needs(cards: Iterable[catalogue.Card]) -> Needs:
+    total = Needs()
+    for card in cards:
+        total = total | card.needs
+    return total
+
+
+def _prepare(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    loss: Any = "cross_entropy",
+    measures: str | Sequence[str] | None = None,
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    forward: Forward | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[Work, list[catalogue.Card]]:
+    if memory is not None and memory <= 0:
+        raise SpiritlevelError(
+            f"The 'memory' argument must be a positive number of bytes. Got {memory!r}. "
+            "Leave it out for 1 GiB, or half the free memory of a GPU."
+        )
+    chosen = _choose(measures)
+    options = {"loss": loss, "forward": forward, "progress": progress}
+    surface = Surface(model, data, **options)
+    surface.check_model()
+    if layers == "head" and "head" not in surface.layers():
+        with surface.preserved():
+            found = choose_head(make_plan(surface, kappa=False, rho=False).heads, head)
+        layers = found.layer
+    if layers is not None:
+        surface = Surface(model, data, layers=layers, **options)
+    work = Work(surface, head=head, memory=memory, seed=seed)
+    if measures is None:
+        chosen = _applicable(work, chosen)
+    work.want(_needs(chosen))
+    return work, chosen
+
+
+def _choose(measures: str | Sequence[str] | None) -> list[catalogue.Card]:
+    if measures is None:
+        return [card for card in map(catalogue.get, catalogue.names()) if card.default]
+    patterns = [measures] if isinstance(measures, str) else list(measures)
+    if not patterns:
+        raise SpiritlevelError(
+            "The 'measures' argument must name at least one measure. Got an empty list. "
+            "Leave it out for a sensible choice; see `spiritlevel list`."
+        )
+    found = [name for pattern in patterns for name in catalogue.names(pattern)]
+    return [catalogue.get(name) for name in dict.fromkeys(found)]
+
+
+def _applicable(work: Work, cards: list[catalogue.Card]) -> list[catalogue.Card]:
+    """Of the default measures those that the network and the loss admit."""
+    total = _needs(cards)
+    work.want(total)
+    with work.surface.preserved():
+        has_head = any(h.fits for h in work.plan.heads.values()) or work._head_name is not None
+    is_softmax = isinstance(work.surface.loss, CrossEntropy)
+    from .estimators.exact import matrix_layers
+
+    has_matrix = bool(matrix_layers(work.surface))
+    return [
+        card
+        for card in cards
+        if (has_head or not card.needs.head)
+        and (is_softmax or not card.needs.softmax)
+        and (has_matrix or card.family not in ("relative", "scaled", "neuron"))
+    ]

@@ -1,0 +1,94 @@
+"""Finding the head: the last linear map, whose flatness has a closed form.
+
+A head is a linear layer or an ungrouped convolution whose output, averaged over positions (global
+average pooling; one position for a plain linear layer), is the network's output. That is checked on
+the numbers, not on the names of modules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from .._core import SpiritlevelError
+from ..layers.unfold import average_patch
+from ..taps import Use
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A layer that could be the head, and how far its pooled output is from the network's."""
+
+    layer: str
+    module: nn.Module
+    fits: bool
+    reason: str
+
+    def features(self, a: Tensor) -> Tensor:
+        """φ: the layer's input, averaged over positions or windows, shape (N, d)."""
+        if isinstance(self.module, CONVOLUTIONS):
+            return average_patch(self.module, a)
+        return a.reshape(len(a), -1, a.shape[-1]).mean(dim=1)
+
+    def weight(self) -> Tensor:
+        """W of shape (C, d)."""
+        return self.module.weight.detach().flatten(1)  # type: ignore[union-attr,operator]
+
+
+def find_heads(uses: list[Use], outputs: Tensor) -> dict[str, Head]:
+    """Every linear or convolutional layer, with whether it is a head and why not."""
+    found: dict[str, Head] = {}
+    for use in uses:
+        if isinstance(use.module, (nn.Linear, *CONVOLUTIONS)):
+            reason = _why_not(use, outputs)
+            found[use.layer] = Head(use.layer, use.module, not reason, reason)
+    return found
+
+
+def _why_not(use: Use, outputs: Tensor) -> str:
+    if getattr(use.module, "groups", 1) != 1:
+        return "a grouped convolution has no common feature vector"
+    out = use.output
+    if len(out) != len(outputs):
+        return f"its output of shape {tuple(out.shape)} does not hold one entry a sample"
+    if isinstance(use.module, nn.Linear):
+        pooled = out.reshape(len(out), -1, out.shape[-1]).mean(dim=1)
+    else:
+        pooled = out.flatten(2).mean(dim=2)
+    if pooled.shape != outputs.shape:
+        return f"it gives {pooled.shape[1]} values a sample, the network {outputs[0].numel()}"
+    gap = float((pooled - outputs).abs().max())
+    if gap > 1e3 * torch.finfo(out.dtype).eps * max(float(outputs.abs().max()), 1e-30):
+        return f"its pooled output differs from the network's by {gap:.2g}"
+    return ""
+
+
+def choose_head(heads: dict[str, Head], name: str | None) -> Head:
+    """The named head, or the last layer that fits."""
+    listing = "; ".join(f"{h.layer}: {h.reason or 'fits'}" for h in heads.values()) or "none"
+    if name is not None:
+        if name not in heads:
+            raise SpiritlevelError(
+                "The 'head' argument must name a linear or convolutional layer that the model "
+                f"calls. Got {name!r}. Candidates: {listing}."
+            )
+        if not heads[name].fits:
+            raise SpiritlevelError(
+                f"The layer {name!r} cannot be measured in closed form as the head: "
+                f"{heads[name].reason}. The outputs must be this layer's output, or its average "
+                f"over positions. Candidates: {listing}."
+            )
+        return heads[name]
+    fitting = [head for head in heads.values() if head.fits]
+    if not fitting:
+        raise SpiritlevelError(
+            "No head was found: head.* measures need a last linear layer, or a last convolution "
+            f"followed by global average pooling, that gives the outputs. Candidates: {listing}. "
+            "Leave head.* out of 'measures', or use relative.kappa and curvature.trace with "
+            "layers=..., which hold for any layer."
+        )
+    return fitting[-1]

@@ -1,0 +1,245 @@
+"""The plan of a measurement: found by running three samples, before any real work starts.
+
+For every parameter it settles which way its per-sample gradients come about, and it does not trust
+the kinds of layers for that: on the three samples the rule's gradient of one sample must equal
+autograd's, and the other two samples' must be zero. What fails goes the generic way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .. import _batches
+from .._core import Cost, SpiritlevelError
+from ..layers import AbstractMatrixRule, AbstractRule, Layout, Wants, candidate_layouts, rule_for
+from ..math import contractions
+from ..surface import ROOT, Surface
+from ..taps import Use, parameter_uses, saved_bytes, tapped
+from .heads import Head, find_heads
+from .per_sample import can_vectorize
+
+# single: one use, contracted as it comes; sum: several uses, G is formed and added up first;
+# generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
+Route = Literal["single", "sum", "generic", "unused"]
+
+PROBE_SAMPLES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a surface will be measured, and what that takes."""
+
+    routes: dict[str, Route]
+    layouts: dict[str, Layout]
+    heads: dict[str, Head]
+    vectorize: bool
+    num_outputs: int
+    num_columns: int
+    bytes_per_sample: int
+    head_bytes_per_sample: int
+
+    def cost(self, num_samples: int, *, sweep: bool) -> Cost:
+        """Counted work for a data set: one forward, and one backward a factor column."""
+        generic = "generic" in self.routes.values()
+        ways = (1 + generic) if sweep else 0
+        return Cost(
+            forwards=num_samples * max(ways, 1), backwards=num_samples * self.num_columns * ways
+        )
+
+    def chunk(self, memory: int, *, sweep: bool) -> int:
+        """How many samples at a time stay within `memory` bytes."""
+        per_sample = self.bytes_per_sample if sweep else self.head_bytes_per_sample
+        return max(1, memory // max(per_sample, 1))
+
+
+def rules_of(surface: Surface) -> dict[str, AbstractRule]:
+    """Rules by layer, for every module that has one."""
+    found: dict[str, AbstractRule] = {}
+    for name, module in surface.model.named_modules():
+        rule = rule_for(module)
+        if rule is not None:
+            found[name or ROOT] = rule
+    return found
+
+
+def make_plan(surface: Surface, *, kappa: bool, rho: bool) -> Plan:
+    """Probe the model on three samples and settle everything."""
+    rules = rules_of(surface)
+    batch = surface.first_samples(PROBE_SAMPLES)
+    modules = {name: surface.module(name) for name in rules}
+    saving, sizes = saved_bytes()
+    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
+        outputs, targets = surface.outputs(batch, where="batch 0")
+    try:
+        _check_independent(surface, batch, outputs.detach())
+        curvature = surface.loss.curvature(outputs.detach().double(), targets)
+        if not outputs.requires_grad:
+            raise SpiritlevelError(
+                "The model's outputs do not depend on any trainable parameter. Check that forward "
+                "does not run under torch.no_grad() and does not detach its result."
+            )
+        routes, layouts = _find_routes(surface, rules, taps.uses, outputs)
+        generic = [name for name, route in routes.items() if route == "generic"]
+        vectorize = bool(generic) and can_vectorize(
+            surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
+        )
+        wants = Wants(kappa=kappa, rho=rho, num_columns=curvature.num_columns)
+        saved = sum(sizes.values()) - _storage_bytes(surface.model)
+        per_sample = max(saved, 0) // PROBE_SAMPLES
+        per_sample += _contraction_bytes(surface, rules, layouts, routes, taps.uses, wants)
+        per_sample += sum(
+            2 * curvature.num_columns * surface.parameters[n].numel() * surface.parameters[n].element_size()
+            for n in generic
+        )
+        return Plan(
+            routes=routes,
+            layouts=layouts,
+            heads=find_heads(taps.uses, outputs.detach()),
+            vectorize=vectorize,
+            num_outputs=outputs[0].numel(),
+            num_columns=curvature.num_columns,
+            bytes_per_sample=per_sample,
+            head_bytes_per_sample=max(saved, 0) // PROBE_SAMPLES // 2,
+        )
+    finally:
+        taps.close()
+
+
+def _storage_bytes(model: nn.Module) -> int:
+    """Parameters and buffers are saved for backward too, but cost nothing more."""
+    storages = {t.untyped_storage() for t in [*model.parameters(), *model.buffers()]}
+    return sum(storage.nbytes() for storage in {s.data_ptr(): s for s in storages}.values())
+
+
+def _check_independent(surface: Surface, batch: Any, outputs: Tensor) -> None:
+    """A sample alone must give the outputs it gives in a batch, and give them again."""
+    with torch.no_grad():
+        alone, _ = surface.outputs(_batches.take(batch, slice(1, 2)), where="batch 0")
+    scale = float(outputs.abs().max())
+    gap = float((alone[0] - outputs[1]).abs().max())
+    # Kernels for other batch sizes add in another order; anything above this is a real difference.
+    if gap > 1e3 * torch.finfo(outputs.dtype).eps * max(scale, 1e-30):
+        raise SpiritlevelError(
+            "The outputs for a sample must not depend on the rest of its batch or on chance. "
+            f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES} by {gap:.2g} "
+            f"(outputs up to {scale:.2g}). Look for dropout or noise in forward, or for batch "
+            "statistics; call model.eval()."
+        )
+
+
+def _find_routes(
+    surface: Surface, rules: dict[str, AbstractRule], uses: list[Use], outputs: Tensor
+) -> tuple[dict[str, Route], dict[str, Layout]]:
+    """Compare every rule with autograd on a cotangent that touches only the middle sample."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
+    cotangent = torch.zeros_like(outputs)
+    cotangent[1] = noise[1]
+    deltas: dict[int, Tensor] = {}
+    for i, use in enumerate(uses):
+        use.on_output = lambda g, i=i: deltas.__setitem__(i, g)  # type: ignore[misc]
+    names = list(surface.parameters)
+    truth = dict(
+        zip(names, surface.pull(outputs, cotangent, list(surface.parameters.values())), strict=True)
+    )
+    by_id = {id(p): name for name, p in surface.parameters.items()}
+    counts = parameter_uses(outputs)
+    seen: dict[str, int] = {}
+    sums: dict[str, Tensor] = {}
+    layouts: dict[str, Layout] = {}
+    broken: set[str] = set()
+    wants = Wants(kappa=False, rho=False, num_columns=1, form="direct")
+    for i, use in enumerate(uses):
+        rule = rules[use.layer]
+        own = {key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id}
+        layout = _find_layout(rule, use, deltas.get(i), layouts.get(use.layer))
+        if layout is None:
+            broken |= {by_id[id(p)] for p in own.values()}
+            continue
+        layouts[use.layer] = layout
+        if i not in deltas:
+            gradients = {}
+        else:
+            call = rule.begin(use.module, use.input, use.output.shape, layout, wants)
+            gradients = call.gradients(deltas[i])
+        for key, parameter in own.items():
+            name = by_id[id(parameter)]
+            seen[name] = seen.get(name, 0) + 1
+            if key in gradients:
+                sums[name] = sums.get(name, torch.zeros_like(gradients[key])) + gradients[key]
+            elif gradients:
+                broken.add(name)
+    routes: dict[str, Route] = {}
+    for name, parameter in surface.parameters.items():
+        count = counts.get(id(parameter), 0)
+        if count == 0:
+            routes[name] = "unused"
+        elif name in broken or seen.get(name, 0) != count or not _agrees(sums.get(name), truth[name]):
+            routes[name] = "generic"
+        else:
+            routes[name] = "single" if count == 1 else "sum"
+    return routes, layouts
+
+
+def _find_layout(
+    rule: AbstractRule, use: Use, delta: Tensor | None, known: Layout | None
+) -> Layout | None:
+    """The layout in which only the middle sample has a gradient."""
+    leading = rule.leading(use.module, use.output.shape)
+    for layout in candidate_layouts(use.output.shape, PROBE_SAMPLES, leading=leading):
+        if known is not None and layout != known:
+            continue
+        if delta is None:
+            return layout
+        split = layout.split(delta)
+        if not bool(split[0].any()) and not bool(split[2].any()):
+            return layout
+    return None
+
+
+def _agrees(found: Tensor | None, truth: Tensor | None) -> bool:
+    if found is None or truth is None:
+        return found is None and truth is None
+    expected = torch.zeros_like(found)
+    expected[1] = truth
+    scale = float(truth.abs().max())
+    # Both are sums over positions in different orders; a wrong rule is off by its whole size.
+    return float((found - expected).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale
+
+
+def _contraction_bytes(
+    surface: Surface,
+    rules: dict[str, AbstractRule],
+    layouts: dict[str, Layout],
+    routes: dict[str, Route],
+    uses: list[Use],
+    wants: Wants,
+) -> int:
+    """Kept between columns for all layers, plus the largest intermediate of one."""
+    by_id = {id(p): name for name, p in surface.parameters.items()}
+    kept, working = 0, 0
+    for use in uses:
+        if use.layer not in layouts:
+            continue
+        size = use.output.element_size()
+        rule = rules[use.layer]
+        working = max(working, 4 * use.output.numel() // PROBE_SAMPLES * size)
+        if not isinstance(rule, AbstractMatrixRule):
+            kept += use.input.numel() // PROBE_SAMPLES * size
+            continue
+        shape = rule.shape(use.module, use.input, use.output.shape, layouts[use.layer])
+        weight = by_id.get(id(use.module.weight))
+        form = (
+            "direct"
+            if weight is not None and routes[weight] == "sum"
+            else contractions.choose_form(shape, num_columns=wants.num_columns, kappa=wants.kappa)
+        )
+        kept += contractions.cached_floats(shape, form) * size
+        # the patches exist for a moment even where only their Gram matrix is kept
+        patches = shape.groups * shape.columns * shape.positions
+        working = max(working, (patches + contractions.working_floats(shape, form)) * size)
+    return kept + working

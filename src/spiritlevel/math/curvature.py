@@ -1,0 +1,178 @@
+"""The Hessian of a loss in the network's outputs, kept in the form that loses no digits.
+
+Each class holds A_n = ∇²_z ℓ(z_n, y_n) for n = 1…N and offers what the measures need of it:
+
+    trace()        Tr A_n                                   shape (N,)
+    quadratic(W)   Tr(Wᵀ A_n W)                             shape (N,)
+    apply(v)       A_n v_n                                  shape (N, C)
+    pairs(other)   Tr(A_n A'_m)                             shape (N, M)
+    columns()      s_k with A_n = Σ_k σ_k s_k s_kᵀ          yields ((N, C), (N,) of ±1)
+
+1 − Σp² and every product that contains it are exactly 0 in floating point once a network is
+confident, while the true value is not. So nothing here subtracts from 1: the probability mass
+outside the largest class is summed directly and everything is written in terms of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+class SoftmaxCurvature:
+    """mass_n · (diag p_n − p_n p_nᵀ): cross-entropy with any targets; `mass` is Σ_c target_c."""
+
+    def __init__(self, logits: Tensor, mass: Tensor | None = None) -> None:
+        """`logits` has shape (N, C); `mass` has shape (N,) and is 1 for plain cross-entropy."""
+        self.p = logits.softmax(dim=1)
+        self.mass = torch.ones_like(self.p[:, 0]) if mass is None else mass
+        self.top = logits.argmax(dim=1, keepdim=True)  # shape: (N, 1)
+        self.tail = self.p.scatter(1, self.top, 0.0)  # p without its largest entry
+        self.rest = self.tail.sum(dim=1)  # 1 − p_top, without the cancellation
+        self.p_top = self.p.gather(1, self.top).squeeze(1)
+
+    @property
+    def num_columns(self) -> int:
+        """The rank: C − 1, since A·1 = 0."""
+        return self.p.shape[1] - 1
+
+    def gini(self) -> Tensor:
+        """1 − Σ p², shape (N,)."""
+        return self.rest * (2.0 - self.rest) - self.tail.square().sum(dim=1)
+
+    def trace(self) -> Tensor:
+        """Tr A_n."""
+        return self.mass * self.gini()
+
+    def quadratic(self, weight: Tensor) -> Tensor:
+        """Tr(Wᵀ A_n W) for W of shape (C, d): the p-variance of the rows of W.
+
+        A variance does not change when w_top is subtracted from every row, and then its largest
+        term is 0 instead of cancelling.
+        """
+        tops, index = self.top.squeeze(1).unique(return_inverse=True)
+        distance = torch.stack(
+            [(weight - weight[m]).square().sum(dim=1) for m in tops]
+        )  # ‖w_i − w_m‖², shape: (num_tops, C)
+        spread = (self.tail * distance[index]).sum(dim=1)
+        mean = self.tail @ weight - self.rest[:, None] * weight[self.top.squeeze(1)]
+        return self.mass * (spread - mean.square().sum(dim=1))
+
+    def apply(self, v: Tensor) -> Tensor:
+        """A_n v_n for v of shape (N, C)."""
+        centred = v - v.gather(1, self.top)  # A·1 = 0, so a shift of v changes nothing
+        mean = (self.tail * centred).sum(dim=1, keepdim=True)
+        return self.mass[:, None] * (self.tail * centred - self.p * mean)
+
+    def pairs(self, other: SoftmaxCurvature) -> Tensor:
+        """Tr(A_n A'_m) = Σ_i d_i d'_i + Σ_{i≠j} x_i x_j with d = p(1−p), x = p p'.
+
+        Where both samples share their largest class, x_top ≈ 1 is split off before squaring.
+        """
+        diagonal = self._diagonal() @ other._diagonal().T
+        apart = (self.p @ other.p.T).square() - self.p.square() @ other.p.square().T
+        tails = self.tail @ other.tail.T
+        shared = 2.0 * torch.outer(self.p_top, other.p_top) * tails + tails.square()
+        shared = shared - self.tail.square() @ other.tail.square().T
+        cross = torch.where(self.top == other.top.T, shared, apart)
+        return torch.outer(self.mass, other.mass) * (diagonal + cross)
+
+    def _diagonal(self) -> Tensor:
+        inner = self.tail * (1.0 - self.tail)
+        return inner.scatter(1, self.top, (self.p_top * self.rest)[:, None])
+
+    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """diag(√p) times the Householder reflection that takes √p to e_top, without that column."""
+        root = self.p.sqrt()
+        root_top = self.p_top.sqrt()[:, None]
+        # 1 − √p_top = (1 − p_top)/(1 + √p_top); 0 only where the tail underflowed to 0 as well.
+        gap = self.rest[:, None] / (1.0 + root_top)
+        gap = torch.where(gap > 0, gap, torch.ones_like(gap))
+        root_tail = self.tail.sqrt()
+        sign = torch.ones_like(self.mass)
+        for k in range(self.num_columns):
+            index = k + (self.top <= k).long()  # the k-th class that is not the largest
+            root_k = root.gather(1, index)
+            column = -root_tail * (root_tail * (root_k / gap))
+            column = column.scatter_add(1, index, root_k)
+            column = column.scatter(1, self.top, root_top * root_k)
+            yield self.mass.sqrt()[:, None] * column, sign
+
+
+class DiagonalCurvature:
+    """diag(a_n): squared error (a constant) and sigmoid cross-entropy."""
+
+    def __init__(self, diagonal: Tensor) -> None:
+        """`diagonal` has shape (N, C)."""
+        self.diagonal = diagonal
+
+    @property
+    def num_columns(self) -> int:
+        """One a output."""
+        return self.diagonal.shape[1]
+
+    def trace(self) -> Tensor:
+        """Tr A_n."""
+        return self.diagonal.sum(dim=1)
+
+    def quadratic(self, weight: Tensor) -> Tensor:
+        """Tr(Wᵀ A_n W) = Σ_i a_i ‖w_i‖²."""
+        return self.diagonal @ weight.square().sum(dim=1)
+
+    def apply(self, v: Tensor) -> Tensor:
+        """A_n v_n for v of shape (N, C)."""
+        return self.diagonal * v
+
+    def pairs(self, other: DiagonalCurvature) -> Tensor:
+        """Tr(A_n A'_m) = a_n · a'_m."""
+        return self.diagonal @ other.diagonal.T
+
+    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """√|a_k| e_k."""
+        for k in range(self.num_columns):
+            column = torch.zeros_like(self.diagonal)
+            column[:, k] = self.diagonal[:, k].abs().sqrt()
+            yield column, self.diagonal[:, k].sign()
+
+
+class DenseCurvature:
+    """Any symmetric A_n, shape (N, C, C); negative eigenvalues keep their sign."""
+
+    def __init__(self, matrices: Tensor) -> None:
+        """`matrices` has shape (N, C, C) and is symmetrized."""
+        self.matrices = (matrices + matrices.mT) / 2
+        self._eigen: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def num_columns(self) -> int:
+        """One an output."""
+        return self.matrices.shape[1]
+
+    def trace(self) -> Tensor:
+        """Tr A_n."""
+        return self.matrices.diagonal(dim1=1, dim2=2).sum(dim=1)
+
+    def quadratic(self, weight: Tensor) -> Tensor:
+        """Tr(Wᵀ A_n W) = ⟨A_n, W Wᵀ⟩."""
+        return (self.matrices * (weight @ weight.T)).sum(dim=(1, 2))
+
+    def apply(self, v: Tensor) -> Tensor:
+        """A_n v_n for v of shape (N, C)."""
+        return (self.matrices @ v[:, :, None]).squeeze(2)
+
+    def pairs(self, other: DenseCurvature) -> Tensor:
+        """Tr(A_n A'_m)."""
+        return self.matrices.flatten(1) @ other.matrices.flatten(1).T
+
+    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """√|λ_k| v_k of each sample's eigendecomposition."""
+        if self._eigen is None:
+            self._eigen = torch.linalg.eigh(self.matrices)
+        values, vectors = self._eigen
+        for k in range(self.num_columns):
+            yield vectors[:, :, k] * values[:, k, None].abs().sqrt(), values[:, k].sign()
+
+
+OutputCurvature = SoftmaxCurvature | DiagonalCurvature | DenseCurvature

@@ -1,0 +1,63 @@
+"""Neuron-wise flatness: unchanged by every linear reparameterization of a ReLU network."""
+
+from __future__ import annotations
+
+from .._core import Measurement
+from ..estimators.exact import Needs
+from ..estimators.work import Work
+from ._layers import measured_weights, reduced_maximum
+from ._registry import Measured, measure
+from ._results import hessian_measurement
+
+RHO = Needs(sweep=True, rho=True)
+PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Appendix B"
+ALL = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
+
+
+@measure(
+    name="neuron.rho_sum",
+    summary="Curvature along each input neuron's outgoing weights, summed over neurons and layers",
+    formula=r"\sum_l \sum_j w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
+    paper=PAPER,
+    invariant=ALL,
+    misleads=(
+        "Only looks along the weights themselves, one direction a neuron; curvature across them is "
+        "not seen. Falls with confidence like every softmax curvature."
+    ),
+    needs=RHO,
+)
+def rho_sum(work: Work) -> Measured:
+    """ρ_σ of each layer and ρ^Σ of the network."""
+    run = work.run(RHO)
+    weights = measured_weights(work, "neuron.rho_sum")
+
+    def of(layers: list[str]) -> Measurement:
+        used = [weights[layer] for layer in layers]
+        mean, error = run.rho.mean(layers), run.rho.stderr(layers)
+        return hessian_measurement(work, run, "neuron.rho_sum", mean, error, used)
+
+    return Measured(of(list(weights)), {layer: of([layer]) for layer in weights})
+
+
+@measure(
+    name="neuron.rho_max",
+    summary="Curvature along the outgoing weights of the sharpest neuron",
+    formula=r"\max_{l,j}\, w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
+    paper=PAPER,
+    invariant=ALL,
+    misleads="As neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
+    needs=RHO,
+)
+def rho_max(work: Work) -> Measured:
+    """ρ of each layer and ρ^max of the network; in a conv the neuron is the input channel."""
+    run = work.run(RHO)
+    weights = measured_weights(work, "neuron.rho_max")
+    total = run.rho.total_weight
+    layers = {
+        layer: hessian_measurement(
+            work, run, "neuron.rho_max", float(run.neurons[layer].max()) / total, None, [weight]
+        )
+        for layer, weight in weights.items()
+    }
+    whole = hessian_measurement(work, run, "neuron.rho_max", 0.0, None, weights.values())
+    return reduced_maximum(work, "neuron.rho_max", Measured(whole, layers))

@@ -1,0 +1,53 @@
+"""Relative flatness: curvature weighed by the weights themselves, so that rescaling cancels."""
+
+from __future__ import annotations
+
+from .._core import Measurement
+from ..estimators.exact import Needs
+from ..estimators.work import Work
+from ._layers import measured_weights, reduced_maximum
+from ._registry import Measured, measure
+from ._results import hessian_measurement
+
+KAPPA = Needs(sweep=True, kappa=True)
+PAPER = "Petzka et al. 2021, Relative Flatness and Generalization, Definition 3"
+
+
+@measure(
+    name="relative.kappa",
+    summary="Relative flatness of every layer's weights, summed over the layers",
+    formula=r"\sum_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
+    paper=PAPER,
+    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    misleads=(
+        "Neuron-wise rescaling of a layer's input features still moves it. Falls with confidence "
+        "(large logits), which says nothing about the decision. Biases and normalization "
+        "parameters are not part of it."
+    ),
+    needs=KAPPA,
+)
+def kappa(work: Work) -> Measured:
+    """κ of a layer is mean ‖Wᵀ G‖² over samples and factor columns."""
+    run = work.run(KAPPA)
+    weights = measured_weights(work, "relative.kappa")
+
+    def of(layers: list[str]) -> Measurement:
+        mean, error = run.kappa.mean(layers), run.kappa.stderr(layers)
+        used = [weights[layer] for layer in layers]
+        return hessian_measurement(work, run, "relative.kappa", mean, error, used)
+
+    return Measured(of(list(weights)), {layer: of([layer]) for layer in weights})
+
+
+@measure(
+    name="relative.kappa_max",
+    summary="Relative flatness of the sharpest layer",
+    formula=r"\max_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
+    paper=PAPER + "; network maximum as in Petzka et al. 2019, Appendix B",
+    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    misleads="As relative.kappa; one layer decides, often the first or the last.",
+    needs=KAPPA,
+)
+def kappa_max(work: Work) -> Measured:
+    """The maximum over layers of relative.kappa."""
+    return reduced_maximum(work, "relative.kappa_max", kappa(work))

@@ -1,0 +1,16 @@
+"""Reference networks, and the way to a user's own.
+
+A name here is the function that builds the network: `mlp()`, `resnet18(width=16)`, or by name,
+`build("resnet18", width=16)`.
+"""
+
+from __future__ import annotations
+
+from ._registry import build, names
+from .digits_cnn import digits_cnn
+from .lenet5 import lenet5
+from .mlp import mlp
+from .resnet18 import resnet18
+from .vgg_small import vgg_small
+
+__all__ = ["build", "digits_cnn", "lenet5", "mlp", "names", "resnet18", "vgg_small"]

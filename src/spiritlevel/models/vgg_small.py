@@ -1,0 +1,25 @@
+"""VGG-small, Table 6 of "Sharpness can be manipulated and misleading for generalization"."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ._sizes import check_sizes
+
+
+def vgg_small(channels: int = 3, *, classes: int = 10, width: int = 64) -> nn.Sequential:
+    """Four 3×3 convolutions of width, 2, 4 and 8 × width, each then halved; a head without bias.
+
+    Images must be at least 16×16. At the paper's width of 64 there are 1,571,456 parameters.
+    """
+    check_sizes("vgg_small", channels=channels, classes=classes, width=width)
+    network = nn.Sequential()
+    for i in range(1, 5):
+        network.add_module(f"conv{i}", nn.Conv2d(channels, width, 3, padding=1))
+        network.add_module(f"relu{i}", nn.ReLU())
+        network.add_module(f"pool{i}", nn.MaxPool2d(2))
+        channels, width = width, 2 * width
+    network.add_module("pool", nn.AdaptiveAvgPool2d(2))
+    network.add_module("flatten", nn.Flatten())
+    network.add_module("head", nn.Linear(4 * channels, classes, bias=False))
+    return network

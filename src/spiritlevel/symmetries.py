@@ -1,0 +1,64 @@
+"""Moves that change a network's parameters, or how its data is cut, but not its function.
+
+A number that moves under one of these says something about the parameters and nothing about the
+function; such numbers cannot be compared between networks. Each move returns a changed copy.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+SYMMETRIES = {
+    "layer_rescale": "multiply a layer by α > 0 and divide the next one by α",
+    "neuron_rescale": "multiply a neuron's incoming weights by α > 0, divide its outgoing ones by α",
+    "unit_permute": "renumber the hidden units of a layer",
+    "batch_split": "cut the same data into other batches",
+}
+
+
+def rescale_layers(model: nn.Module, producer: str, consumer: str, factor: float) -> nn.Module:
+    """Multiply `producer` (weight and bias) by a factor and divide the weight of `consumer`."""
+    moved = copy.deepcopy(model)
+    width = _width(moved.get_submodule(producer))
+    return _rescale(moved, producer, consumer, torch.full((width,), float(factor)))
+
+
+def rescale_neurons(
+    model: nn.Module, producer: str, consumer: str, factors: Tensor
+) -> nn.Module:
+    """Multiply each unit of `producer` by its factor and divide what reads it in `consumer`."""
+    return _rescale(copy.deepcopy(model), producer, consumer, factors)
+
+
+def permute_units(model: nn.Module, producer: str, consumer: str, order: Tensor) -> nn.Module:
+    """Reorder the units of `producer` and what reads them in `consumer`."""
+    moved = copy.deepcopy(model)
+    first, second = moved.get_submodule(producer), moved.get_submodule(consumer)
+    with torch.no_grad():
+        for parameter in first.parameters(recurse=False):
+            parameter.copy_(parameter[order].clone())
+        weight: Tensor = second.weight  # type: ignore[assignment]
+        blocks = weight.unflatten(1, (len(order), -1))
+        weight.copy_(blocks[:, order].flatten(1, 2).clone())
+    return moved
+
+
+def _width(module: nn.Module) -> int:
+    return len(module.weight)  # type: ignore[arg-type]
+
+
+def _rescale(model: nn.Module, producer: str, consumer: str, factors: Tensor) -> nn.Module:
+    first, second = model.get_submodule(producer), model.get_submodule(consumer)
+    with torch.no_grad():
+        for parameter in first.parameters(recurse=False):
+            scale = factors.to(parameter)
+            parameter.mul_(scale.reshape(-1, *[1] * (parameter.dim() - 1)))
+        weight: Tensor = second.weight  # type: ignore[assignment]
+        # after a flatten each unit of the producer feeds a block of adjacent columns
+        blocks = weight.unflatten(1, (len(factors), -1))
+        scale = factors.to(weight).reshape(1, -1, *[1] * (blocks.dim() - 2))
+        weight.copy_((blocks / scale).flatten(1, 2))
+    return model

@@ -1,0 +1,152 @@
+"""Taps: what goes into a layer, and the gradients that come back, while a model runs.
+
+The gradient at a layer's output is taken by a tensor hook set right after the layer ran, so that a
+later in-place operation (ReLU(inplace=True), out += x) does not change what it means. The gradient
+at its input is taken on an alias that only this layer sees, so that a residual branch that uses the
+same tensor does not add to it. Gradients are handed over as they appear and freed at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+
+@dataclasses.dataclass
+class Use:
+    """One call of a tapped module."""
+
+    layer: str
+    module: nn.Module
+    input: Tensor
+    output: Tensor  # detached: shape and values, no graph
+    edge: GradientEdge | None  # None where nothing behind the output is trainable
+    input_edge: GradientEdge | None = None
+    on_output: Callable[[Tensor], None] | None = None
+    on_input: Callable[[Tensor], None] | None = None
+
+
+class Taps:
+    """Records the uses of modules while open; `close` breaks the cycle through the graph."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self.uses: list[Use] = []
+        self._hooks: list[Any] = []
+        self._aliases: dict[int, Tensor] = {}
+
+    def before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Give the module an alias of its input that nobody else uses."""
+        if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+            return None
+        a = args[0]
+        alias = a.view_as(a) if a.requires_grad else a.detach().requires_grad_()
+        self._aliases[id(module)] = alias
+        return (alias, *args[1:])
+
+    def after(self, layer: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Note the call and listen at its output."""
+        alias = self._aliases.pop(id(module), None)
+        if not args or not isinstance(args[0], Tensor):
+            return
+        if not isinstance(output, Tensor):
+            return
+        use = Use(layer, module, args[0].detach(), output.detach(), None)
+        self.uses.append(use)
+        if not output.requires_grad:
+            return
+        use.edge = get_gradient_edge(output)
+        self._hooks.append(output.register_hook(lambda g: use.on_output and use.on_output(g)))
+        if alias is not None:
+            use.input_edge = get_gradient_edge(alias)
+            self._hooks.append(alias.register_hook(lambda g: use.on_input and use.on_input(g)))
+
+    def close(self) -> None:
+        """Drop hooks, edges and callbacks."""
+        for hook in self._hooks:
+            hook.remove()
+        for use in self.uses:
+            use.on_output = use.on_input = use.edge = use.input_edge = None
+        self.uses.clear()
+        self._hooks.clear()
+        self._aliases.clear()
+
+
+@contextlib.contextmanager
+def tapped(modules: Mapping[str, nn.Module], *, inputs: frozenset[str]) -> Iterator[Taps]:
+    """Tap modules by layer name during the block; those in `inputs` also at their input."""
+    taps = Taps()
+    handles = []
+    try:
+        for layer, module in modules.items():
+            if layer in inputs:
+                handles.append(module.register_forward_pre_hook(taps.before))
+            handles.append(
+                module.register_forward_hook(
+                    lambda m, args, out, layer=layer: taps.after(layer, m, args, out),
+                    prepend=True,  # before any hook of the user's that replaces the output
+                )
+            )
+        yield taps
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def parameter_uses(outputs: Tensor) -> dict[int, int]:
+    """How often the graph of `outputs` reads each leaf, by id of the leaf."""
+    counts: dict[int, int] = {}
+    for node in _nodes(outputs):
+        for following, _ in node.next_functions:
+            variable = getattr(following, "variable", None)
+            if variable is not None:
+                counts[id(variable)] = counts.get(id(variable), 0) + 1
+    return counts
+
+
+def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:
+    """The edges behind which no other of them lies: reaching these passes through all the rest."""
+    targets = {edge.node for edge in edges}
+    reaches: dict[Any, bool] = {}  # is there a target strictly behind this node?
+    stack = [(outputs.grad_fn, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in reaches:
+            continue
+        behind = [following for following, _ in node.next_functions if following is not None]
+        if expanded:
+            reaches[node] = any(other in targets or reaches[other] for other in behind)
+        else:
+            stack.append((node, True))
+            stack.extend((other, False) for other in behind if other not in reaches)
+    return [edge for edge in edges if edge.node in reaches and not reaches[edge.node]]
+
+
+def _nodes(outputs: Tensor) -> Iterator[Any]:
+    seen = set()
+    stack = [outputs.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        stack.extend(following for following, _ in node.next_functions)
+
+
+def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int]]:
+    """A context that notes the storages autograd keeps, by address, with their sizes."""
+    sizes: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    return torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), sizes
