@@ -1,4 +1,4 @@
-"""How flat a network's minimum is: exactly where mathematics allows, with an error bar elsewhere."""
+"""How flat a network's minimum is: exact where mathematics allows, with an error bar elsewhere."""
 
 from ._core import Cost as Cost
 from ._core import Measurement as Measurement

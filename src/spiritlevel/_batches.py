@@ -95,7 +95,9 @@ def _as_tensor(output: Any) -> Tensor:
     """The scores of whatever a model returns."""
     if isinstance(output, Tensor):
         return output
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    logits = (
+        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    )
     if isinstance(logits, Tensor):
         return logits
     if isinstance(output, list | tuple) and output and isinstance(output[0], Tensor):

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class SpiritlevelError(ValueError):
-    """A request that cannot be met; the text names the argument, the need, what came, what to do."""
+    """A request that cannot be met; the text names argument, need, what came, next step."""
 
 
 class MissingExtra(SpiritlevelError, ImportError):
@@ -161,7 +161,9 @@ class Report(Mapping[str, Measurement]):
         rows = [("measure", "value", "± data", "", "note")]
         for name, m in self.items():
             data = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
-            mark = "exact" if m.exact else m.status.value if m.stderr is None else f"± {m.stderr:.2g}"
+            mark = (
+                "exact" if m.exact else m.status.value if m.stderr is None else f"± {m.stderr:.2g}"
+            )
             rows.append((name, f"{m.value:.6g}", data, mark, m.text))
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = []

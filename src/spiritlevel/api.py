@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from . import measures as catalogue
-from ._batches import Forward
+from ._batches import Forward, num_samples
 from ._core import Cost, Report, SpiritlevelError
 from .estimators.exact import Needs
 from .estimators.heads import choose_head
-from .estimators.plan import make_plan
+from .estimators.plan import make_plan, matrix_layers
 from .estimators.work import Work
 from .losses import CrossEntropy
 from .surface import Progress, Surface
@@ -43,7 +43,7 @@ def measure(
         layers: module paths or patterns to restrict the per-layer measures to; "head" for the head.
         head: the path of the last linear layer, where it is not found by itself.
         forward: (model, batch) -> (outputs, targets), for batches of another form.
-        memory: bytes that a chunk of samples may take; None takes 1 GiB, or half the free GPU memory.
+        memory: bytes that a chunk of samples may take; None: 1 GiB, or half the free GPU memory.
         seed: of the certificate's random directions and of eigenvalue starts.
         progress: called with (samples done, samples in all or None).
 
@@ -105,12 +105,12 @@ class Preflight:
 
 
 def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
-    """Passes and memory that `measure` with the same arguments will take; runs a few samples only."""
+    """What `measure` with the same arguments will take; runs a few samples only."""
     work, chosen = _prepare(model, data, **options)
     needs = _needs(chosen)
     with work.surface.preserved():
         plan = work.plan
-    largest = max((_length(batch) for batch in _peek(work.surface)), default=1)
+    largest = max((num_samples(batch) for batch in _peek(work.surface)), default=1)
     chunk = min(plan.chunk(work.memory, sweep=needs.sweep), largest)
     per_sample = plan.bytes_per_sample if needs.sweep else plan.head_bytes_per_sample
     return Preflight(
@@ -128,12 +128,6 @@ def _peek(surface: Surface) -> list[Any]:
     for _, batch in surface.batches():
         return [batch]
     return []
-
-
-def _length(batch: Any) -> int:
-    from ._batches import num_samples
-
-    return num_samples(batch)
 
 
 def measures(pattern: str = "*") -> list[catalogue.Card]:
@@ -176,7 +170,7 @@ def _prepare(
     surface.check_model()
     if layers == "head" and "head" not in surface.layers():
         with surface.preserved():
-            found = choose_head(make_plan(surface, kappa=False, rho=False).heads, head)
+            found = choose_head(make_plan(surface, kappa=False).heads, head)
         layers = found.layer
     if layers is not None:
         surface = Surface(model, data, layers=layers, **options)
@@ -205,10 +199,8 @@ def _applicable(work: Work, cards: list[catalogue.Card]) -> list[catalogue.Card]
     total = _needs(cards)
     work.want(total)
     with work.surface.preserved():
-        has_head = any(h.fits for h in work.plan.heads.values()) or work._head_name is not None
+        has_head = any(h.fits for h in work.plan.heads.values()) or work.head_name is not None
     is_softmax = isinstance(work.surface.loss, CrossEntropy)
-    from .estimators.exact import matrix_layers
-
     has_matrix = bool(matrix_layers(work.surface))
     return [
         card

@@ -90,7 +90,7 @@ class Surface:
         def outputs(parameters: dict[str, Tensor]) -> Tensor:
             renamed = {f"model.{name}": value for name, value in parameters.items()}
             result, _ = functional_call(self._runner, renamed, (batch,))
-            return result  # type: ignore[no-any-return]
+            return result
 
         return outputs
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 SYMMETRIES = {
     "layer_rescale": "multiply a layer by α > 0 and divide the next one by α",
-    "neuron_rescale": "multiply a neuron's incoming weights by α > 0, divide its outgoing ones by α",
+    "neuron_rescale": "multiply a neuron's incoming weights by α > 0, divide the outgoing by α",
     "unit_permute": "renumber the hidden units of a layer",
     "batch_split": "cut the same data into other batches",
 }
@@ -26,9 +26,7 @@ def rescale_layers(model: nn.Module, producer: str, consumer: str, factor: float
     return _rescale(moved, producer, consumer, torch.full((width,), float(factor)))
 
 
-def rescale_neurons(
-    model: nn.Module, producer: str, consumer: str, factors: Tensor
-) -> nn.Module:
+def rescale_neurons(model: nn.Module, producer: str, consumer: str, factors: Tensor) -> nn.Module:
     """Multiply each unit of `producer` by its factor and divide what reads it in `consumer`."""
     return _rescale(copy.deepcopy(model), producer, consumer, factors)
 

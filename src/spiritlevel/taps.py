@@ -114,7 +114,7 @@ def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:
     """The edges behind which no other of them lies: reaching these passes through all the rest."""
     targets = {edge.node for edge in edges}
     reaches: dict[Any, bool] = {}  # is there a target strictly behind this node?
-    stack = [(outputs.grad_fn, False)]
+    stack: list[tuple[Any, bool]] = [(outputs.grad_fn, False)]
     while stack:
         node, expanded = stack.pop()
         if node in reaches:

@@ -1,8 +1,8 @@
 """The exactness certificate: is a layer's Hessian block its Gauss–Newton block?
 
-H = GGN + Σ_c ∂ℓ/∂z_c · ∇²z_c. The second part vanishes where the outputs are piecewise linear in the
-layer's weights (ReLU, max pooling, eval-mode BatchNorm, residual sums). That is not assumed from the
-kinds of layers: the second directional derivative D²z[v, v] along a random direction v of the
+H = GGN + Σ_c ∂ℓ/∂z_c · ∇²z_c. The second part vanishes where the outputs are piecewise linear in
+the layer's weights (ReLU, max pooling, eval-mode BatchNorm, residual sums). That is not assumed
+from the kinds of layers: the second directional derivative D²z[v, v] along a random direction v of the
 layer's parameters is computed by two nested forward derivatives, and must vanish.
 """
 
@@ -44,10 +44,10 @@ def certify(surface: Surface, names: list[str], batch: Any, seed: int) -> Certif
     one = torch.ones_like(zero)
 
     def slope(t: Tensor) -> Tensor:
-        return jvp(along, (t,), (one,))[1]  # type: ignore[no-any-return]
+        return jvp(along, (t,), (one,))[1]
 
     try:
-        first, second = jvp(slope, (zero,), (one,))
+        first, second = jvp(slope, (zero,), (one,))[:2]
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         return Certificate(False, float("nan"), f"its derivative could not be taken: {reason}")

@@ -8,6 +8,7 @@ the numbers, not on the names of modules.
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +36,9 @@ class Head:
         return a.reshape(len(a), -1, a.shape[-1]).mean(dim=1)
 
     def weight(self) -> Tensor:
-        """W of shape (C, d)."""
-        return self.module.weight.detach().flatten(1)  # type: ignore[union-attr,operator]
+        """W of shape (C, d), columns in the order of the features."""
+        weight = cast(Tensor, self.module.weight).detach()
+        return weight.flatten(2).mT.flatten(1) if weight.dim() > 2 else weight
 
 
 def find_heads(uses: list[Use], outputs: Tensor) -> dict[str, Head]:

@@ -44,9 +44,7 @@ class Moments:
         """Σ of the rows' means, each times its factor."""
         return float(self._combination(names, factors) @ self.sums) / self.total_weight
 
-    def stderr(
-        self, names: Iterable[str], factors: Iterable[float] | None = None
-    ) -> float | None:
+    def stderr(self, names: Iterable[str], factors: Iterable[float] | None = None) -> float | None:
         """Standard error of `mean` over draws of the samples; None for a single sample.
 
         >>> moments = Moments(["a"], torch.device("cpu"))

@@ -48,12 +48,12 @@ def _vectorized(
     def one(sample: list[Tensor], cotangents: Tensor) -> dict[str, Tensor]:
         single = [t.unsqueeze(0) if own else t for t, own in zip(sample, per_sample, strict=True)]
         function = surface.function(_batches.rebuild(batch, single))
-        _, pull = torch.func.vjp(function, parameters)
+        pull = torch.func.vjp(function, parameters)[1]
         (gradients,) = torch.func.vmap(lambda s: pull(s.unsqueeze(0)))(cotangents)
-        return gradients  # type: ignore[no-any-return]
+        return gradients
 
     in_dims = [0 if own else None for own in per_sample]
-    return torch.func.vmap(one, in_dims=(in_dims, 0))(leaves, columns)  # type: ignore[no-any-return]
+    return torch.func.vmap(one, in_dims=(in_dims, 0))(leaves, columns)
 
 
 def _one_by_one(

@@ -66,7 +66,19 @@ def rules_of(surface: Surface) -> dict[str, AbstractRule]:
     return found
 
 
-def make_plan(surface: Surface, *, kappa: bool, rho: bool) -> Plan:
+def matrix_layers(surface: Surface) -> dict[str, AbstractMatrixRule]:
+    """Layers whose weight is measured and acts as a matrix, in the model's order."""
+    rules = rules_of(surface)
+    found = {}
+    for name in surface.parameters:
+        layer = surface.layer_of(name)
+        rule = rules.get(layer)
+        if name.endswith("weight") and isinstance(rule, AbstractMatrixRule):
+            found[layer] = rule
+    return found
+
+
+def make_plan(surface: Surface, *, kappa: bool) -> Plan:
     """Probe the model on three samples and settle everything."""
     rules = rules_of(surface)
     batch = surface.first_samples(PROBE_SAMPLES)
@@ -87,12 +99,15 @@ def make_plan(surface: Surface, *, kappa: bool, rho: bool) -> Plan:
         vectorize = bool(generic) and can_vectorize(
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
         )
-        wants = Wants(kappa=kappa, rho=rho, num_columns=curvature.num_columns)
+        wants = Wants(kappa=kappa, num_columns=curvature.num_columns)
         saved = sum(sizes.values()) - _storage_bytes(surface.model)
         per_sample = max(saved, 0) // PROBE_SAMPLES
         per_sample += _contraction_bytes(surface, rules, layouts, routes, taps.uses, wants)
         per_sample += sum(
-            2 * curvature.num_columns * surface.parameters[n].numel() * surface.parameters[n].element_size()
+            2
+            * curvature.num_columns
+            * surface.parameters[n].numel()
+            * surface.parameters[n].element_size()
             for n in generic
         )
         return Plan(
@@ -141,7 +156,7 @@ def _find_routes(
     cotangent[1] = noise[1]
     deltas: dict[int, Tensor] = {}
     for i, use in enumerate(uses):
-        use.on_output = lambda g, i=i: deltas.__setitem__(i, g)  # type: ignore[misc]
+        use.on_output = lambda g, i=i: deltas.__setitem__(i, g)
     names = list(surface.parameters)
     truth = dict(
         zip(names, surface.pull(outputs, cotangent, list(surface.parameters.values())), strict=True)
@@ -152,7 +167,7 @@ def _find_routes(
     sums: dict[str, Tensor] = {}
     layouts: dict[str, Layout] = {}
     broken: set[str] = set()
-    wants = Wants(kappa=False, rho=False, num_columns=1, form="direct")
+    wants = Wants(kappa=False, num_columns=1, contract=False)
     for i, use in enumerate(uses):
         rule = rules[use.layer]
         own = {key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id}
@@ -178,7 +193,9 @@ def _find_routes(
         count = counts.get(id(parameter), 0)
         if count == 0:
             routes[name] = "unused"
-        elif name in broken or seen.get(name, 0) != count or not _agrees(sums.get(name), truth[name]):
+        elif (
+            name in broken or seen.get(name, 0) != count or not _agrees(sums.get(name), truth[name])
+        ):
             routes[name] = "generic"
         else:
             routes[name] = "single" if count == 1 else "sum"
@@ -232,14 +249,11 @@ def _contraction_bytes(
             kept += use.input.numel() // PROBE_SAMPLES * size
             continue
         shape = rule.shape(use.module, use.input, use.output.shape, layouts[use.layer])
+        form = contractions.choose_form(shape, num_columns=wants.num_columns, kappa=wants.kappa)
+        kept += contractions.cached_floats(shape, form, wants.num_columns) * size
+        needed = contractions.working_floats(shape, form, wants.num_columns) * size
         weight = by_id.get(id(use.module.weight))
-        form = (
-            "direct"
-            if weight is not None and routes[weight] == "sum"
-            else contractions.choose_form(shape, num_columns=wants.num_columns, kappa=wants.kappa)
-        )
-        kept += contractions.cached_floats(shape, form) * size
-        # the patches exist for a moment even where only their Gram matrix is kept
-        patches = shape.groups * shape.columns * shape.positions
-        working = max(working, (patches + contractions.working_floats(shape, form)) * size)
+        if weight is not None and routes[weight] == "sum":
+            needed += 3 * surface.parameters[weight].numel() * size
+        working = max(working, needed)
     return kept + working

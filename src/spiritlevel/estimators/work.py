@@ -31,7 +31,7 @@ class Work:
         """`memory` bounds in bytes what a chunk of samples may take."""
         self.surface = surface
         self.seed = seed
-        self._head_name = head
+        self.head_name = head
         self._memory = memory
         self._pass: Pass | None = None
         self._wanted = Needs()
@@ -43,12 +43,12 @@ class Work:
     @functools.cached_property
     def plan(self) -> Plan:
         """How this surface is measured."""
-        return make_plan(self.surface, kappa=self._wanted.kappa, rho=self._wanted.rho)
+        return make_plan(self.surface, kappa=self._wanted.kappa)
 
     @functools.cached_property
     def head(self) -> Head:
         """The last linear map."""
-        return choose_head(self.plan.heads, self._head_name)
+        return choose_head(self.plan.heads, self.head_name)
 
     @functools.cached_property
     def certificates(self) -> dict[str, Certificate]:

@@ -11,18 +11,17 @@ from __future__ import annotations
 from torch import nn
 
 from ._rules import AbstractCall as AbstractCall
+from ._rules import AbstractMatrixCall as AbstractMatrixCall
 from ._rules import AbstractMatrixRule as AbstractMatrixRule
 from ._rules import AbstractRule as AbstractRule
 from ._rules import Contracted as Contracted
 from ._rules import Layout as Layout
 from ._rules import Wants as Wants
+from ._rules import Weight as Weight
 from ._rules import candidate_layouts as candidate_layouts
-from ._rules import contract_gradient as contract_gradient
-from .embedding import EmbeddingCall as EmbeddingCall
 from .embedding import EmbeddingRule
 from .patches import ConvRule, ConvTransposeRule, LinearRule
-from .patches import MatrixCall as MatrixCall
-from .patches import PatchRule as PatchRule
+from .patches import PatchCall as PatchCall
 from .scale import ScaleRule
 
 _RULES: list[tuple[tuple[type[nn.Module], ...], AbstractRule]] = [

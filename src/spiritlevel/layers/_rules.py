@@ -7,10 +7,10 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..math import contractions
-from ..math.contractions import Form, Shape
+from ..math.contractions import Shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +50,8 @@ class Wants:
     """What a sweep should contract, and in how many factor columns."""
 
     kappa: bool
-    rho: bool
     num_columns: int
-    form: Form | None = None  # None: the cheapest
+    contract: bool = True  # False where only `gradients` will be called
 
 
 class AbstractCall(abc.ABC):
@@ -69,13 +68,11 @@ class AbstractRule(abc.ABC):
     acts_as_matrix: bool
 
     @abc.abstractmethod
-    def begin(
-        self, module: nn.Module, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
-    ) -> Any:
+    def begin(self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: Wants) -> Any:
         """A Call for input `a` and an output of shape `out`."""
 
     @abc.abstractmethod
-    def leading(self, module: nn.Module, out: torch.Size) -> int:
+    def leading(self, module: Any, out: torch.Size) -> int:
         """How many leading dimensions of the output may hold the samples."""
 
 
@@ -85,33 +82,58 @@ class AbstractMatrixRule(AbstractRule):
     acts_as_matrix = True
 
     @abc.abstractmethod
-    def matrix(self, module: nn.Module, weight: Tensor) -> Tensor:
+    def matrix(self, module: Any, weight: Tensor) -> Tensor:
         """View (…, *weight) as (…, groups, rows, columns)."""
 
     @abc.abstractmethod
-    def neurons(self, module: nn.Module) -> int:
-        """Input neurons of one group; each owns columns/neurons adjacent columns."""
+    def neurons(self, module: Any) -> int:
+        """Input neurons of one group; j owns the columns j, j + neurons, j + 2·neurons and so on."""
 
     @abc.abstractmethod
-    def shape(self, module: nn.Module, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
+    def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
         """The sizes that decide which form is cheapest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Contracted:
-    """One factor column of one layer: values a sample; `neurons` squared and summed give ρ."""
+    """Some factor columns of one layer; `neurons`, squared, gives ρ."""
 
-    trace: Tensor
-    kappa: Tensor | None
-    neurons: Tensor | None
+    factor: Tensor  # what each column counts, shape: (N, B)
+    trace: Tensor  # shape: (N, B)
+    kappa: Tensor | None  # shape: (N, B)
+    neurons: Tensor | None  # shape: (N, B, neurons)
 
 
-def contract_gradient(
-    G: Tensor, weight: Tensor, gram: Tensor | None, neurons: int, *, rho: bool
-) -> Contracted:
-    """All contractions of a formed G of shape (N, g, out, in)."""
-    return Contracted(
-        contractions.squared_norm(G),
-        None if gram is None else contractions.gradient_kappa(G, weight, gram),
-        contractions.gradient_neurons(G, weight, neurons) if rho else None,
-    )
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A layer's weight as a matrix, prepared once for all batches."""
+
+    matrix: Tensor  # shape: (g, out, in)
+    gram: Tensor | None  # W Wᵀ where κ is wanted
+    neurons: int
+    rho: bool  # whether ρ is wanted
+
+    def contract(self, G: Tensor, factor: Tensor) -> Contracted:
+        """All contractions of a formed G of shape (N, B, g, out, in)."""
+        rho = contractions.gradient_neurons(G, self.matrix, self.neurons) if self.rho else None
+        kappa = None
+        if self.gram is not None:
+            kappa = contractions.gradient_kappa(G, self.matrix, self.gram)
+        return Contracted(factor, contractions.gradient_trace(G), kappa, rho)
+
+
+class AbstractMatrixCall(AbstractCall):
+    """One use of a weight that acts as a matrix; columns may be held back for a while."""
+
+    @property
+    @abc.abstractmethod
+    def needs_input_gradient(self) -> bool:
+        """Whether ρ must come from the gradient at the layer's input."""
+
+    @abc.abstractmethod
+    def contract(self, delta: Tensor, factor: Tensor, weight: Weight) -> list[Contracted]:
+        """Take one factor column; give what is ready."""
+
+    @abc.abstractmethod
+    def flush(self, weight: Weight) -> list[Contracted]:
+        """Give the columns that were held back."""

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..math import contractions
-from ..math.contractions import Form, Shape
-from ._rules import AbstractCall, AbstractMatrixRule, Contracted, Layout, Wants
+from ..math.contractions import Shape
+from ._rules import AbstractMatrixCall, AbstractMatrixRule, Contracted, Layout, Wants, Weight
 
 
 @dataclasses.dataclass
-class EmbeddingCall(AbstractCall):
-    """One use of an embedding: a linear map on one-hot tokens, so positions meet where tokens do."""
+class EmbeddingCall(AbstractMatrixCall):
+    """One use of a linear map on one-hot tokens: two positions meet where their tokens do."""
 
     module: nn.Embedding
     layout: Layout
     tokens: Tensor  # shape: (N, T)
     memory: Tensor  # 1 where two positions hold the same token, shape: (N, 1, T, T)
-    form: Form = "gram"
-    needs_input_gradient: bool = False
+
+    @property
+    def needs_input_gradient(self) -> bool:
+        """Tokens have no gradient; ρ comes from the output's."""
+        return False
 
     def _signal(self, delta: Tensor) -> Tensor:
         split = self.layout.split(delta)
@@ -39,28 +43,34 @@ class EmbeddingCall(AbstractCall):
         index = self.tokens[:, :, None].expand_as(signal)
         return {"weight": G.scatter_add(1, index, signal)}
 
-    def contract(self, delta: Tensor, weight: Tensor, gram: Tensor | None, rho: bool) -> Contracted:
+    def contract(self, delta: Tensor, factor: Tensor, weight: Weight) -> list[Contracted]:
         """As for any matrix; the neurons are the tokens."""
         signal = self._signal(delta)
         turned = signal.mT[:, None]  # (N, 1, d, T)
-        kappa = None if gram is None else contractions.kappa(turned, self.memory, "gram", gram)
-        neurons = None
-        if rho:
+        trace = contractions.trace(turned, self.memory, "gram")[:, None]
+        kappa = neurons = None
+        if weight.gram is not None:
+            kappa = contractions.kappa(turned, self.memory, "gram", weight.gram)[:, None]
+        if weight.rho:
             terms = (signal * self.module.weight.detach()[self.tokens]).sum(dim=2)
             neurons = terms.new_zeros(len(terms), self.module.num_embeddings)
-            neurons = neurons.scatter_add(1, self.tokens, terms)
-        return Contracted(contractions.trace(turned, self.memory, "gram"), kappa, neurons)
+            neurons = neurons.scatter_add(1, self.tokens, terms)[:, None]
+        return [Contracted(factor[:, None], trace, kappa, neurons)]
+
+    def flush(self, weight: Weight) -> list[Contracted]:
+        """Nothing is held back."""
+        return []
 
 
 class EmbeddingRule(AbstractMatrixRule):
     """A lookup table as the linear map from one-hot tokens to vectors."""
 
-    def leading(self, module: nn.Module, out: torch.Size) -> int:
+    def leading(self, module: Any, out: torch.Size) -> int:
         """All but the vector."""
         return len(out) - 1
 
     def begin(
-        self, module: nn.Module, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
     ) -> EmbeddingCall:
         """Find once which positions share a token."""
         assert isinstance(module, nn.Embedding)
@@ -69,15 +79,15 @@ class EmbeddingRule(AbstractMatrixRule):
         same = (tokens[:, None, :, None] == tokens[:, None, None, :]).to(module.weight.dtype)
         return EmbeddingCall(module, layout, tokens, same)
 
-    def matrix(self, module: nn.Module, weight: Tensor) -> Tensor:
+    def matrix(self, module: Any, weight: Tensor) -> Tensor:
         """(V, d) to (1, d, V)."""
         return weight.mT.unsqueeze(-3)
 
-    def neurons(self, module: nn.Module) -> int:
+    def neurons(self, module: Any) -> int:
         """One a token."""
-        return int(module.num_embeddings)  # type: ignore[arg-type]
+        return module.num_embeddings
 
-    def shape(self, module: nn.Module, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
+    def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
         """T counts the tokens of a sample."""
         num_samples = out[layout.dim] // layout.repeats
         return Shape(1, out[-1], self.neurons(module), math.prod(out[:-1]) // num_samples)

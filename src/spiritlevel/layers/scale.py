@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,14 +39,14 @@ class ScaleRule(AbstractRule):
 
     acts_as_matrix = False
 
-    def leading(self, module: nn.Module, out: torch.Size) -> int:
+    def leading(self, module: Any, out: torch.Size) -> int:
         """Channel-first kinds take their batch first; the others have it anywhere before γ."""
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             return len(out) - len(module.normalized_shape)
         return 1
 
     def begin(
-        self, module: nn.Module, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
     ) -> ScaleCall:
         """The input normalized, without γ and β."""
         trailing = isinstance(module, nn.LayerNorm | nn.RMSNorm)
@@ -54,7 +55,7 @@ class ScaleRule(AbstractRule):
         return ScaleCall(layout, _basis(module, a), not trailing, shape)
 
 
-def _basis(module: nn.Module, a: Tensor) -> Tensor:
+def _basis(module: Any, a: Tensor) -> Tensor:
     """What γ multiplies."""
     if isinstance(module, nn.LayerNorm):
         return F.layer_norm(a, module.normalized_shape, None, None, module.eps)

@@ -34,11 +34,8 @@ def padded_input(module: Any, a: Tensor) -> Tensor:
 
 
 def conv_patches(module: Any, a: Tensor) -> Tensor:
-    """Windows of a convolution's input, shape (N, groups, in/groups · kernel, positions)."""
+    """Windows of a convolution's input, shape (N, groups, positions, kernel · in/groups)."""
     x = padded_input(module, a)
-    if len(module.kernel_size) == 2:  # torch's own im2col is faster than strided copies
-        flat = F.unfold(x, module.kernel_size, module.dilation, 0, module.stride)
-        return flat.unflatten(1, (module.groups, -1))
     return _windows(x, module.kernel_size, module.stride, module.dilation, module.groups)
 
 
@@ -47,7 +44,7 @@ def transposed_patches(module: Any, a: Tensor, out: torch.Size) -> Tensor:
     spatial = len(module.kernel_size)
     lengths = [(a.shape[2 + d] - 1) * module.stride[d] + 1 for d in range(spatial)]
     spread = a.new_zeros(*a.shape[:2], *lengths)
-    spread[(..., *(slice(None, None, step) for step in module.stride))] = a
+    spread[_window([slice(None, None, step) for step in module.stride])] = a
     amounts: list[int] = []
     for d in reversed(range(spatial)):
         reach = module.dilation[d] * (module.kernel_size[d] - 1)
@@ -58,7 +55,7 @@ def transposed_patches(module: Any, a: Tensor, out: torch.Size) -> Tensor:
 
 
 def average_patch(module: Any, a: Tensor) -> Tensor:
-    """The mean over all output positions of the input windows, shape (N, in · kernel)."""
+    """The mean over all output positions of the input windows, shape (N, kernel · in)."""
     x = padded_input(module, a)
     spans = [
         (x.shape[2 + d] - module.dilation[d] * (module.kernel_size[d] - 1) - 1)
@@ -72,22 +69,32 @@ def average_patch(module: Any, a: Tensor) -> Tensor:
         math.prod(module.kernel_size), -1
     ):
         starts = [int(t) * d for t, d in zip(tap, module.dilation, strict=True)]
-        window = tuple(
+        window = [
             slice(start, start + span, step)
             for start, span, step in zip(starts, spans, module.stride, strict=True)
-        )
-        means.append(x[(..., *window)].flatten(2).mean(dim=2))
-    return torch.stack(means, dim=2).flatten(1)
+        ]
+        means.append(x[_window(window)].flatten(2).mean(dim=2))
+    return torch.stack(means, dim=1).flatten(1)
+
+
+def _window(slices: list[slice]) -> tuple[slice, ...]:
+    """An index that takes all samples and channels."""
+    return (slice(None), slice(None), *slices)
 
 
 def _windows(
-    x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], groups: int
+    x: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
 ) -> Tensor:
     spatial = len(kernel)
+    x = x.movedim(1, -1).contiguous()  # channels last: windows are then copied in long runs
     for d in range(spatial):
-        x = x.unfold(2 + d, dilation[d] * (kernel[d] - 1) + 1, stride[d])[..., :: dilation[d]]
-    # (N, C, T…, k…) to (N, g, C/g, k…, T…): a channel's taps stay together, positions run last
-    x = x.unflatten(1, (groups, -1))
+        x = x.unfold(1 + d, dilation[d] * (kernel[d] - 1) + 1, stride[d])[..., :: dilation[d]]
+    x = x.unflatten(1 + spatial, (groups, -1))  # (N, T…, g, C/g, k…)
+    places = tuple(range(1, 1 + spatial))
     taps = tuple(range(3 + spatial, 3 + 2 * spatial))
-    places = tuple(range(3, 3 + spatial))
-    return x.permute(0, 1, 2, *taps, *places).flatten(3 + spatial).flatten(2, 2 + spatial)
+    x = x.permute(0, 1 + spatial, *places, *taps, 2 + spatial)  # (N, g, T…, k…, C/g)
+    return x.flatten(2 + spatial).flatten(2, 1 + spatial)

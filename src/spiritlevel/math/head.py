@@ -8,7 +8,6 @@ All functions return one value a sample (their mean is the measure) unless they 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from .curvature import OutputCurvature
@@ -17,6 +16,7 @@ from .curvature import OutputCurvature
 def head_trace(curvature: OutputCurvature, features: Tensor) -> Tensor:
     """Tr A_n · ‖φ_n‖², shape (N,).
 
+    >>> import torch
     >>> from spiritlevel.math.curvature import SoftmaxCurvature
     >>> even = SoftmaxCurvature(torch.zeros(1, 2))       # p = (½, ½), so the Gini term is ½
     >>> head_trace(even, torch.tensor([[3.0, 4.0]]))     # ½ · 25

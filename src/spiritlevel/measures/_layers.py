@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from .._core import SpiritlevelError
-from ..estimators.exact import matrix_layers
+from ..estimators.plan import matrix_layers
 from ..estimators.work import Work
 from ._registry import Measured
 
@@ -27,9 +27,7 @@ def measured_weights(work: Work, measure: str) -> dict[str, str]:
 
 def reduced_maximum(work: Work, name: str, measured: Measured) -> Measured:
     """The largest layer; its sampling error is not that of a mean, so none is claimed."""
-    layers = {
-        layer: dataclasses.replace(m, name=name) for layer, m in measured.layers.items()
-    }
+    layers = {layer: dataclasses.replace(m, name=name) for layer, m in measured.layers.items()}
     top = max(layers, key=lambda layer: layers[layer].value)
     text = "; ".join(part for part in (f"layer {top!r}", measured.whole.text) if part)
     whole = dataclasses.replace(

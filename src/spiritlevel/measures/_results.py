@@ -29,5 +29,11 @@ def hessian_measurement(
         "products with the Hessian (Hutchinson probes in weight space)."
     )
     return Measurement(
-        name, value, exact=False, status=Status.GGN, quantity="GGN", text=text, **common  # type: ignore[arg-type]
+        name,
+        value,
+        exact=False,
+        status=Status.GGN,
+        quantity="GGN",
+        text=text,
+        **common,  # type: ignore[arg-type]
     )

@@ -15,7 +15,7 @@ SWEEP = Needs(sweep=True)
     name="curvature.trace",
     summary="Trace of the Hessian of the loss in every trainable parameter",
     formula=r"\operatorname{Tr} \nabla^2_\theta L",
-    paper="Hochreiter & Schmidhuber 1997; Taleghani et al., Theorem 1 for the head; here every layer",
+    paper="Hochreiter & Schmidhuber 1997; Taleghani et al., Theorem 1 (head); here every layer",
     invariant={"unit_permute", "batch_split"},
     misleads=(
         "Rescaling weights changes it at will without changing the function; a confident network "
@@ -29,7 +29,7 @@ def trace(work: Work) -> Measured:
     run = work.run(SWEEP)
 
     def of(names: list[str]) -> Measurement:
-        mean, error = run.trace.mean(names), run.trace.stderr(names)
+        mean, error = run.sweep.trace.mean(names), run.sweep.trace.stderr(names)
         return hessian_measurement(work, run, "curvature.trace", mean, error, names)
 
     layers = {layer: of(names) for layer, names in work.surface.layers().items()}
@@ -56,10 +56,10 @@ def ggn_trace(work: Work) -> Measured:
     def of(names: list[str]) -> Measurement:
         return Measurement(
             "curvature.ggn_trace",
-            run.trace.mean(names),
+            run.sweep.trace.mean(names),
             exact=True,
             quantity="GGN",
-            data_stderr=run.trace.stderr(names),
+            data_stderr=run.sweep.trace.stderr(names),
             cost=run.cost,
             settings=work.settings(),
         )

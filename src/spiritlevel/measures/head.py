@@ -72,9 +72,9 @@ def head_trace_squared(work: Work) -> Measured:
     for i, (left, left_features, _) in enumerate(blocks):
         for right, right_features, _ in blocks[: i + 1]:
             twice = 1 if right is left else 2
-            total += twice * head_trace_squared_pairs(
-                left, left_features, right, right_features
-            ).cpu()
+            total += (
+                twice * head_trace_squared_pairs(left, left_features, right, right_features).cpu()
+            )
     value = float(total) / run.head.total_weight**2
     return Measured(_measurement(work, run, "head.trace_squared", value, None))
 

@@ -33,7 +33,7 @@ def rho_sum(work: Work) -> Measured:
 
     def of(layers: list[str]) -> Measurement:
         used = [weights[layer] for layer in layers]
-        mean, error = run.rho.mean(layers), run.rho.stderr(layers)
+        mean, error = run.sweep.rho.mean(layers), run.sweep.rho.stderr(layers)
         return hessian_measurement(work, run, "neuron.rho_sum", mean, error, used)
 
     return Measured(of(list(weights)), {layer: of([layer]) for layer in weights})
@@ -52,10 +52,15 @@ def rho_max(work: Work) -> Measured:
     """ρ of each layer and ρ^max of the network; in a conv the neuron is the input channel."""
     run = work.run(RHO)
     weights = measured_weights(work, "neuron.rho_max")
-    total = run.rho.total_weight
+    total = run.sweep.rho.total_weight
     layers = {
         layer: hessian_measurement(
-            work, run, "neuron.rho_max", float(run.neurons[layer].max()) / total, None, [weight]
+            work,
+            run,
+            "neuron.rho_max",
+            float(run.sweep.neurons[layer].max()) / total,
+            None,
+            [weight],
         )
         for layer, weight in weights.items()
     }

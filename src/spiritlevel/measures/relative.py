@@ -32,7 +32,7 @@ def kappa(work: Work) -> Measured:
     weights = measured_weights(work, "relative.kappa")
 
     def of(layers: list[str]) -> Measurement:
-        mean, error = run.kappa.mean(layers), run.kappa.stderr(layers)
+        mean, error = run.sweep.kappa.mean(layers), run.sweep.kappa.stderr(layers)
         used = [weights[layer] for layer in layers]
         return hessian_measurement(work, run, "relative.kappa", mean, error, used)
 

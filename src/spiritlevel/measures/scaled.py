@@ -36,7 +36,7 @@ def scaled_trace(work: Work) -> Measured:
 
     def of(layers: list[str]) -> Measurement:
         names, factors = [weights[layer] for layer in layers], [norms[layer] for layer in layers]
-        mean, error = run.trace.mean(names, factors), run.trace.stderr(names, factors)
+        mean, error = run.sweep.trace.mean(names, factors), run.sweep.trace.stderr(names, factors)
         return hessian_measurement(work, run, "scaled.trace", mean, error, names)
 
     return Measured(of(list(weights)), {layer: of([layer]) for layer in weights})

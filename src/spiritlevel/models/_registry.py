@@ -99,7 +99,7 @@ def _user_factory(spec: str) -> Callable[..., object]:
             f"Got an object of type {type(factory).__name__}. "
             "Write a function that returns it and name the function."
         )
-    return factory  # type: ignore[no-any-return]
+    return factory
 
 
 def _import(spec: str, module_name: str) -> ModuleType:

@@ -1,0 +1,291 @@
+"""The backward part of a pass: every layer contracts its per-sample gradient as the signal arrives.
+
+For each factor column s_k of the output Hessian one backward pass of ⟨s_k, z⟩ reaches every layer.
+Columns are scaled to size 1 a sample before the backward and the result is scaled back in float64,
+so that a confident network, whose columns are 1e-13 and less, loses no digits on the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..layers import (
+    AbstractCall,
+    AbstractMatrixCall,
+    AbstractMatrixRule,
+    Contracted,
+    PatchCall,
+    Wants,
+    Weight,
+)
+from ..math.contractions import gradient_trace
+from ..math.curvature import OutputCurvature
+from ..surface import Surface
+from ..taps import Use, deepest, tapped
+from .moments import Moments
+from .per_sample import per_sample_gradients
+from .plan import Plan, matrix_layers, rules_of
+
+
+class Sums:
+    """What a sweep adds up over the data."""
+
+    def __init__(self, surface: Surface) -> None:
+        """A row a parameter for the trace, a row a layer whose weight acts as a matrix for κ, ρ."""
+        matrices = matrix_layers(surface)
+        self.trace = Moments(surface.parameters, surface.device)
+        self.kappa = Moments(matrices, surface.device)
+        self.rho = Moments(matrices, surface.device)
+        self.neurons: dict[str, Tensor] = {}  # ρ(j) of each such layer, not yet averaged
+
+
+class Sweep:
+    """One forward and all factor columns of a chunk, added to `sums`."""
+
+    def __init__(self, surface: Surface, plan: Plan, *, kappa: bool, rho: bool) -> None:
+        """`kappa` and `rho` say what to contract beside the trace."""
+        self.surface, self.plan, self.rho = surface, plan, rho
+        self.sums = Sums(surface)
+        self.rules = {
+            layer: rule for layer, rule in rules_of(surface).items() if layer in plan.layouts
+        }
+        self.names = {id(p): name for name, p in surface.parameters.items()}
+        self.wants = Wants(kappa=kappa, num_columns=plan.num_columns)
+        self.weights: dict[str, Weight] = {}
+        for layer, rule in matrix_layers(surface).items():
+            module = surface.module(layer)
+            matrix = rule.matrix(module, cast(Tensor, module.weight).detach())
+            matrix = _at_least_float(matrix)
+            gram = matrix @ matrix.mT if kappa else None
+            self.weights[layer] = Weight(matrix, gram, rule.neurons(module), rho)
+            count = matrix.shape[0] * rule.neurons(module)
+            self.sums.neurons[layer] = torch.zeros(count, dtype=torch.float64, device=matrix.device)
+        self.modules = {
+            layer: surface.module(layer) for layer in self.rules if self._ruled_names(layer)
+        }
+
+    def _ruled_names(self, layer: str) -> dict[str, str]:
+        """Short to full name of the parameters of a layer that its rule handles."""
+        own = self.surface.module(layer).named_parameters(recurse=False)
+        named = {key: self.names[id(p)] for key, p in own if id(p) in self.names}
+        return {k: n for k, n in named.items() if self.plan.routes[n] in ("single", "sum")}
+
+    def run(self, batch: Any, where: str) -> tuple[Tensor, Tensor, OutputCurvature]:
+        """Forward, all factor columns, and the sums over this chunk."""
+        surface = self.surface
+        inputs = frozenset(self.modules) if self.rho else frozenset()
+        with torch.enable_grad(), tapped(self.modules, inputs=inputs) as taps:
+            outputs, targets = surface.outputs(batch, where=where)
+        try:
+            with torch.no_grad():
+                curvature = surface.loss.curvature(outputs.detach().double(), targets)
+                rows = _Rows(self.sums, len(outputs), surface.device)
+                edges = self._listen(taps.uses, rows)
+                deep = deepest(outputs, edges) if edges else []
+                self._columns(outputs, curvature, deep, rows, batch)
+                for use in taps.uses:
+                    if isinstance(use.on_output, _Listener):
+                        use.on_output.flush()
+                weights = surface.loss.weights(outputs.detach(), targets).double()
+                rows.finish(weights)
+        finally:
+            taps.close()
+        return outputs.detach(), targets, curvature
+
+    def _columns(
+        self,
+        outputs: Tensor,
+        curvature: OutputCurvature,
+        deep: list[Any],
+        rows: _Rows,
+        batch: Any,
+    ) -> None:
+        generic = [name for name, route in self.plan.routes.items() if route == "generic"]
+        kept: list[tuple[Tensor, Tensor]] = []
+        for column, sign in curvature.columns():
+            size = column.abs().amax(dim=1, keepdim=True)
+            unit = (column / torch.where(size > 0, size, torch.ones_like(size))).to(outputs.dtype)
+            unit = unit.reshape(outputs.shape)
+            rows.factor = sign * size.squeeze(1).square()
+            if deep:
+                self.surface.pull(outputs, unit, deep)
+                self._contract_sums(rows)
+            if generic:
+                kept.append((unit, rows.factor))
+        if generic:
+            self._contract_generic(generic, batch, kept, rows)
+
+    def _listen(self, uses: list[Use], rows: _Rows) -> list[Any]:
+        """Attach each use's contraction to the gradients it will receive."""
+        edges = []
+        for use in uses:
+            named = self._ruled_names(use.layer)
+            if use.edge is None:
+                continue
+            a = _at_least_float(use.input)
+            layout = self.plan.layouts[use.layer]
+            call = self.rules[use.layer].begin(
+                use.module, a, use.output.shape, layout, self._wants_of(named)
+            )
+            use.on_output = _Listener(self, rows, use.layer, call, named)
+            edges.append(use.edge)
+            if self._rho_from_input(call, named, use.layer):
+                use.on_input = _InputListener(rows, use.layer, call)
+                assert use.input_edge is not None
+                edges.append(use.input_edge)
+        return edges
+
+    def _wants_of(self, named: dict[str, str]) -> Wants:
+        weight = named.get("weight")
+        single = weight is not None and self.plan.routes[weight] == "single"
+        return dataclasses.replace(self.wants, contract=single)
+
+    def _rho_from_input(self, call: AbstractCall, named: dict[str, str], layer: str) -> bool:
+        return (
+            self.rho
+            and isinstance(call, AbstractMatrixCall)
+            and call.needs_input_gradient
+            and self._wants_of(named).contract
+            and layer in self.weights
+        )
+
+    def _contract_sums(self, rows: _Rows) -> None:
+        """Weights used several times: G was added up over the uses of this column."""
+        for name, G in rows.pending.items():
+            self._contract_formed(name, G[:, None], rows, rows.factor[:, None])
+        rows.pending.clear()
+
+    def _contract_generic(
+        self, names: list[str], batch: Any, kept: list[tuple[Tensor, Tensor]], rows: _Rows
+    ) -> None:
+        columns = torch.stack([unit for unit, _ in kept], dim=1)
+        factors = torch.stack([factor for _, factor in kept], dim=1)
+        gradients = per_sample_gradients(
+            self.surface, names, batch, columns, vectorize=self.plan.vectorize
+        )
+        for name, G in gradients.items():
+            self._contract_formed(name, _at_least_float(G), rows, factors)
+
+    def _contract_formed(self, name: str, G: Tensor, rows: _Rows, factor: Tensor) -> None:
+        """Contract per-sample gradients of shape (N, B, *parameter)."""
+        layer = self.surface.layer_of(name)
+        if layer not in self.weights or not name.endswith("weight"):
+            rows.add_trace(name, gradient_trace(G), factor)
+            return
+        rule, module = rules_of(self.surface)[layer], self.surface.module(layer)
+        assert isinstance(rule, AbstractMatrixRule)
+        rows.add(name, layer, [self.weights[layer].contract(rule.matrix(module, G), factor)])
+
+
+class _Rows:
+    """Values of one chunk, a row a parameter or layer and a column a sample, in float64."""
+
+    def __init__(self, sums: Sums, num_samples: int, device: torch.device) -> None:
+        self.sums = sums
+        self.factor = torch.empty(0)
+        self.pending: dict[str, Tensor] = {}
+        zeros = {"dtype": torch.float64, "device": device}
+        self.trace = torch.zeros(len(sums.trace.index), num_samples, **zeros)  # type: ignore[call-overload]
+        self.kappa = torch.zeros(len(sums.kappa.index), num_samples, **zeros)  # type: ignore[call-overload]
+        self.rho = torch.zeros(len(sums.rho.index), num_samples, **zeros)  # type: ignore[call-overload]
+
+    def add_trace(self, name: str, values: Tensor, factor: Tensor) -> None:
+        self.trace[self.sums.trace.index[name]] += (factor * values).sum(dim=1)
+
+    def add(self, name: str, layer: str, parts: list[Contracted]) -> None:
+        """Contractions of a layer, in pieces that follow each other over the samples."""
+        if not parts:
+            return
+        factor = torch.cat([part.factor for part in parts])
+        self.add_trace(name, torch.cat([part.trace for part in parts]), factor)
+        if parts[0].kappa is not None:
+            values = torch.cat([part.kappa for part in parts if part.kappa is not None])
+            self.kappa[self.sums.kappa.index[layer]] += (factor * values).sum(dim=1)
+        if parts[0].neurons is not None:
+            terms = torch.cat([part.neurons for part in parts if part.neurons is not None])
+            self.add_neurons(layer, terms, factor)
+
+    def add_neurons(self, layer: str, terms: Tensor, factor: Tensor) -> None:
+        """`terms` of shape (N, B, neurons)."""
+        weighted = factor[:, :, None] * terms.double().square()
+        self.sums.neurons[layer] += weighted.sum(dim=(0, 1))
+        self.rho[self.sums.rho.index[layer]] += weighted.sum(dim=(1, 2))
+
+    def finish(self, weights: Tensor) -> None:
+        self.sums.trace.add(self.trace, weights)
+        self.sums.kappa.add(self.kappa, weights)
+        self.sums.rho.add(self.rho, weights)
+
+
+@dataclasses.dataclass
+class _Listener:
+    """Contracts the gradient at one layer's output when it arrives."""
+
+    sweep: Sweep
+    rows: _Rows
+    layer: str
+    call: AbstractCall
+    named: dict[str, str]
+
+    def __call__(self, delta: Tensor) -> None:
+        delta = _at_least_float(delta.detach())
+        routes, rows = self.sweep.plan.routes, self.rows
+        rest = dict(self.named)
+        if self._weight is not None:
+            assert isinstance(self.call, AbstractMatrixCall)
+            name = rest.pop("weight")
+            parts = self.call.contract(delta, rows.factor, self._weight)
+            rows.add(name, self.layer, parts)
+            bias = rest.get("bias")
+            if bias is not None and routes[bias] == "single":
+                assert isinstance(self.call, PatchCall)
+                del rest["bias"]
+                G = self.call.bias_gradient(delta)
+                rows.add_trace(bias, gradient_trace(G[:, None]), rows.factor[:, None])
+        if not rest:
+            return
+        gradients = self.call.gradients(delta)
+        for key, name in rest.items():
+            if routes[name] == "sum":
+                before = rows.pending.get(name)
+                rows.pending[name] = gradients[key] if before is None else before + gradients[key]
+            else:
+                G = gradients[key][:, None]
+                rows.add_trace(name, gradient_trace(G), rows.factor[:, None])
+
+    def flush(self) -> None:
+        """Contract the columns that were held back."""
+        if self._weight is not None:
+            assert isinstance(self.call, AbstractMatrixCall)
+            self.rows.add(self.named["weight"], self.layer, self.call.flush(self._weight))
+
+    @property
+    def _weight(self) -> Weight | None:
+        """The layer's matrix, where it is contracted use by use."""
+        if not isinstance(self.call, AbstractMatrixCall):
+            return None
+        wants = self.sweep._wants_of(self.named)
+        return self.sweep.weights.get(self.layer) if wants.contract else None
+
+
+@dataclasses.dataclass
+class _InputListener:
+    """Adds ρ from the gradient at one layer's input when it arrives."""
+
+    rows: _Rows
+    layer: str
+    call: PatchCall
+
+    def __call__(self, gradient: Tensor) -> None:
+        factor = self.rows.factor
+        terms = self.call.contract_input(_at_least_float(gradient.detach()))
+        self.rows.add_neurons(self.layer, terms, factor[:, None])
+
+
+def _at_least_float(x: Tensor) -> Tensor:
+    """Half precision is only good enough to travel through the network."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
