@@ -2,8 +2,8 @@
 
 H = GGN + Σ_c ∂ℓ/∂z_c · ∇²z_c. The second part vanishes where the outputs are piecewise linear in
 the layer's weights (ReLU, max pooling, eval-mode BatchNorm, residual sums). That is not assumed
-from the kinds of layers: the second directional derivative D²z[v, v] along a random direction v of the
-layer's parameters is computed by two nested forward derivatives, and must vanish.
+from the kinds of layers: the second directional derivative D²z[v, v] along a random direction v of
+the layer's parameters is computed by two nested forward derivatives, and must vanish.
 """
 
 from __future__ import annotations

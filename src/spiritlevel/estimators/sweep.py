@@ -16,7 +16,6 @@ from torch import Tensor
 from ..layers import (
     AbstractCall,
     AbstractMatrixCall,
-    AbstractMatrixRule,
     Contracted,
     PatchCall,
     Wants,
@@ -56,7 +55,8 @@ class Sweep:
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.wants = Wants(kappa=kappa, num_columns=plan.num_columns)
         self.weights: dict[str, Weight] = {}
-        for layer, rule in matrix_layers(surface).items():
+        self.matrices = matrix_layers(surface)
+        for layer, rule in self.matrices.items():
             module = surface.module(layer)
             matrix = rule.matrix(module, cast(Tensor, module.weight).detach())
             matrix = _at_least_float(matrix)
@@ -77,7 +77,7 @@ class Sweep:
     def run(self, batch: Any, where: str) -> tuple[Tensor, Tensor, OutputCurvature]:
         """Forward, all factor columns, and the sums over this chunk."""
         surface = self.surface
-        inputs = frozenset(self.modules) if self.rho else frozenset()
+        inputs = frozenset(self.weights) if self.rho else frozenset()
         with torch.enable_grad(), tapped(self.modules, inputs=inputs) as taps:
             outputs, targets = surface.outputs(batch, where=where)
         try:
@@ -129,7 +129,7 @@ class Sweep:
             a = _at_least_float(use.input)
             layout = self.plan.layouts[use.layer]
             call = self.rules[use.layer].begin(
-                use.module, a, use.output.shape, layout, self._wants_of(named)
+                use.module, a, use.output.shape, layout, self.wants_of(named)
             )
             use.on_output = _Listener(self, rows, use.layer, call, named)
             edges.append(use.edge)
@@ -139,7 +139,8 @@ class Sweep:
                 edges.append(use.input_edge)
         return edges
 
-    def _wants_of(self, named: dict[str, str]) -> Wants:
+    def wants_of(self, named: dict[str, str]) -> Wants:
+        """Contractions only for a weight that is used once."""
         weight = named.get("weight")
         single = weight is not None and self.plan.routes[weight] == "single"
         return dataclasses.replace(self.wants, contract=single)
@@ -149,7 +150,7 @@ class Sweep:
             self.rho
             and isinstance(call, AbstractMatrixCall)
             and call.needs_input_gradient
-            and self._wants_of(named).contract
+            and self.wants_of(named).contract
             and layer in self.weights
         )
 
@@ -176,9 +177,8 @@ class Sweep:
         if layer not in self.weights or not name.endswith("weight"):
             rows.add_trace(name, gradient_trace(G), factor)
             return
-        rule, module = rules_of(self.surface)[layer], self.surface.module(layer)
-        assert isinstance(rule, AbstractMatrixRule)
-        rows.add(name, layer, [self.weights[layer].contract(rule.matrix(module, G), factor)])
+        matrix = self.matrices[layer].matrix(self.surface.module(layer), G)
+        rows.add(name, layer, [self.weights[layer].contract(matrix, factor)])
 
 
 class _Rows:
@@ -235,17 +235,16 @@ class _Listener:
         delta = _at_least_float(delta.detach())
         routes, rows = self.sweep.plan.routes, self.rows
         rest = dict(self.named)
-        if self._weight is not None:
+        weight = self._weight()
+        if weight is not None:
             assert isinstance(self.call, AbstractMatrixCall)
-            name = rest.pop("weight")
-            parts = self.call.contract(delta, rows.factor, self._weight)
-            rows.add(name, self.layer, parts)
-            bias = rest.get("bias")
-            if bias is not None and routes[bias] == "single":
-                assert isinstance(self.call, PatchCall)
-                del rest["bias"]
-                G = self.call.bias_gradient(delta)
-                rows.add_trace(bias, gradient_trace(G[:, None]), rows.factor[:, None])
+            parts = self.call.contract(delta, rows.factor, weight)
+            rows.add(rest.pop("weight"), self.layer, parts)
+        bias = rest.get("bias")
+        if isinstance(self.call, PatchCall) and bias is not None and routes[bias] == "single":
+            del rest["bias"]
+            G = self.call.bias_gradient(delta)
+            rows.add_trace(bias, gradient_trace(G[:, None]), rows.factor[:, None])
         if not rest:
             return
         gradients = self.call.gradients(delta)
@@ -259,16 +258,16 @@ class _Listener:
 
     def flush(self) -> None:
         """Contract the columns that were held back."""
-        if self._weight is not None:
+        weight = self._weight()
+        if weight is not None:
             assert isinstance(self.call, AbstractMatrixCall)
-            self.rows.add(self.named["weight"], self.layer, self.call.flush(self._weight))
+            self.rows.add(self.named["weight"], self.layer, self.call.flush(weight))
 
-    @property
     def _weight(self) -> Weight | None:
         """The layer's matrix, where it is contracted use by use."""
         if not isinstance(self.call, AbstractMatrixCall):
             return None
-        wants = self.sweep._wants_of(self.named)
+        wants = self.sweep.wants_of(self.named)
         return self.sweep.weights.get(self.layer) if wants.contract else None
 
 

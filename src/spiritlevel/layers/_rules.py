@@ -87,7 +87,7 @@ class AbstractMatrixRule(AbstractRule):
 
     @abc.abstractmethod
     def neurons(self, module: Any) -> int:
-        """Input neurons of one group; j owns the columns j, j + neurons, j + 2·neurons and so on."""
+        """Input neurons of one group; j owns the columns j, j + neurons, j + 2·neurons, ..."""
 
     @abc.abstractmethod
     def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:

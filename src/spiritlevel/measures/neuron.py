@@ -53,15 +53,9 @@ def rho_max(work: Work) -> Measured:
     run = work.run(RHO)
     weights = measured_weights(work, "neuron.rho_max")
     total = run.sweep.rho.total_weight
+    tops = {layer: float(run.sweep.neurons[layer].max()) / total for layer in weights}
     layers = {
-        layer: hessian_measurement(
-            work,
-            run,
-            "neuron.rho_max",
-            float(run.sweep.neurons[layer].max()) / total,
-            None,
-            [weight],
-        )
+        layer: hessian_measurement(work, run, "neuron.rho_max", tops[layer], None, [weight])
         for layer, weight in weights.items()
     }
     whole = hessian_measurement(work, run, "neuron.rho_max", 0.0, None, weights.values())
