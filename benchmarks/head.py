@@ -1,0 +1,55 @@
+"""The closed-form head over a loader against the forward pass alone."""
+
+from __future__ import annotations
+
+import torch
+from harness import Ratio, compare
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from spiritlevel.estimators.exact import Needs, run_pass
+from spiritlevel.estimators.work import Work
+from spiritlevel.models import build
+from spiritlevel.surface import Surface
+
+HEAD = Needs(head=True)  # trace and κ of the head, with their sampling errors
+GOAL = 1.05
+
+
+def run(device: torch.device, repeats: int) -> list[Ratio]:
+    rows = []
+    for name, model in {
+        "VGG-small, linear head": build("vgg_small", seed=0),
+        "ResNet-18, 1×1 conv + GAP head": build("resnet18", head="conv", seed=0),
+    }.items():
+        model = model.to(device).eval()
+        num_images, batch = (4096, 512) if device.type == "cuda" else (256, 64)
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(num_images, 3, 32, 32, generator=generator)
+        y = torch.randint(10, (num_images,), generator=generator)
+        loader = DataLoader(TensorDataset(x, y), batch_size=batch)
+        work = Work(Surface(model, loader))
+        work.want(HEAD)
+        plan, head = work.plan, work.head
+        rows.append(
+            compare(
+                f"{name}: head.trace and head.kappa per forward",
+                lambda w=work, p=plan, h=head, c=batch: run_pass(
+                    w.surface, p, HEAD, head=h, chunk=c
+                ),
+                lambda m=model, d=loader: forward(m, d, device),
+                device=device,
+                repeats=repeats,
+                goal=GOAL,
+                num_images=num_images,
+                batch=batch,
+            )
+        )
+        print(rows[-1])
+    return rows
+
+
+def forward(model: nn.Module, loader: DataLoader, device: torch.device) -> None:
+    with torch.no_grad():
+        for x, _ in loader:
+            model(x.to(device))

@@ -1,0 +1,39 @@
+"""Run the benchmarks: `python benchmarks/run.py [names] [--device cuda] [--repeats 7]`."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import head
+import sweep
+from harness import RESULTS, machine, record
+
+BENCHMARKS = {"head": head.run, "sweep": sweep.run}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all if none is given"
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"unknown benchmarks {sorted(unknown)}; there are {', '.join(BENCHMARKS)}")
+    device = torch.device(arguments.device)
+    print(machine(device))
+    for name in arguments.names or BENCHMARKS:
+        record(name, device, BENCHMARKS[name](device, arguments.repeats), arguments.out)
+
+
+if __name__ == "__main__":
+    main()
