@@ -2,8 +2,8 @@
 
 Floor: one forward-backward of the mean loss with all parameter gradients, at the batch size where
 it is fastest. The ratio is divided by the C − 1 backward passes that exactness needs. What comes
-before the sweep (plan and certificate, a few samples) is given separately: it does not grow with the
-data.
+before the sweep (plan and certificate, a few samples) is given separately: it does not grow with
+the data.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _prepare(
     surface = Surface(model, data, **options)
     surface.check_model()
     if layers == "head" and "head" not in surface.layers():
-        with surface.preserved():
+        with surface.preserved(), surface.full_precision():
             found = choose_head(make_plan(surface, kappa=False).heads, head)
         layers = found.layer
     if layers is not None:

@@ -27,7 +27,15 @@ class Loss(Protocol):
         ...
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Raise SpiritlevelError if the two do not fit; `where` names the batch."""
+        """Raise SpiritlevelError if the shapes do not fit; `where` names the batch."""
+        ...
+
+    def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Which targets lie outside the range; left on the device, nobody waits for it."""
+        ...
+
+    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+        """Raise SpiritlevelError for the first invalid target."""
         ...
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -96,15 +104,24 @@ class CrossEntropy:
                 f"shape {tuple(outputs.shape)}. Got {tuple(targets.shape)} in {where}. "
                 "Pass one class number a sample."
             )
-        valid = targets[targets != self.ignore_index]
-        bad = valid[(valid < 0) | (valid >= num_classes)]
-        if len(bad):
-            raise SpiritlevelError(
-                f"Labels must lie in [0, {num_classes - 1}], as the model has {num_classes} "
-                f"outputs. Got {int(bad[0])} in {where}. Renumber the labels from 0, or pass "
-                "loss=torch.nn.CrossEntropyLoss(ignore_index=...) if that value marks samples to "
-                "leave out."
-            )
+
+    def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Labels that are no class and are not to be ignored."""
+        if targets.is_floating_point():
+            return ~torch.isfinite(targets)
+        outside = (targets < 0) | (targets >= outputs.shape[1])
+        return outside & (targets != self.ignore_index)
+
+    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+        """Raise SpiritlevelError for the first invalid target."""
+        bad = targets[self.invalid(outputs, targets)]
+        num_classes = outputs.shape[1]
+        raise SpiritlevelError(
+            f"Labels must lie in [0, {num_classes - 1}], as the model has {num_classes} outputs. "
+            f"Got {bad[0].item()} in {where}. Renumber the labels from 0, or pass "
+            "loss=torch.nn.CrossEntropyLoss(ignore_index=...) if that value marks samples to "
+            "leave out."
+        )
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """ℓ_n, shape (N,)."""
@@ -122,11 +139,7 @@ class CrossEntropy:
         ones = torch.ones_like(outputs[:, 0])
         if targets.is_floating_point():
             return ones
-        keep = targets != self.ignore_index
-        class_weights = self._class_weights(outputs)
-        if class_weights is not None:
-            ones = class_weights[targets.where(keep, torch.zeros_like(targets))]
-        return ones * keep
+        return self._weight_of(targets, ones, self._class_weights(outputs))
 
     def curvature(self, outputs: Tensor, targets: Tensor) -> SoftmaxCurvature:
         """The softmax Hessian times the targets' total weight."""
@@ -139,10 +152,18 @@ class CrossEntropy:
             mass = (1 - smooth) * (targets.to(outputs.dtype) @ class_weights)
             mass = mass + smooth * class_weights.mean() * torch.ones_like(mass)
         else:
-            keep = targets != self.ignore_index
-            hard = class_weights[targets.where(keep, torch.zeros_like(targets))]
-            mass = ((1 - smooth) * hard + smooth * class_weights.sum() / num_classes) * keep
+            ones = torch.ones_like(outputs[:, 0])
+            keep = self._weight_of(targets, ones, None)
+            hard = self._weight_of(targets, ones, class_weights)
+            mass = (1 - smooth) * hard + smooth * class_weights.sum() / num_classes * keep
         return SoftmaxCurvature(outputs, mass)
+
+    def _weight_of(self, targets: Tensor, ones: Tensor, class_weights: Tensor | None) -> Tensor:
+        """The weight of each target's class, 0 where it is ignored."""
+        if class_weights is not None:
+            # out-of-range labels are reported elsewhere; here they must not stop a GPU for good
+            ones = class_weights[targets.clamp(0, len(class_weights) - 1)]
+        return ones * (targets != self.ignore_index)
 
     def _class_weights(self, outputs: Tensor) -> Tensor | None:
         return None if self.class_weights is None else self.class_weights.to(outputs)
@@ -160,6 +181,13 @@ def _unit_weights(outputs: Tensor) -> Tensor:
     return outputs.new_ones(outputs.shape[0])
 
 
+def _refuse_nonfinite(name: str, where: str) -> None:
+    raise SpiritlevelError(
+        f"The targets of the loss {name!r} must be finite. Got NaN or infinity in {where}. "
+        "Remove or repair those samples."
+    )
+
+
 class MeanSquaredError:
     """Squared error averaged over the outputs of a sample, as `torch.nn.MSELoss` does."""
 
@@ -168,6 +196,14 @@ class MeanSquaredError:
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
         """Outputs and targets of one shape."""
         _check_same_shape(self.name, outputs, targets, where)
+
+    def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Targets that are no numbers."""
+        return ~torch.isfinite(targets)
+
+    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+        """Raise SpiritlevelError."""
+        _refuse_nonfinite(self.name, where)
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """ℓ_n, shape (N,)."""
@@ -194,14 +230,20 @@ class BinaryCrossEntropy:
         self.pos_weight = pos_weight
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Outputs and targets of one shape, targets in [0, 1]."""
+        """Outputs and targets of one shape."""
         _check_same_shape(self.name, outputs, targets, where)
-        if targets.numel() and not bool(((targets >= 0) & (targets <= 1)).all()):
-            low, high = float(targets.min()), float(targets.max())
-            raise SpiritlevelError(
-                "The targets of the loss 'bce' must lie in [0, 1]. "
-                f"Got values from {low:g} to {high:g} in {where}. Convert labels to 0 and 1."
-            )
+
+    def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Targets outside [0, 1]."""
+        return ~((targets >= 0) & (targets <= 1))
+
+    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+        """Raise SpiritlevelError with the range that came."""
+        low, high = float(targets.min()), float(targets.max())
+        raise SpiritlevelError(
+            "The targets of the loss 'bce' must lie in [0, 1]. "
+            f"Got values from {low:g} to {high:g} in {where}. Convert labels to 0 and 1."
+        )
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """ℓ_n, shape (N,)."""
@@ -247,6 +289,17 @@ class CallableLoss:
                 f"The loss {self.name!r} must return one value a sample, shape "
                 f"({len(outputs)},). Got {got} in {where}. Use reduction='none' in it."
             )
+
+    def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What a user's loss admits is not known; its values are checked."""
+        return ~torch.isfinite(self.values(outputs, targets))
+
+    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+        """Raise SpiritlevelError."""
+        raise SpiritlevelError(
+            f"The loss {self.name!r} must be finite. It is NaN or infinite in {where} although "
+            "the outputs are finite. Check its targets there."
+        )
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """ℓ_n, shape (N,); elementwise losses are averaged within a sample."""

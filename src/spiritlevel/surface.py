@@ -45,6 +45,7 @@ class Surface:
         self.forward = forward or _batches.default_forward
         self.progress = progress
         self.cost = Cost()
+        self._unchecked: tuple[Tensor, Tensor, Tensor, Any, str] | None = None
         self._runner = _Runner(model, self.forward)
         self.parameters = select_parameters(model, layers)
         anchor = next(iter(model.parameters()), torch.empty(0))
@@ -68,12 +69,29 @@ class Surface:
         return found
 
     def outputs(self, batch: Any, *, where: str) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of a batch, checked; `where` names the batch in messages."""
+        """Outputs and targets of a batch, checked; `where` names the batch in messages.
+
+        On a GPU the values are looked at one batch later, so that nobody waits for them.
+        """
+        self.settle()
         outputs, targets = self._runner(batch)
         self.cost += Cost(forwards=len(outputs))
-        _check_finite(outputs, batch, where)
-        self.loss.check(outputs.detach(), targets, where=where)
+        seen = outputs.detach()
+        self.loss.check(seen, targets, where=where)
+        bad = ~torch.isfinite(seen).all() | self.loss.invalid(seen, targets).any()
+        self._unchecked = (bad, seen, targets, batch, where)
+        if seen.device.type == "cpu":
+            self.settle()
         return outputs, targets
+
+    def settle(self) -> None:
+        """Look at the values of the last batch, and raise if they cannot be measured."""
+        if self._unchecked is not None:
+            bad, outputs, targets, batch, where = self._unchecked
+            self._unchecked = None
+            if bool(bad):
+                _check_finite(outputs, batch, where)
+                self.loss.explain(outputs, targets, where=where)
 
     def pull(
         self, outputs: Tensor, cotangent: Tensor, inputs: Sequence[Any]
@@ -121,6 +139,7 @@ class Surface:
                 done += min(size, length - start)
                 if self.progress is not None:
                     self.progress(done, total)
+        self.settle()
 
     def first_samples(self, count: int) -> Any:
         """A batch of `count` samples from the first batch, repeated if it is shorter."""
@@ -154,6 +173,19 @@ class Surface:
                     f"{parameter.numel()}. The training run diverged or the checkpoint is damaged: "
                     "load an earlier checkpoint."
                 )
+
+    @contextlib.contextmanager
+    def full_precision(self) -> Iterator[None]:
+        """No TF32 in the block: what is compared there is compared to float32's last digits."""
+        backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+        before = [backend.allow_tf32 for backend in backends]
+        try:
+            for backend in backends:
+                backend.allow_tf32 = False
+            yield
+        finally:
+            for backend, allowed in zip(backends, before, strict=True):
+                backend.allow_tf32 = allowed
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:

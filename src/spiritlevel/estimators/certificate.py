@@ -2,36 +2,144 @@
 
 H = GGN + Σ_c ∂ℓ/∂z_c · ∇²z_c. The second part vanishes where the outputs are piecewise linear in
 the layer's weights (ReLU, max pooling, eval-mode BatchNorm, residual sums). That is not assumed
-from the kinds of layers: the second directional derivative D²z[v, v] along a random direction v of
-the layer's parameters is computed by two nested forward derivatives, and must vanish.
+from the kinds of layers but computed on samples of the data.
+
+A layer used once acts through its output y, which is linear in its weights; so the outputs z bend
+along the weights only if z bends along y. All layers are tested together: with δ_l = ∂⟨c, z⟩/∂y_l
+for a random c, and random directions d_l, the gradient of Σ_l ⟨δ_l, d_l⟩ in y_m is zero for the
+layers m behind which everything is piecewise linear, and for no other. That is one double backward.
+
+Parameters that act in another way (tied, recurrent, attention, bare ones) are tested one layer at a
+time: D²z[v, v] along a random direction v of the parameters, by two nested forward derivatives.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import jvp
 
+from .. import _batches
 from .._core import Cost
+from ..layers import Layout
 from ..surface import Surface
-
-NUM_SAMPLES = 8  # a random direction misses a curved output with probability 0, a sample may not
+from ..taps import Use, tapped
+from .plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """The outcome for one group of parameters: `curvature` is ‖D²z[v,v]‖ / ‖Dz[v]‖."""
+    """The outcome for a parameter; `curvature` is how far the outputs bend for their slope."""
 
     linear: bool
     curvature: float
-    reason: str
+    reason: str = ""
 
 
-def certify(surface: Surface, names: list[str], batch: Any, seed: int) -> Certificate:
-    """Test one group of parameters together; v is as long as the parameters themselves."""
+def certify_parameters(
+    surface: Surface, plan: Plan, batches: list[Any], seed: int
+) -> dict[str, Certificate]:
+    """One certificate a parameter, over all the given batches."""
+    single = [name for name, route in plan.routes.items() if route == "single"]
+    together = _bends_together(surface, plan, batches, seed) if single else {}
+    found = {name: Certificate(True, 0.0) for name, r in plan.routes.items() if r == "unused"}
+    if together is not None:
+        for name in single:
+            found[name] = _judge(together[surface.layer_of(name)], surface.dtype)
+    for names in surface.layers().values():
+        rest = [name for name in names if name not in found]
+        if rest:
+            found |= _certify_alone(surface, rest, batches, seed)
+    return {name: found[name] for name in surface.parameters}
+
+
+def _judge(bend: float, dtype: torch.dtype) -> Certificate:
+    # Round-off of two derivatives; curvature below it moves the value by no more than that.
+    if bend <= 100 * torch.finfo(dtype).eps:
+        return Certificate(True, bend)
+    return Certificate(False, bend, f"the outputs bend along it (by {bend:.2g} of their slope)")
+
+
+def _bends_together(
+    surface: Surface, plan: Plan, batches: list[Any], seed: int
+) -> dict[str, float] | None:
+    """The largest bend of any sample by layer; None if the model has no double backward."""
+    generator = torch.Generator().manual_seed(seed)
+    modules = {layer: surface.module(layer) for layer in plan.layouts}
+    bends = dict.fromkeys(modules, 0.0)
+    for batch in batches:
+        with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
+            outputs, _ = surface.outputs(batch, where="a sample of the data")
+            try:
+                uses = [use for use in taps.uses if use.edge is not None]
+                for use, bend in zip(uses, _bends(outputs, uses, plan, generator), strict=True):
+                    bends[use.layer] = max(bends[use.layer], bend)
+            except RuntimeError:
+                return None  # fused attention and cuDNN's recurrent kernels have no second backward
+            finally:
+                taps.close()
+        surface.cost += Cost(forwards=len(outputs), backwards=3 * len(outputs))
+    return bends
+
+
+def _bends(outputs: Tensor, uses: list[Use], plan: Plan, generator: torch.Generator) -> list[float]:
+    edges = [use.edge for use in uses]
+    layouts = [
+        dataclasses.replace(plan.layouts[use.layer], num_samples=len(outputs)) for use in uses
+    ]
+    cotangent = _noise(outputs, generator)
+    deltas = torch.autograd.grad(outputs, edges, cotangent, create_graph=True, allow_unused=True)  # type: ignore[arg-type]
+    total = outputs.new_zeros(())
+    slope = outputs.new_zeros(len(outputs))
+    sizes = []
+    for use, layout, delta in zip(uses, layouts, deltas, strict=True):
+        sizes.append(_sample_norms(use.output, layout))
+        if delta is None:
+            continue
+        direction = _noise(use.output, generator)
+        # as long as y itself, so that neither the weights' scale nor the layer's size counts
+        direction = direction * (use.output.norm() / direction.norm())
+        total = total + (delta * direction).sum()
+        slope += _sample_norms(delta.detach(), layout) * _sample_norms(direction, layout)
+    if not total.requires_grad:
+        return [0.0] * len(uses)
+    bent = torch.autograd.grad(total, edges, allow_unused=True)  # type: ignore[arg-type]
+    tiny = torch.finfo(outputs.dtype).tiny
+    return [
+        0.0 if b is None else float((_sample_norms(b, layout) * size / (slope + tiny)).max())
+        for b, layout, size in zip(bent, layouts, sizes, strict=True)
+    ]
+
+
+def _sample_norms(x: Tensor, layout: Layout) -> Tensor:
+    return layout.split(x).flatten(1).norm(dim=1)
+
+
+def _certify_alone(
+    surface: Surface, names: list[str], batches: Iterable[Any], seed: int
+) -> dict[str, Certificate]:
+    """A layer's parameters together, and singly where that fails.
+
+    The trace sees only diagonal blocks, so parameters that are linear one at a time are enough.
+    """
+    batches = list(batches)
+    together = _worst(surface, names, batches, seed)
+    if together.linear or len(names) == 1:
+        return dict.fromkeys(names, together)
+    return {name: _worst(surface, [name], batches, seed) for name in names}
+
+
+def _worst(surface: Surface, names: list[str], batches: list[Any], seed: int) -> Certificate:
+    found = [_bend_along(surface, names, batch, seed) for batch in batches]
+    return max(found, key=lambda c: (not c.linear, c.curvature))
+
+
+def _bend_along(surface: Surface, names: list[str], batch: Any, seed: int) -> Certificate:
+    """‖D²z[v,v]‖ / ‖Dz[v]‖, with v as long as the parameters themselves."""
     generator = torch.Generator().manual_seed(seed)
     start = {name: surface.parameters[name].detach() for name in names}
     direction = {name: _direction(value, generator) for name, value in start.items()}
@@ -47,39 +155,22 @@ def certify(surface: Surface, names: list[str], batch: Any, seed: int) -> Certif
         return jvp(along, (t,), (one,))[1]
 
     try:
-        first, second = jvp(slope, (zero,), (one,))[:2]
+        first, second = (x.detach().flatten(1) for x in jvp(slope, (zero,), (one,))[:2])
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        return Certificate(False, float("nan"), f"its derivative could not be taken: {reason}")
-    num_samples = len(first)
-    surface.cost += Cost(forwards=4 * num_samples)  # a doubly dual forward carries four numbers
-    scale = float(first.detach().norm())
-    bend = float(second.detach().norm())
-    ratio = bend / scale if scale else (float("inf") if bend else 0.0)
-    # Round-off of the two derivatives; curvature below it moves the value by no more than that.
-    tolerance = 100 * torch.finfo(first.dtype).eps
-    linear = ratio <= tolerance
-    reason = "" if linear else f"the outputs bend along it (‖D²z[v,v]‖/‖Dz[v]‖ = {ratio:.2g})"
-    return Certificate(linear, ratio, reason)
+        return Certificate(False, float("inf"), f"its derivative could not be taken: {reason}")
+    # a forward that carries two derivatives holds four numbers for each
+    surface.cost += Cost(forwards=4 * _batches.num_samples(batch))
+    scale = first.norm(dim=1) + torch.finfo(first.dtype).tiny
+    return _judge(float((second.norm(dim=1) / scale).max()), surface.dtype)
 
 
-def certify_parameters(surface: Surface, batch: Any, seed: int = 0) -> dict[str, Certificate]:
-    """One certificate a parameter: each layer as a whole, its parameters singly where that fails.
-
-    The trace sees only diagonal blocks, so parameters that are linear one at a time are enough.
-    """
-    found: dict[str, Certificate] = {}
-    for names in surface.layers().values():
-        together = certify(surface, names, batch, seed)
-        if together.linear or len(names) == 1:
-            found |= dict.fromkeys(names, together)
-        else:
-            found |= {name: certify(surface, [name], batch, seed) for name in names}
-    return found
+def _noise(like: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    return noise.to(dtype=like.dtype, device=like.device)
 
 
 def _direction(value: Tensor, generator: torch.Generator) -> Tensor:
-    noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-    noise = noise.to(dtype=value.dtype, device=value.device)
+    noise = _noise(value, generator)
     length = value.norm()
     return noise * (torch.where(length > 0, length, torch.ones_like(length)) / noise.norm())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _batches
 from .._core import Cost
 from ..math.curvature import OutputCurvature, SoftmaxCurvature
 from ..math.head import head_kappa, head_trace
@@ -17,6 +18,8 @@ from .heads import Head
 from .moments import Moments
 from .plan import Plan
 from .sweep import Sums, Sweep
+
+SAMPLED_CHUNKS, SAMPLES_A_CHUNK = 4, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +57,12 @@ class Pass:
     head: Moments  # rows "trace" and "kappa"
     softmax: Moments  # row "gini"
     features: list[tuple[Tensor, Tensor, Tensor]]  # φ, outputs, targets a chunk
+    sampled: list[Any]  # a few samples from a few places of the data, for the certificate
 
 
-def run_pass(surface: Surface, plan: Plan, needs: Needs, *, head: Head | None, chunk: int) -> Pass:
+def run_pass(
+    surface: Surface, plan: Plan, needs: Needs, *, head: Head | None, chunk: int, seed: int = 0
+) -> Pass:
     """Go over the data once."""
     before = surface.cost
     sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho) if needs.sweep else None
@@ -68,8 +74,11 @@ def run_pass(surface: Surface, plan: Plan, needs: Needs, *, head: Head | None, c
         head=Moments(["trace", "kappa"], surface.device),
         softmax=Moments(["gini"], surface.device),
         features=[],
+        sampled=[],
     )
-    for where, batch in surface.chunks(chunk):
+    generator = torch.Generator().manual_seed(seed)
+    for index, (where, batch) in enumerate(surface.chunks(chunk)):
+        _sample(result.sampled, index, batch, generator)
         with contextlib.ExitStack() as stack:
             taken = stack.enter_context(_input_of(head if needs.head else None))
             if sweep is not None:
@@ -92,6 +101,20 @@ def run_pass(surface: Surface, plan: Plan, needs: Needs, *, head: Head | None, c
         surface.cost.products - before.products,
     )
     return result
+
+
+def _sample(kept: list[Any], index: int, batch: Any, generator: torch.Generator) -> None:
+    """Reservoir sampling: every chunk of the data is kept with the same probability."""
+    place = index
+    if index >= SAMPLED_CHUNKS:
+        place = int(torch.randint(index + 1, (), generator=generator))
+        if place >= SAMPLED_CHUNKS:
+            return
+    length = _batches.num_samples(batch)
+    order = torch.randperm(length, generator=generator)[:SAMPLES_A_CHUNK]
+    first = _batches.tensors(batch)[0]
+    part = _batches.take(batch, order.to(first.device))
+    kept[place : place + 1] = [part]
 
 
 def _add_head(

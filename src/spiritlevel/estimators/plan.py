@@ -8,6 +8,7 @@ autograd's, and the other two samples' must be zero. What fails goes the generic
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, Literal
 
 import torch
@@ -26,7 +27,12 @@ from .per_sample import can_vectorize
 # generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
 Route = Literal["single", "sum", "generic", "unused"]
 
+# On a GPU the launch of many small contractions takes longer than the contractions: this many
+# columns are held back and contracted together. Their gradients stay in memory meanwhile.
+GPU_COLUMNS = 16
+
 PROBE_SAMPLES = 3
+OTHER_SAMPLES = 5  # what grows from 3 to 5 samples is the sample dimension
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +100,8 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
                 "The model's outputs do not depend on any trainable parameter. Check that forward "
                 "does not run under torch.no_grad() and does not detach its result."
             )
-        routes, layouts = _find_routes(surface, rules, taps.uses, outputs)
+        shapes = _other_shapes(surface, modules)
+        routes, layouts = _find_routes(surface, rules, taps.uses, shapes, outputs)
         generic = [name for name, route in routes.items() if route == "generic"]
         vectorize = bool(generic) and can_vectorize(
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
@@ -137,7 +144,8 @@ def _check_independent(surface: Surface, batch: Any, outputs: Tensor) -> None:
     scale = float(outputs.abs().max())
     gap = float((alone[0] - outputs[1]).abs().max())
     # Kernels for other batch sizes add in another order; anything above this is a real difference.
-    if gap > 1e3 * torch.finfo(outputs.dtype).eps * max(scale, 1e-30):
+    tolerance = min(1e3 * torch.finfo(outputs.dtype).eps, 0.05)
+    if gap > tolerance * max(scale, 1e-30):
         raise SpiritlevelError(
             "The outputs for a sample must not depend on the rest of its batch or on chance. "
             f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES} by {gap:.2g} "
@@ -146,8 +154,19 @@ def _check_independent(surface: Surface, batch: Any, outputs: Tensor) -> None:
         )
 
 
+def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
+    """Output shapes of the same uses for another number of samples."""
+    with torch.no_grad(), tapped(modules, inputs=frozenset()) as taps:
+        surface.outputs(surface.first_samples(OTHER_SAMPLES), where="batch 0")
+        return [use.output.shape for use in taps.uses]
+
+
 def _find_routes(
-    surface: Surface, rules: dict[str, AbstractRule], uses: list[Use], outputs: Tensor
+    surface: Surface,
+    rules: dict[str, AbstractRule],
+    uses: list[Use],
+    shapes: list[torch.Size],
+    outputs: Tensor,
 ) -> tuple[dict[str, Route], dict[str, Layout]]:
     """Compare every rule with autograd on a cotangent that touches only the middle sample."""
     generator = torch.Generator().manual_seed(0)
@@ -167,11 +186,12 @@ def _find_routes(
     sums: dict[str, Tensor] = {}
     layouts: dict[str, Layout] = {}
     broken: set[str] = set()
+    foreign: set[str] = set()
     wants = Wants(kappa=False, num_columns=1, contract=False)
-    for i, use in enumerate(uses):
+    for i, (use, other) in enumerate(itertools.zip_longest(uses, shapes[: len(uses)])):
         rule = rules[use.layer]
         own = {key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id}
-        layout = _find_layout(rule, use, deltas.get(i), layouts.get(use.layer))
+        layout = _find_layout(rule, use, other, deltas.get(i), layouts.get(use.layer))
         if layout is None:
             broken |= {by_id[id(p)] for p in own.values()}
             continue
@@ -184,6 +204,8 @@ def _find_routes(
         for key, parameter in own.items():
             name = by_id[id(parameter)]
             seen[name] = seen.get(name, 0) + 1
+            if surface.layer_of(name) != use.layer:
+                foreign.add(name)  # a shared weight, used by a module that is not its first owner
             if key in gradients:
                 sums[name] = sums.get(name, torch.zeros_like(gradients[key])) + gradients[key]
             elif gradients:
@@ -198,16 +220,23 @@ def _find_routes(
         ):
             routes[name] = "generic"
         else:
-            routes[name] = "single" if count == 1 else "sum"
+            routes[name] = "single" if count == 1 and name not in foreign else "sum"
     return routes, layouts
 
 
 def _find_layout(
-    rule: AbstractRule, use: Use, delta: Tensor | None, known: Layout | None
+    rule: AbstractRule,
+    use: Use,
+    other: torch.Size | None,
+    delta: Tensor | None,
+    known: Layout | None,
 ) -> Layout | None:
     """The layout in which only the middle sample has a gradient."""
-    leading = rule.leading(use.module, use.output.shape)
-    for layout in candidate_layouts(use.output.shape, PROBE_SAMPLES, leading=leading):
+    if other is None:
+        return None
+    shape = use.output.shape
+    leading = rule.leading(use.module, shape)
+    for layout in candidate_layouts(shape, PROBE_SAMPLES, other, OTHER_SAMPLES, leading=leading):
         if known is not None and layout != known:
             continue
         if delta is None:
@@ -238,20 +267,24 @@ def _contraction_bytes(
 ) -> int:
     """Kept between columns for all layers, plus the largest intermediate of one."""
     by_id = {id(p): name for name, p in surface.parameters.items()}
+    columns = wants.num_columns
+    together = min(columns, GPU_COLUMNS) if surface.device.type == "cuda" else 1
     kept, working = 0, 0
     for use in uses:
         if use.layer not in layouts:
             continue
         size = use.output.element_size()
         rule = rules[use.layer]
-        working = max(working, 4 * use.output.numel() // PROBE_SAMPLES * size)
+        signal = together * use.output.numel() // PROBE_SAMPLES * size
+        kept += signal if together > 1 else 0
+        working = max(working, 4 * signal)
         if not isinstance(rule, AbstractMatrixRule):
             kept += use.input.numel() // PROBE_SAMPLES * size
             continue
         shape = rule.shape(use.module, use.input, use.output.shape, layouts[use.layer])
-        form = contractions.choose_form(shape, num_columns=wants.num_columns, kappa=wants.kappa)
-        kept += contractions.cached_floats(shape, form, wants.num_columns) * size
-        needed = contractions.working_floats(shape, form, wants.num_columns) * size
+        form = contractions.choose_form(shape, num_columns=columns, kappa=wants.kappa)
+        kept += contractions.cached_floats(shape, form, columns) * size
+        needed = contractions.working_floats(shape, form, columns) * size * together
         weight = by_id.get(id(use.module.weight))
         if weight is not None and routes[weight] == "sum":
             needed += 3 * surface.parameters[weight].numel() * size

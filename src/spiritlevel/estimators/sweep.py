@@ -20,14 +20,15 @@ from ..layers import (
     PatchCall,
     Wants,
     Weight,
+    over_columns,
 )
-from ..math.contractions import gradient_trace
+from ..math.contractions import gradient_trace, held_columns
 from ..math.curvature import OutputCurvature
 from ..surface import Surface
 from ..taps import Use, deepest, tapped
 from .moments import Moments
 from .per_sample import per_sample_gradients
-from .plan import Plan, matrix_layers, rules_of
+from .plan import GPU_COLUMNS, Plan, matrix_layers, rules_of
 
 
 class Sums:
@@ -88,8 +89,9 @@ class Sweep:
                 deep = deepest(outputs, edges) if edges else []
                 self._columns(outputs, curvature, deep, rows, batch)
                 for use in taps.uses:
-                    if isinstance(use.on_output, _Listener):
-                        use.on_output.flush()
+                    for listener in (use.on_output, use.on_input):
+                        if isinstance(listener, _Listener | _InputListener):
+                            listener.flush()
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 rows.finish(weights)
         finally:
@@ -127,17 +129,30 @@ class Sweep:
             if use.edge is None:
                 continue
             a = _at_least_float(use.input)
-            layout = self.plan.layouts[use.layer]
+            layout = dataclasses.replace(
+                self.plan.layouts[use.layer], num_samples=rows.trace.shape[1]
+            )
             call = self.rules[use.layer].begin(
                 use.module, a, use.output.shape, layout, self.wants_of(named)
             )
-            use.on_output = _Listener(self, rows, use.layer, call, named)
+            hold = self._hold(call, named)
+            use.on_output = _Listener(self, rows, use.layer, call, named, hold)
             edges.append(use.edge)
             if self._rho_from_input(call, named, use.layer):
-                use.on_input = _InputListener(rows, use.layer, call)
+                use.on_input = _InputListener(rows, use.layer, call, hold)
                 assert use.input_edge is not None
                 edges.append(use.input_edge)
         return edges
+
+    def _hold(self, call: AbstractCall, named: dict[str, str]) -> int:
+        """How many columns to hold back before contracting them together."""
+        if any(self.plan.routes[name] == "sum" for name in named.values()):
+            return 1  # several uses are added up column by column
+        if self.surface.device.type == "cuda":
+            return min(self.plan.num_columns, GPU_COLUMNS)
+        if isinstance(call, PatchCall) and call.form == "direct":
+            return held_columns(call.shape, self.plan.num_columns)
+        return 1
 
     def wants_of(self, named: dict[str, str]) -> Wants:
         """Contractions only for a weight that is used once."""
@@ -157,7 +172,7 @@ class Sweep:
     def _contract_sums(self, rows: _Rows) -> None:
         """Weights used several times: G was added up over the uses of this column."""
         for name, G in rows.pending.items():
-            self._contract_formed(name, G[:, None], rows, rows.factor[:, None])
+            self._contract_formed(name, G, rows, rows.factor[:, None])
         rows.pending.clear()
 
     def _contract_generic(
@@ -223,66 +238,83 @@ class _Rows:
 
 @dataclasses.dataclass
 class _Listener:
-    """Contracts the gradient at one layer's output when it arrives."""
+    """Collects the gradients at one layer's output and contracts a few columns at a time."""
 
     sweep: Sweep
     rows: _Rows
     layer: str
     call: AbstractCall
     named: dict[str, str]
+    hold: int
+    deltas: list[Tensor] = dataclasses.field(default_factory=list)
+    factors: list[Tensor] = dataclasses.field(default_factory=list)
 
     def __call__(self, delta: Tensor) -> None:
-        delta = _at_least_float(delta.detach())
-        routes, rows = self.sweep.plan.routes, self.rows
-        rest = dict(self.named)
-        weight = self._weight()
-        if weight is not None:
-            assert isinstance(self.call, AbstractMatrixCall)
-            parts = self.call.contract(delta, rows.factor, weight)
-            rows.add(rest.pop("weight"), self.layer, parts)
-        bias = rest.get("bias")
-        if isinstance(self.call, PatchCall) and bias is not None and routes[bias] == "single":
-            del rest["bias"]
-            G = self.call.bias_gradient(delta)
-            rows.add_trace(bias, gradient_trace(G[:, None]), rows.factor[:, None])
-        if not rest:
-            return
-        gradients = self.call.gradients(delta)
-        for key, name in rest.items():
-            if routes[name] == "sum":
-                before = rows.pending.get(name)
-                rows.pending[name] = gradients[key] if before is None else before + gradients[key]
-            else:
-                G = gradients[key][:, None]
-                rows.add_trace(name, gradient_trace(G), rows.factor[:, None])
+        self.deltas.append(_at_least_float(delta.detach()))
+        self.factors.append(self.rows.factor)
+        if len(self.deltas) == self.hold:
+            self.flush()
 
     def flush(self) -> None:
-        """Contract the columns that were held back."""
-        weight = self._weight()
-        if weight is not None:
+        """Contract what was held back."""
+        if not self.deltas:
+            return
+        factors = torch.stack(self.factors, dim=1)
+        rest, rows = dict(self.named), self.rows
+        weight = self.sweep.weights.get(self.layer)
+        if weight is not None and self.sweep.wants_of(self.named).contract:
             assert isinstance(self.call, AbstractMatrixCall)
-            self.rows.add(self.named["weight"], self.layer, self.call.flush(weight))
+            parts = self.call.contract(self.deltas, factors, weight)
+            rows.add(rest.pop("weight"), self.layer, parts)
+        for name, G in zip(rest.values(), self._gradients(list(rest)), strict=True):
+            if self.sweep.plan.routes[name] == "sum":
+                before = rows.pending.get(name)
+                rows.pending[name] = G if before is None else before + G
+            else:
+                rows.add_trace(name, gradient_trace(G), factors)
+        self.deltas.clear()
+        self.factors.clear()
 
-    def _weight(self) -> Weight | None:
-        """The layer's matrix, where it is contracted use by use."""
-        if not isinstance(self.call, AbstractMatrixCall):
-            return None
-        wants = self.sweep.wants_of(self.named)
-        return self.sweep.weights.get(self.layer) if wants.contract else None
+    def _gradients(self, keys: list[str]) -> tuple[Tensor, ...]:
+        """Per-sample gradients of the rest, each of shape (N, B, *parameter)."""
+        if not keys:
+            return ()
+        call = self.call
+        if keys == ["bias"] and isinstance(call, PatchCall):
+            return over_columns(lambda delta: (call.bias_gradient(delta),), self.deltas)
+
+        def column(delta: Tensor) -> tuple[Tensor, ...]:
+            gradients = call.gradients(delta)
+            return tuple(gradients[key] for key in keys)
+
+        return over_columns(column, self.deltas)
 
 
 @dataclasses.dataclass
 class _InputListener:
-    """Adds ρ from the gradient at one layer's input when it arrives."""
+    """Collects the gradients at one layer's input and adds ρ, a few columns at a time."""
 
     rows: _Rows
     layer: str
     call: PatchCall
+    hold: int
+    gradients: list[Tensor] = dataclasses.field(default_factory=list)
+    factors: list[Tensor] = dataclasses.field(default_factory=list)
 
     def __call__(self, gradient: Tensor) -> None:
-        factor = self.rows.factor
-        terms = self.call.contract_input(_at_least_float(gradient.detach()))
-        self.rows.add_neurons(self.layer, terms, factor[:, None])
+        self.gradients.append(_at_least_float(gradient.detach()))
+        self.factors.append(self.rows.factor)
+        if len(self.gradients) == self.hold:
+            self.flush()
+
+    def flush(self) -> None:
+        """Contract what was held back."""
+        if not self.gradients:
+            return
+        (terms,) = over_columns(lambda g: (self.call.contract_input(g),), self.gradients)
+        self.rows.add_neurons(self.layer, terms, torch.stack(self.factors, dim=1))
+        self.gradients.clear()
+        self.factors.clear()
 
 
 def _at_least_float(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from .._core import Cost
 from ..surface import Surface
-from .certificate import NUM_SAMPLES, Certificate, certify_parameters
+from .certificate import Certificate, certify_parameters
 from .exact import Needs, Pass, run_pass
 from .heads import Head, choose_head
 from .plan import Plan, make_plan
@@ -43,7 +43,8 @@ class Work:
     @functools.cached_property
     def plan(self) -> Plan:
         """How this surface is measured."""
-        return make_plan(self.surface, kappa=self._wanted.kappa)
+        with self.surface.full_precision():
+            return make_plan(self.surface, kappa=self._wanted.kappa)
 
     @functools.cached_property
     def head(self) -> Head:
@@ -53,8 +54,9 @@ class Work:
     @functools.cached_property
     def certificates(self) -> dict[str, Certificate]:
         """Per parameter, whether the outputs are linear in it."""
-        batch = self.surface.first_samples(NUM_SAMPLES)
-        return certify_parameters(self.surface, batch, self.seed)
+        batches = self.run(Needs()).sampled
+        with self.surface.full_precision():
+            return certify_parameters(self.surface, self.plan, batches, self.seed)
 
     @functools.cached_property
     def memory(self) -> int:
@@ -77,6 +79,7 @@ class Work:
                 wanted,
                 head=self.head if wanted.head else None,
                 chunk=self.plan.chunk(self.memory, sweep=wanted.sweep),
+                seed=self.seed,
             )
         return self._pass
 
@@ -91,7 +94,8 @@ class Work:
             "num_outputs": self.plan.num_outputs,
             "seed": self.seed,
             "dtype": str(surface.dtype).removeprefix("torch."),
-            "device": str(surface.device.type),
+            "device": surface.device.type,
+            "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
             "torch": torch.__version__,
         }
 

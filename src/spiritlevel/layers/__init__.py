@@ -19,6 +19,7 @@ from ._rules import Layout as Layout
 from ._rules import Wants as Wants
 from ._rules import Weight as Weight
 from ._rules import candidate_layouts as candidate_layouts
+from ._rules import over_columns as over_columns
 from .embedding import EmbeddingRule
 from .patches import ConvRule, ConvTransposeRule, LinearRule
 from .patches import PatchCall as PatchCall

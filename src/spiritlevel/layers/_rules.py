@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,34 +16,45 @@ from ..math.contractions import Shape
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the samples are in a layer's tensors: dimension `dim` holds samples × `repeats`.
+    """Where the samples are in a layer's tensors: dimension `dim` holds them, once or repeated.
 
     (N·r, …) from a reshape is sample-major; (T, N, …) has dim = 1; (r·N, …) is not sample-major.
+    The number of repeats is read off each tensor: it may differ from batch to batch.
     """
 
     dim: int = 0
-    repeats: int = 1
     sample_major: bool = True
+    num_samples: int = 0
+
+    def repeats(self, shape: torch.Size) -> int:
+        """How many entries a sample has along the sample dimension."""
+        return shape[self.dim] // self.num_samples
 
     def split(self, x: Tensor) -> Tensor:
         """Shape (N, repeats, …rest)."""
+        repeats = self.repeats(x.shape)
         x = x.movedim(self.dim, 0)
-        num_samples = x.shape[0] // self.repeats
         if self.sample_major:
-            return x.reshape(num_samples, self.repeats, *x.shape[1:])
-        return x.reshape(self.repeats, num_samples, *x.shape[1:]).transpose(0, 1)
+            return x.reshape(self.num_samples, repeats, *x.shape[1:])
+        return x.reshape(repeats, self.num_samples, *x.shape[1:]).transpose(0, 1)
 
 
-def candidate_layouts(shape: torch.Size, num_samples: int, *, leading: int) -> list[Layout]:
-    """Layouts that the first `leading` dimensions of a layer's output admit, likeliest first."""
-    found = []
-    for dim in range(leading):
-        if shape[dim] % num_samples == 0:
-            repeats = shape[dim] // num_samples
-            found.append(Layout(dim, repeats))
-            if repeats > 1:
-                found.append(Layout(dim, repeats, sample_major=False))
-    return sorted(found, key=lambda layout: layout.repeats > 1)
+def candidate_layouts(
+    shape: torch.Size, num_samples: int, other: torch.Size, other_samples: int, *, leading: int
+) -> list[Layout]:
+    """Layouts that explain the output shapes of a layer for two different numbers of samples.
+
+    >>> candidate_layouts(torch.Size([6, 3]), 3, torch.Size([10, 3]), 5, leading=1)[0]
+    Layout(dim=0, sample_major=True, num_samples=3)
+    """
+    grown = [dim for dim in range(len(shape)) if shape[dim : dim + 1] != other[dim : dim + 1]]
+    if len(shape) != len(other) or len(grown) != 1 or grown[0] >= leading:
+        return []
+    dim, repeats = grown[0], shape[grown[0]] // num_samples
+    if shape[dim] != repeats * num_samples or other[dim] != repeats * other_samples:
+        return []
+    layouts = [Layout(dim, True, num_samples), Layout(dim, False, num_samples)]
+    return layouts if repeats > 1 else layouts[:1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +135,7 @@ class Weight:
 
 
 class AbstractMatrixCall(AbstractCall):
-    """One use of a weight that acts as a matrix; columns may be held back for a while."""
+    """One use of a weight that acts as a matrix."""
 
     @property
     @abc.abstractmethod
@@ -131,9 +143,15 @@ class AbstractMatrixCall(AbstractCall):
         """Whether ρ must come from the gradient at the layer's input."""
 
     @abc.abstractmethod
-    def contract(self, delta: Tensor, factor: Tensor, weight: Weight) -> list[Contracted]:
-        """Take one factor column; give what is ready."""
+    def contract(self, deltas: list[Tensor], factors: Tensor, weight: Weight) -> list[Contracted]:
+        """Take some factor columns; the parts follow each other over the samples."""
 
-    @abc.abstractmethod
-    def flush(self, weight: Weight) -> list[Contracted]:
-        """Give the columns that were held back."""
+
+def over_columns(
+    function: Callable[[Tensor], tuple[Tensor, ...]], deltas: list[Tensor]
+) -> tuple[Tensor, ...]:
+    """A function of one column's gradient applied to several at once: (N, …) to (N, B, …)."""
+    if len(deltas) == 1:
+        return tuple(value.unsqueeze(1) for value in function(deltas[0]))
+    values = torch.func.vmap(function, out_dims=1)(torch.stack(deltas))
+    return values

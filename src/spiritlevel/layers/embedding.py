@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from ..math import contractions
 from ..math.contractions import Shape
-from ._rules import AbstractMatrixCall, AbstractMatrixRule, Contracted, Layout, Wants, Weight
+from ._rules import (
+    AbstractMatrixCall,
+    AbstractMatrixRule,
+    Contracted,
+    Layout,
+    Wants,
+    Weight,
+    over_columns,
+)
 
 
 @dataclasses.dataclass
@@ -43,23 +51,25 @@ class EmbeddingCall(AbstractMatrixCall):
         index = self.tokens[:, :, None].expand_as(signal)
         return {"weight": G.scatter_add(1, index, signal)}
 
-    def contract(self, delta: Tensor, factor: Tensor, weight: Weight) -> list[Contracted]:
+    def contract(self, deltas: list[Tensor], factors: Tensor, weight: Weight) -> list[Contracted]:
         """As for any matrix; the neurons are the tokens."""
-        signal = self._signal(delta)
-        turned = signal.mT[:, None]  # (N, 1, d, T)
-        trace = contractions.trace(turned, self.memory, "gram")[:, None]
-        kappa = neurons = None
-        if weight.gram is not None:
-            kappa = contractions.kappa(turned, self.memory, "gram", weight.gram)[:, None]
-        if weight.rho:
-            terms = (signal * self.module.weight.detach()[self.tokens]).sum(dim=2)
-            neurons = terms.new_zeros(len(terms), self.module.num_embeddings)
-            neurons = neurons.scatter_add(1, self.tokens, terms)[:, None]
-        return [Contracted(factor[:, None], trace, kappa, neurons)]
+        vectors = self.module.weight.detach()[self.tokens]
 
-    def flush(self, weight: Weight) -> list[Contracted]:
-        """Nothing is held back."""
-        return []
+        def column(delta: Tensor) -> tuple[Tensor, ...]:
+            signal = self._signal(delta)
+            turned = signal.mT[:, None]  # (N, 1, d, T)
+            values = [contractions.trace(turned, self.memory, "gram")]
+            if weight.gram is not None:
+                values.append(contractions.kappa(turned, self.memory, "gram", weight.gram))
+            if weight.rho:
+                terms = (signal * vectors).sum(dim=2)
+                neurons = terms.new_zeros(len(terms), self.module.num_embeddings)
+                values.append(neurons.scatter_add(1, self.tokens, terms))
+            return tuple(values)
+
+        trace, *rest = over_columns(column, deltas)
+        neurons = rest.pop() if weight.rho else None
+        return [Contracted(factors, trace, rest[0] if rest else None, neurons)]
 
 
 class EmbeddingRule(AbstractMatrixRule):
@@ -89,5 +99,5 @@ class EmbeddingRule(AbstractMatrixRule):
 
     def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
         """T counts the tokens of a sample."""
-        num_samples = out[layout.dim] // layout.repeats
-        return Shape(1, out[-1], self.neurons(module), math.prod(out[:-1]) // num_samples)
+        positions = math.prod(out[:-1]) // layout.num_samples
+        return Shape(1, out[-1], self.neurons(module), positions)

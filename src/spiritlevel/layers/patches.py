@@ -12,7 +12,15 @@ from torch import Tensor
 
 from ..math import contractions
 from ..math.contractions import Form, Shape
-from ._rules import AbstractMatrixCall, AbstractMatrixRule, Contracted, Layout, Wants, Weight
+from ._rules import (
+    AbstractMatrixCall,
+    AbstractMatrixRule,
+    Contracted,
+    Layout,
+    Wants,
+    Weight,
+    over_columns,
+)
 from .unfold import conv_patches, transposed_patches
 
 BLOCK_BYTES = 4 << 20  # patches of a few samples at a time stay in a CPU core's cache
@@ -29,9 +37,7 @@ class PatchCall(AbstractMatrixCall):
     out: torch.Size
     shape: Shape
     form: Form
-    hold: int  # columns contracted together in the direct form
     memory: Tensor | None = None  # what the other forms remember of the patches
-    held: list[tuple[Tensor, Tensor]] = dataclasses.field(default_factory=list)
 
     @property
     def needs_input_gradient(self) -> bool:
@@ -49,44 +55,49 @@ class PatchCall(AbstractMatrixCall):
         """G of the bias, shape (N, out)."""
         return self.rule.signal(self.module, delta, self.layout).sum(dim=3).flatten(1)
 
-    def contract(self, delta: Tensor, factor: Tensor, weight: Weight) -> list[Contracted]:
+    def contract(self, deltas: list[Tensor], factors: Tensor, weight: Weight) -> list[Contracted]:
         """Trace, κ and, in the direct form, the terms of ρ."""
-        signal = self.rule.signal(self.module, delta, self.layout)
         if self.form == "direct":
-            self.held.append((signal, factor))
-            return self.flush(weight) if len(self.held) == self.hold else []
-        assert self.memory is not None
-        trace = contractions.trace(signal, self.memory, self.form)[:, None]
-        kappa = None
-        if weight.gram is not None:
-            kappa = contractions.kappa(signal, self.memory, self.form, weight.gram)[:, None]
-        return [Contracted(factor[:, None], trace, kappa, None)]
+            return self._contract_direct(deltas, factors, weight)
+        memory, form, gram = self.memory, self.form, weight.gram
+        assert memory is not None
 
-    def flush(self, weight: Weight) -> list[Contracted]:
-        """Contract the held columns, a few samples at a time: their patches are then in cache."""
-        if not self.held:
-            return []
-        factors = torch.stack([factor for _, factor in self.held], dim=1)
+        def column(delta: Tensor) -> tuple[Tensor, ...]:
+            signal = self.rule.signal(self.module, delta, self.layout)
+            trace = contractions.trace(signal, memory, form)
+            if gram is None:
+                return (trace,)
+            return trace, contractions.kappa(signal, memory, form, gram)
+
+        trace, *kappa = over_columns(column, deltas)
+        return [Contracted(factors, trace, kappa[0] if kappa else None, None)]
+
+    def _contract_direct(
+        self, deltas: list[Tensor], factors: Tensor, weight: Weight
+    ) -> list[Contracted]:
+        """A few samples at a time: their patches are then in cache for all columns."""
+        signals = [self.rule.signal(self.module, delta, self.layout) for delta in deltas]
         parts = []
         for part in self._blocks(len(factors)):
-            patches = self.rule.patches(self.module, self.a[part], self.out, self.layout)
-            products = [contractions.gradient(signal[part], patches) for signal, _ in self.held]
+            a = self.a[part]
+            layout = self.layout if len(a) == len(self.a) else Layout(num_samples=len(a))
+            patches = self.rule.patches(self.module, a, self.out, layout)
+            products = [contractions.gradient(signal[part], patches) for signal in signals]
             parts.append(weight.contract(torch.stack(products, dim=1), factors[part]))
-        self.held.clear()
         return parts
 
     def _blocks(self, num_samples: int) -> list[slice]:
         """Pieces of the batch whose patches fit a core's cache; on a GPU the whole batch."""
-        simple = self.layout == Layout()
-        if not simple or self.a.device.type != "cpu":
+        whole = self.layout.dim or self.layout.repeats(self.a.shape) > 1
+        if whole or self.a.device.type != "cpu":
             return [slice(None)]
         floats = self.shape.groups * self.shape.columns * self.shape.positions
         size = max(1, BLOCK_BYTES // (floats * self.a.element_size()))
         return [slice(start, start + size) for start in range(0, num_samples, size)]
 
     def contract_input(self, input_gradient: Tensor) -> Tensor:
-        """The terms of ρ from the gradient at the input, shape (N, 1, neurons)."""
-        return self.rule.per_neuron(self.module, self.a * input_gradient, self.layout)[:, None]
+        """The terms of ρ from the gradient at the input, shape (N, neurons)."""
+        return self.rule.per_neuron(self.module, self.a * input_gradient, self.layout)
 
 
 class PatchRule(AbstractMatrixRule):
@@ -114,8 +125,7 @@ class PatchRule(AbstractMatrixRule):
         """Choose the form and compute once what all factor columns share."""
         shape = self.shape(module, a, out, layout)
         form = contractions.choose_form(shape, num_columns=wants.num_columns, kappa=wants.kappa)
-        hold = contractions.held_columns(shape, wants.num_columns)
-        call = PatchCall(self, module, layout, a, out, shape, form, hold)
+        call = PatchCall(self, module, layout, a, out, shape, form)
         if form != "direct" and wants.contract:
             call.memory = contractions.remember(self.patches(module, a, out, layout), form)
         return call
@@ -157,8 +167,7 @@ class LinearRule(PatchRule):
 
     def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
         """T counts all positions of a sample."""
-        num_samples = out[layout.dim] // layout.repeats
-        return Shape(1, out[-1], a.shape[-1], math.prod(out[:-1]) // num_samples)
+        return Shape(1, out[-1], a.shape[-1], math.prod(out[:-1]) // layout.num_samples)
 
 
 class ConvRule(PatchRule):
@@ -201,7 +210,7 @@ class ConvRule(PatchRule):
         """T counts output positions."""
         fan_in = self.neurons(module) * math.prod(module.kernel_size)
         groups, rows = module.groups, out[1] // module.groups
-        return Shape(groups, rows, fan_in, math.prod(out[2:]) * layout.repeats)
+        return Shape(groups, rows, fan_in, math.prod(out[2:]) * layout.repeats(out))
 
 
 class ConvTransposeRule(ConvRule):
@@ -231,6 +240,6 @@ def _spatial(module: Any) -> int:
 
 def _merge_repeats(x: Tensor, layout: Layout) -> Tensor:
     """(N·r, g, c, T) to (N, g, c, r·T): repeats of a sample are further positions."""
-    if layout.repeats == 1:
+    if layout.repeats(x.shape) == 1:
         return x
     return layout.split(x).permute(0, 2, 3, 1, 4).flatten(3)

@@ -122,7 +122,7 @@ def gradient(signal: Tensor, patches: Tensor) -> Tensor:
 
 def gradient_trace(G: Tensor) -> Tensor:
     """‖G_nb‖², shape (N, B), for G of shape (N, B, …)."""
-    return torch.linalg.vector_norm(G.flatten(2), dim=2).square()
+    return torch.linalg.vector_norm(G.reshape(*G.shape[:2], -1), dim=2).square()
 
 
 def gradient_kappa(G: Tensor, weight: Tensor, gram: Tensor) -> Tensor:

@@ -50,14 +50,15 @@ class SoftmaxCurvature:
         """Tr(Wᵀ A_n W) for W of shape (C, d): the p-variance of the rows of W.
 
         A variance does not change when w_top is subtracted from every row, and then its largest
-        term is 0 instead of cancelling.
+        term is 0 instead of cancelling: Σ_tail p_i ‖w_i − w_top‖² − ‖Σ_tail p_i (w_i − w_top)‖².
         """
-        tops, index = self.top.squeeze(1).unique(return_inverse=True)
-        distance = torch.stack(
-            [(weight - weight[m]).square().sum(dim=1) for m in tops]
-        )  # ‖w_i − w_m‖², shape: (num_tops, C)
-        spread = (self.tail * distance[index]).sum(dim=1)
-        mean = self.tail @ weight - self.rest[:, None] * weight[self.top.squeeze(1)]
+        weight = weight - weight.mean(dim=0)  # rows that nearly agree would cancel below
+        norms = weight.square().sum(dim=1)
+        top = weight[self.top.squeeze(1)]
+        tail = self.tail @ weight
+        spread = self.tail @ norms - 2.0 * (tail * top).sum(dim=1)
+        spread = spread + self.rest * norms[self.top.squeeze(1)]
+        mean = tail - self.rest[:, None] * top
         return self.mass * (spread - mean.square().sum(dim=1))
 
     def apply(self, v: Tensor) -> Tensor:
