@@ -89,6 +89,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else chip,
         "threads": torch.get_num_threads(),
+        "tf32": device.type == "cuda" and torch.backends.cudnn.allow_tf32,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
@@ -102,6 +103,7 @@ def record(name: str, device: torch.device, rows: list[Ratio], out: pathlib.Path
         "machine": machine(device),
         "rows": [dataclasses.asdict(r) for r in rows],
     }
-    path = out / f"{name}-{device.type}.json"
+    suffix = "-tf32" if content["machine"]["tf32"] else ""
+    path = out / f"{name}-{device.type}{suffix}.json"
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     print(f"wrote {path.name}")

@@ -25,11 +25,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--tf32", action="store_true", help="let convolutions use TF32 on a GPU")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"unknown benchmarks {sorted(unknown)}; there are {', '.join(BENCHMARKS)}")
     device = torch.device(arguments.device)
+    # Work and floor in the same precision: the contractions are float32, so the convolutions are.
+    torch.backends.cudnn.allow_tf32 = arguments.tf32
     print(machine(device))
     for name in arguments.names or BENCHMARKS:
         record(name, device, BENCHMARKS[name](device, arguments.repeats), arguments.out)

@@ -45,7 +45,7 @@ class Surface:
         self.forward = forward or _batches.default_forward
         self.progress = progress
         self.cost = Cost()
-        self._unchecked: tuple[Tensor, Tensor, Tensor, Any, str] | None = None
+        self._unchecked: tuple[_Verdict, Tensor, Tensor, Any, str] | None = None
         self._runner = _Runner(model, self.forward)
         self.parameters = select_parameters(model, layers)
         anchor = next(iter(model.parameters()), torch.empty(0))
@@ -79,7 +79,7 @@ class Surface:
         seen = outputs.detach()
         self.loss.check(seen, targets, where=where)
         bad = ~torch.isfinite(seen).all() | self.loss.invalid(seen, targets).any()
-        self._unchecked = (bad, seen, targets, batch, where)
+        self._unchecked = (_Verdict(bad), seen, targets, batch, where)
         if seen.device.type == "cpu":
             self.settle()
         return outputs, targets
@@ -87,9 +87,9 @@ class Surface:
     def settle(self) -> None:
         """Look at the values of the last batch, and raise if they cannot be measured."""
         if self._unchecked is not None:
-            bad, outputs, targets, batch, where = self._unchecked
+            verdict, outputs, targets, batch, where = self._unchecked
             self._unchecked = None
-            if bool(bad):
+            if verdict.bad():
                 _check_finite(outputs, batch, where)
                 self.loss.explain(outputs, targets, where=where)
 
@@ -200,6 +200,24 @@ class Surface:
                     for buffer, before in buffers:
                         if not torch.equal(buffer, before):
                             buffer.copy_(before)
+
+
+class _Verdict:
+    """A yes or no that travels to the host behind the work that decides it, and no other."""
+
+    def __init__(self, flag: Tensor) -> None:
+        self._flag = flag
+        self._arrived: torch.cuda.Event | None = None
+        if flag.device.type == "cuda":
+            self._flag = torch.empty((), dtype=torch.bool, pin_memory=True)
+            self._flag.copy_(flag, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record(torch.cuda.current_stream(flag.device))
+
+    def bad(self) -> bool:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return bool(self._flag)
 
 
 class _Runner(nn.Module):

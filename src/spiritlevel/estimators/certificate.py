@@ -7,7 +7,8 @@ from the kinds of layers but computed on samples of the data.
 A layer used once acts through its output y, which is linear in its weights; so the outputs z bend
 along the weights only if z bends along y. All layers are tested together: with δ_l = ∂⟨c, z⟩/∂y_l
 for a random c, and random directions d_l, the gradient of Σ_l ⟨δ_l, d_l⟩ in y_m is zero for the
-layers m behind which everything is piecewise linear, and for no other. That is one double backward.
+layers m behind which everything is piecewise linear: one double backward certifies them all. A
+layer that fails is looked at alone, since layers that multiply each other only bend together.
 
 Parameters that act in another way (tied, recurrent, attention, bare ones) are tested one layer at a
 time: D²z[v, v] along a random direction v of the parameters, by two nested forward derivatives.
@@ -75,9 +76,7 @@ def _bends_together(
         with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
             outputs, _ = surface.outputs(batch, where="a sample of the data")
             try:
-                uses = [use for use in taps.uses if use.edge is not None]
-                for use, bend in zip(uses, _bends(outputs, uses, plan, generator), strict=True):
-                    bends[use.layer] = max(bends[use.layer], bend)
+                _add_bends(bends, outputs, [use for use in taps.uses if use.edge], plan, generator)
             except RuntimeError:
                 return None  # fused attention and cuDNN's recurrent kernels have no second backward
             finally:
@@ -86,33 +85,49 @@ def _bends_together(
     return bends
 
 
-def _bends(outputs: Tensor, uses: list[Use], plan: Plan, generator: torch.Generator) -> list[float]:
-    edges = [use.edge for use in uses]
+def _add_bends(
+    bends: dict[str, float],
+    outputs: Tensor,
+    uses: list[Use],
+    plan: Plan,
+    generator: torch.Generator,
+) -> None:
+    """Raise each layer's entry in `bends` to what these samples show."""
+    edges: list[Any] = [use.edge for use in uses]
     layouts = [
         dataclasses.replace(plan.layouts[use.layer], num_samples=len(outputs)) for use in uses
     ]
     cotangent = _noise(outputs, generator)
-    deltas = torch.autograd.grad(outputs, edges, cotangent, create_graph=True, allow_unused=True)  # type: ignore[arg-type]
-    total = outputs.new_zeros(())
+    deltas = torch.autograd.grad(outputs, edges, cotangent, create_graph=True, allow_unused=True)
+    parts = []  # ⟨δ_l, d_l⟩
     slope = outputs.new_zeros(len(outputs))
-    sizes = []
     for use, layout, delta in zip(uses, layouts, deltas, strict=True):
-        sizes.append(_sample_norms(use.output, layout))
-        if delta is None:
-            continue
-        direction = _noise(use.output, generator)
         # as long as y itself, so that neither the weights' scale nor the layer's size counts
+        direction = _noise(use.output, generator)
         direction = direction * (use.output.norm() / direction.norm())
-        total = total + (delta * direction).sum()
-        slope += _sample_norms(delta.detach(), layout) * _sample_norms(direction, layout)
-    if not total.requires_grad:
-        return [0.0] * len(uses)
-    bent = torch.autograd.grad(total, edges, allow_unused=True)  # type: ignore[arg-type]
-    tiny = torch.finfo(outputs.dtype).tiny
-    return [
-        0.0 if b is None else float((_sample_norms(b, layout) * size / (slope + tiny)).max())
-        for b, layout, size in zip(bent, layouts, sizes, strict=True)
-    ]
+        parts.append(outputs.new_zeros(()) if delta is None else (delta * direction).sum())
+        if delta is not None:
+            slope += _sample_norms(delta.detach(), layout) * _sample_norms(direction, layout)
+
+    def bend(i: int, second: Tensor | None) -> float:
+        if second is None:
+            return 0.0
+        size = _sample_norms(uses[i].output, layouts[i])
+        tiny = torch.finfo(outputs.dtype).tiny
+        return float((_sample_norms(second, layouts[i]) * size / (slope + tiny)).max())
+
+    for i, second in enumerate(_gradient(torch.stack(parts).sum(), edges)):
+        layer, found = uses[i].layer, bend(i, second)
+        if not _judge(found, outputs.dtype).linear and _judge(bends[layer], outputs.dtype).linear:
+            # Layers that multiply each other bend together and not alone: look at this one alone.
+            found = bend(i, _gradient(parts[i], [edges[i]])[0])
+        bends[layer] = max(bends[layer], found)
+
+
+def _gradient(value: Tensor, edges: list[Any]) -> tuple[Tensor | None, ...]:
+    if not value.requires_grad:
+        return (None,) * len(edges)
+    return torch.autograd.grad(value, edges, retain_graph=True, allow_unused=True)
 
 
 def _sample_norms(x: Tensor, layout: Layout) -> Tensor:

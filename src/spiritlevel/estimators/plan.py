@@ -27,9 +27,9 @@ from .per_sample import can_vectorize
 # generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
 Route = Literal["single", "sum", "generic", "unused"]
 
-# On a GPU the launch of many small contractions takes longer than the contractions: this many
-# columns are held back and contracted together. Their gradients stay in memory meanwhile.
-GPU_COLUMNS = 16
+# On a GPU the launch of many small contractions takes longer than the contractions: columns are
+# held back and contracted together until a layer's gradients have this size.
+GPU_HOLD_BYTES = 64 << 20
 
 PROBE_SAMPLES = 3
 OTHER_SAMPLES = 5  # what grows from 3 to 5 samples is the sample dimension
@@ -268,23 +268,20 @@ def _contraction_bytes(
     """Kept between columns for all layers, plus the largest intermediate of one."""
     by_id = {id(p): name for name, p in surface.parameters.items()}
     columns = wants.num_columns
-    together = min(columns, GPU_COLUMNS) if surface.device.type == "cuda" else 1
     kept, working = 0, 0
     for use in uses:
         if use.layer not in layouts:
             continue
         size = use.output.element_size()
         rule = rules[use.layer]
-        signal = together * use.output.numel() // PROBE_SAMPLES * size
-        kept += signal if together > 1 else 0
-        working = max(working, 4 * signal)
+        working = max(working, 4 * use.output.numel() // PROBE_SAMPLES * size)
         if not isinstance(rule, AbstractMatrixRule):
             kept += use.input.numel() // PROBE_SAMPLES * size
             continue
         shape = rule.shape(use.module, use.input, use.output.shape, layouts[use.layer])
         form = contractions.choose_form(shape, num_columns=columns, kappa=wants.kappa)
         kept += contractions.cached_floats(shape, form, columns) * size
-        needed = contractions.working_floats(shape, form, columns) * size * together
+        needed = contractions.working_floats(shape, form, columns) * size
         weight = by_id.get(id(use.module.weight))
         if weight is not None and routes[weight] == "sum":
             needed += 3 * surface.parameters[weight].numel() * size

@@ -28,7 +28,7 @@ from ..surface import Surface
 from ..taps import Use, deepest, tapped
 from .moments import Moments
 from .per_sample import per_sample_gradients
-from .plan import GPU_COLUMNS, Plan, matrix_layers, rules_of
+from .plan import GPU_HOLD_BYTES, Plan, matrix_layers, rules_of
 
 
 class Sums:
@@ -135,7 +135,7 @@ class Sweep:
             call = self.rules[use.layer].begin(
                 use.module, a, use.output.shape, layout, self.wants_of(named)
             )
-            hold = self._hold(call, named)
+            hold = self._hold(call, use.output, named)
             use.on_output = _Listener(self, rows, use.layer, call, named, hold)
             edges.append(use.edge)
             if self._rho_from_input(call, named, use.layer):
@@ -144,14 +144,15 @@ class Sweep:
                 edges.append(use.input_edge)
         return edges
 
-    def _hold(self, call: AbstractCall, named: dict[str, str]) -> int:
+    def _hold(self, call: AbstractCall, output: Tensor, named: dict[str, str]) -> int:
         """How many columns to hold back before contracting them together."""
         if any(self.plan.routes[name] == "sum" for name in named.values()):
             return 1  # several uses are added up column by column
-        if self.surface.device.type == "cuda":
-            return min(self.plan.num_columns, GPU_COLUMNS)
         if isinstance(call, PatchCall) and call.form == "direct":
             return held_columns(call.shape, self.plan.num_columns)
+        if self.surface.device.type == "cuda":
+            fitting = max(1, GPU_HOLD_BYTES // (output.numel() * output.element_size()))
+            return min(fitting, self.plan.num_columns)
         return 1
 
     def wants_of(self, named: dict[str, str]) -> Wants:

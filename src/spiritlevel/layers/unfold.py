@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from typing import Any
 
 import torch
@@ -65,10 +65,8 @@ def average_patch(module: Any, a: Tensor) -> Tensor:
         for d in range(len(module.kernel_size))
     ]
     means = []
-    for tap in torch.cartesian_prod(*(torch.arange(k) for k in module.kernel_size)).reshape(
-        math.prod(module.kernel_size), -1
-    ):
-        starts = [int(t) * d for t, d in zip(tap, module.dilation, strict=True)]
+    for tap in itertools.product(*(range(k) for k in module.kernel_size)):
+        starts = [t * d for t, d in zip(tap, module.dilation, strict=True)]
         window = [
             slice(start, start + span, step)
             for start, span, step in zip(starts, spans, module.stride, strict=True)
