@@ -11,7 +11,7 @@ LAYERS = [  # low -> high; names on one line are siblings and may not import eac
     {"_core", "_trees"},
     {"math"},
     {"losses", "symmetries", "_batches"},
-    {"layers", "surface", "taps", "problems", "data", "models"},
+    {"layers", "surface", "taps", "problems", "data", "models", "checkpoints"},
     {"estimators"},
     {"measures"},
     {"api"},

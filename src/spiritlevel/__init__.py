@@ -6,9 +6,8 @@ from ._core import MissingExtra as MissingExtra
 from ._core import Report as Report
 from ._core import SpiritlevelError as SpiritlevelError
 from ._core import Status as Status
+from ._core import __version__ as __version__
 from .api import Preflight as Preflight
 from .api import measure as measure
 from .api import measures as measures
 from .api import preflight as preflight
-
-__version__ = "0.1.0"

@@ -64,6 +64,19 @@ def take(batch: Any, index: Tensor | slice) -> Any:
     return map_tensors(lambda t: t[index] if t.dim() and len(t) == size else t, batch)
 
 
+def join(left: Any, right: Any) -> Any | None:
+    """Two batches as one; None where their samples differ in shape."""
+    sizes = num_samples(left), num_samples(right)
+    pairs = list(zip(tensors(left), tensors(right), strict=True))
+    parts = []
+    for a, b in pairs:
+        per_sample = a.dim() > 0 and b.dim() > 0 and (len(a), len(b)) == sizes
+        if per_sample and a.shape[1:] != b.shape[1:]:
+            return None
+        parts.append(torch.cat([a, b]) if per_sample else a)
+    return rebuild(left, parts)
+
+
 def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     """`(x, y)`, or a dict whose labels stand under one of TARGET_KEYS, as Hugging Face has it."""
     if isinstance(batch, Mapping):

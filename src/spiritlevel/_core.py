@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+__version__ = "0.1.0"
+
 
 class SpiritlevelError(ValueError):
     """A request that cannot be met; the text names argument, need, what came, next step."""
@@ -66,11 +68,11 @@ class Cost:
 
     def passes(self, num_samples: int) -> str:
         """The same in words, as passes over a data set of `num_samples`."""
-        parts = [
-            f"{count / num_samples:.3g} {name}"
-            for name, count in dataclasses.asdict(self).items()
-            if count
-        ]
+        parts = []
+        for name, count in dataclasses.asdict(self).items():
+            number = f"{count / num_samples:.3g}"
+            if count:
+                parts.append(f"{number} {name.removesuffix('s') if number == '1' else name}")
         return ", ".join(parts) or "nothing"
 
 

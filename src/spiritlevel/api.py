@@ -92,7 +92,7 @@ class Preflight:
         passes = self.cost_per_sample.passes(1)
         lines = [
             f"{passes} a sample, {self.chunk} samples at a time, "
-            f"about {self.memory / 2**20:.0f} MiB beside the model"
+            f"about {_size(self.memory)} beside the model"
         ]
         if self.slow_parameters:
             shown = ", ".join(self.slow_parameters[:3])
@@ -104,13 +104,25 @@ class Preflight:
         return "\n".join(lines)
 
 
+def _size(num_bytes: int) -> str:
+    """Bytes in words.
+
+    >>> _size(700), _size(5 << 20)
+    ('1 KiB', '5 MiB')
+    """
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.3g} {unit}"
+    return f"{max(1, round(num_bytes / 1024))} KiB"
+
+
 def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
     """What `measure` with the same arguments will take; runs a few samples only."""
     work, chosen = _prepare(model, data, **options)
     needs = _needs(chosen)
     with work.surface.preserved():
         plan = work.plan
-    largest = max((num_samples(batch) for batch in _peek(work.surface)), default=1)
+        largest = max((num_samples(batch) for batch in _peek(work.surface)), default=1)
     chunk = min(plan.chunk(work.memory, sweep=needs.sweep), largest)
     per_sample = plan.bytes_per_sample if needs.sweep else plan.head_bytes_per_sample
     return Preflight(
@@ -177,6 +189,9 @@ def _prepare(
     work = Work(surface, head=head, memory=memory, seed=seed)
     if measures is None:
         chosen = _applicable(work, chosen)
+    for card in chosen:
+        if card.needs.softmax:
+            catalogue.require_softmax(surface.loss, card.name)
     work.want(_needs(chosen))
     return work, chosen
 
@@ -196,8 +211,7 @@ def _choose(measures: str | Sequence[str] | None) -> list[catalogue.Card]:
 
 def _applicable(work: Work, cards: list[catalogue.Card]) -> list[catalogue.Card]:
     """Of the default measures those that the network and the loss admit."""
-    total = _needs(cards)
-    work.want(total)
+    work.want(_needs(cards))
     with work.surface.preserved():
         has_head = any(h.fits for h in work.plan.heads.values()) or work.head_name is not None
     is_softmax = isinstance(work.surface.loss, CrossEntropy)

@@ -207,7 +207,7 @@ class MeanSquaredError:
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """ℓ_n, shape (N,)."""
-        return (outputs - targets).flatten(1).square().mean(dim=1)
+        return (outputs - targets).reshape(len(outputs), -1).square().mean(dim=1)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One a sample."""
@@ -303,6 +303,8 @@ class CallableLoss:
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """ℓ_n, shape (N,); elementwise losses are averaged within a sample."""
+        if targets.is_floating_point():  # the outputs come in float64, whatever the model's dtype
+            targets = targets.to(outputs.dtype)
         return self.function(outputs, targets).reshape(len(outputs), -1).mean(dim=1)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ checks what comes in, and leaves the model as it found it, whatever happens in b
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -45,7 +46,8 @@ class Surface:
         self.forward = forward or _batches.default_forward
         self.progress = progress
         self.cost = Cost()
-        self._unchecked: tuple[_Verdict, Tensor, Tensor, Any, str] | None = None
+        self._unchecked: tuple[_Verdict, Tensor, Tensor, Any, Place] | None = None
+        self.watched: Tensor | None = None
         self._runner = _Runner(model, self.forward)
         self.parameters = select_parameters(model, layers)
         anchor = next(iter(model.parameters()), torch.empty(0))
@@ -68,17 +70,24 @@ class Surface:
             found.setdefault(self.layer_of(name), []).append(name)
         return found
 
-    def outputs(self, batch: Any, *, where: str) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of a batch, checked; `where` names the batch in messages.
+    def outputs(
+        self, batch: Any, *, where: Place, watch: nn.Module | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs and targets of a batch, checked; the input of `watch` is kept in `watched`.
 
         On a GPU the values are looked at one batch later, so that nobody waits for them.
         """
         self.settle()
-        outputs, targets = self._runner(batch)
+        with _input_of(watch) as taken:
+            outputs, targets = self._runner(batch)
+        self.watched = taken[-1] if taken else None
         self.cost += Cost(forwards=len(outputs))
         seen = outputs.detach()
-        self.loss.check(seen, targets, where=where)
+        self.loss.check(seen, targets, where=str(where))
         bad = ~torch.isfinite(seen).all() | self.loss.invalid(seen, targets).any()
+        for tensor in _batches.tensors(batch):
+            if tensor.is_floating_point():
+                bad = bad | ~torch.isfinite(tensor).all()
         self._unchecked = (_Verdict(bad), seen, targets, batch, where)
         if seen.device.type == "cpu":
             self.settle()
@@ -91,7 +100,7 @@ class Surface:
             self._unchecked = None
             if verdict.bad():
                 _check_finite(outputs, batch, where)
-                self.loss.explain(outputs, targets, where=where)
+                self.loss.explain(outputs, targets, where=str(where))
 
     def pull(
         self, outputs: Tensor, cotangent: Tensor, inputs: Sequence[Any]
@@ -114,13 +123,13 @@ class Surface:
 
     # -- the data ----------------------------------------------------------------------------
 
-    def batches(self) -> Iterator[tuple[str, Any]]:
-        """(name, batch on the model's device) for every batch of the loader."""
+    def batches(self) -> Iterator[tuple[Place, Any]]:
+        """(place, batch on the model's device) for every batch of the loader."""
         seen = 0
         for index, batch in enumerate(self.data):
             batch = _batches.map_tensors(lambda t: t.to(self.device), batch)
             seen += _batches.num_samples(batch)
-            yield f"batch {index}", batch
+            yield Place(index), batch
         if seen == 0:
             raise SpiritlevelError(
                 "The data must hold at least one sample. Got an empty loader. Check the data set's "
@@ -128,27 +137,37 @@ class Surface:
                 "generator."
             )
 
-    def chunks(self, size: int) -> Iterator[tuple[str, Any]]:
+    def chunks(self, size: int) -> Iterator[tuple[Place, Any]]:
         """The same data in pieces of at most `size` samples, reporting progress."""
         total = _total_samples(self.data)
         done = 0
         for where, batch in self.batches():
             length = _batches.num_samples(batch)
             for start in range(0, length, size):
-                yield where, _batches.take(batch, slice(start, start + size))
+                place = dataclasses.replace(where, start=start)
+                yield place, _batches.take(batch, slice(start, start + size))
                 done += min(size, length - start)
                 if self.progress is not None:
                     self.progress(done, total)
         self.settle()
 
     def first_samples(self, count: int) -> Any:
-        """A batch of `count` samples from the first batch, repeated if it is shorter."""
+        """A batch of the first `count` samples, repeated if there are fewer of one shape."""
+        found: Any = None
         for _, batch in self.batches():
-            length = _batches.num_samples(batch)
-            if length:
-                index = torch.arange(count, device=self.device) % length
-                return _batches.take(batch, index)
-        raise SpiritlevelError("The data must hold at least one sample. Got only empty batches.")
+            joined = batch if found is None else _batches.join(found, batch)
+            if joined is None:
+                break
+            found = joined
+            if _batches.num_samples(found) >= count:
+                break
+        if found is None or _batches.num_samples(found) == 0:
+            raise SpiritlevelError(
+                "The data must hold at least one sample. Got only empty batches. "
+                "Check the data set's length."
+            )
+        index = torch.arange(count, device=self.device) % _batches.num_samples(found)
+        return _batches.take(found, index)
 
     # -- hygiene -----------------------------------------------------------------------------
 
@@ -190,16 +209,47 @@ class Surface:
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
         """Buffers and random states are on leaving what they were on entering."""
-        buffers = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
+        buffers = [
+            (module, name, buffer, buffer.detach().clone())
+            for module in self.model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             try:
                 yield
             finally:
                 with torch.no_grad():
-                    for buffer, before in buffers:
+                    for module, name, buffer, before in buffers:
+                        module._buffers[name] = buffer
                         if not torch.equal(buffer, before):
                             buffer.copy_(before)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where in the data a batch came from: its number, and its first sample within it."""
+
+    batch: int
+    start: int = 0
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}"
+
+
+@contextlib.contextmanager
+def _input_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Collects what goes into a module during the block."""
+    taken: list[Tensor] = []
+    if module is None:
+        yield taken
+        return
+    handle = module.register_forward_pre_hook(lambda _, args: taken.append(args[0].detach()))
+    try:
+        yield taken
+    finally:
+        handle.remove()
 
 
 class _Verdict:
@@ -289,15 +339,15 @@ def _total_samples(data: Iterable[Any]) -> int | None:
     return None
 
 
-def _check_finite(outputs: Tensor, batch: Any, where: str) -> None:
-    if bool(torch.isfinite(outputs.detach()).all()):
-        return
+def _check_finite(outputs: Tensor, batch: Any, where: Place) -> None:
     sample = _batches.nonfinite_sample(batch)
     if sample is not None:
         raise SpiritlevelError(
-            f"The data of {where} must be finite. Sample {sample} holds NaN or infinity. "
-            "Remove or repair that sample."
+            f"The data of {where} must be finite. Sample {where.start + sample} holds NaN or "
+            "infinity. Remove or repair that sample."
         )
+    if bool(torch.isfinite(outputs).all()):
+        return
     raise SpiritlevelError(
         f"The model's outputs are NaN or infinite in {where} although its data is finite. "
         "Look for an overflow in the model, for example by running it in float32 or float64."

@@ -23,7 +23,7 @@ def rescale_layers(model: nn.Module, producer: str, consumer: str, factor: float
     """Multiply `producer` (weight and bias) by a factor and divide the weight of `consumer`."""
     moved = copy.deepcopy(model)
     width = _width(moved.get_submodule(producer))
-    return _rescale(moved, producer, consumer, torch.full((width,), float(factor)))
+    return _rescale(moved, producer, consumer, torch.full((width,), factor, dtype=torch.float64))
 
 
 def rescale_neurons(model: nn.Module, producer: str, consumer: str, factors: Tensor) -> nn.Module:

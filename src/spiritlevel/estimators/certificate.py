@@ -27,7 +27,7 @@ from torch.func import jvp
 from .. import _batches
 from .._core import Cost
 from ..layers import Layout
-from ..surface import Surface
+from ..surface import Place, Surface
 from ..taps import Use, tapped
 from .plan import Plan
 
@@ -74,7 +74,7 @@ def _bends_together(
     bends = dict.fromkeys(modules, 0.0)
     for batch in batches:
         with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
-            outputs, _ = surface.outputs(batch, where="a sample of the data")
+            outputs, _ = surface.outputs(batch, where=Place(0))
             try:
                 _add_bends(bends, outputs, [use for use in taps.uses if use.edge], plan, generator)
             except RuntimeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import Any
 
@@ -76,24 +75,23 @@ def run_pass(
         features=[],
         sampled=[],
     )
+    watch = head.module if needs.head and head is not None else None
     generator = torch.Generator().manual_seed(seed)
     for index, (where, batch) in enumerate(surface.chunks(chunk)):
         _sample(result.sampled, index, batch, generator)
-        with contextlib.ExitStack() as stack:
-            taken = stack.enter_context(_input_of(head if needs.head else None))
-            if sweep is not None:
-                outputs, targets, curvature = sweep.run(batch, where)
-            else:
-                with torch.no_grad():
-                    outputs, targets = surface.outputs(batch, where=where)
-                    curvature = surface.loss.curvature(outputs.double(), targets)
+        if sweep is not None:
+            outputs, targets, curvature = sweep.run(batch, where, watch)
+        else:
+            with torch.no_grad():
+                outputs, targets = surface.outputs(batch, where=where, watch=watch)
+                curvature = surface.loss.curvature(outputs.double(), targets)
         result.num_samples += len(outputs)
         with torch.no_grad():
             weights = surface.loss.weights(outputs, targets).double()
-            if needs.head and head is not None:
-                _add_head(result, head, taken[-1], outputs, targets, curvature, weights)
-            if needs.softmax:
-                assert isinstance(curvature, SoftmaxCurvature)
+            if watch is not None and head is not None:
+                assert surface.watched is not None
+                _add_head(result, head, surface.watched, outputs, targets, curvature, weights)
+            if needs.softmax and isinstance(curvature, SoftmaxCurvature):
                 result.softmax.add((curvature.gini() * weights)[None], weights)
     result.cost = Cost(
         surface.cost.forwards - before.forwards,
@@ -126,7 +124,7 @@ def _add_head(
     curvature: OutputCurvature,
     weights: Tensor,
 ) -> None:
-    features = head.features(a.detach()).double()
+    features = head.features(a).double()
     rows = [
         head_trace(curvature, features),
         head_kappa(curvature, features, head.weight().double()),
@@ -134,17 +132,3 @@ def _add_head(
     result.head.add(torch.stack(rows), weights)
     if result.needs.features:
         result.features.append((features.cpu(), outputs.detach().cpu(), targets.cpu()))
-
-
-@contextlib.contextmanager
-def _input_of(head: Head | None) -> Any:
-    """Collects what goes into the head during the block."""
-    taken: list[Tensor] = []
-    if head is None:
-        yield taken
-        return
-    handle = head.module.register_forward_pre_hook(lambda _, args: taken.append(args[0].detach()))
-    try:
-        yield taken
-    finally:
-        handle.remove()

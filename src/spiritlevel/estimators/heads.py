@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .._core import SpiritlevelError
 from ..layers.unfold import average_patch
-from ..taps import Use
+from ..taps import Use, parameter_uses
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -28,6 +28,7 @@ class Head:
     module: nn.Module
     fits: bool
     reason: str
+    shared: bool  # whether the network uses the same weight elsewhere too
 
     def features(self, a: Tensor) -> Tensor:
         """φ: the layer's input, averaged over positions or windows, shape (N, d)."""
@@ -44,10 +45,12 @@ class Head:
 def find_heads(uses: list[Use], outputs: Tensor) -> dict[str, Head]:
     """Every linear or convolutional layer, with whether it is a head and why not."""
     found: dict[str, Head] = {}
+    counts = parameter_uses(outputs)
     for use in uses:
         if isinstance(use.module, (nn.Linear, *CONVOLUTIONS)):
-            reason = _why_not(use, outputs)
-            found[use.layer] = Head(use.layer, use.module, not reason, reason)
+            reason = _why_not(use, outputs.detach())
+            shared = counts.get(id(use.module.weight), 0) > 1
+            found[use.layer] = Head(use.layer, use.module, not reason, reason, shared)
     return found
 
 
@@ -61,6 +64,7 @@ def _why_not(use: Use, outputs: Tensor) -> str:
         pooled = out.reshape(len(out), -1, out.shape[-1]).mean(dim=1)
     else:
         pooled = out.flatten(2).mean(dim=2)
+    outputs = outputs.reshape(len(outputs), -1)
     if pooled.shape != outputs.shape:
         return f"it gives {pooled.shape[1]} values a sample, the network {outputs[0].numel()}"
     gap = float((pooled - outputs).abs().max())

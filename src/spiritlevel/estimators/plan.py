@@ -18,7 +18,7 @@ from .. import _batches
 from .._core import Cost, SpiritlevelError
 from ..layers import AbstractMatrixRule, AbstractRule, Layout, Wants, candidate_layouts, rule_for
 from ..math import contractions
-from ..surface import ROOT, Surface
+from ..surface import ROOT, Place, Surface
 from ..taps import Use, parameter_uses, saved_bytes, tapped
 from .heads import Head, find_heads
 from .per_sample import can_vectorize
@@ -91,7 +91,7 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
     modules = {name: surface.module(name) for name in rules}
     saving, sizes = saved_bytes()
     with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
-        outputs, targets = surface.outputs(batch, where="batch 0")
+        outputs, targets = _probe(surface, batch)
     try:
         _check_independent(surface, batch, outputs.detach())
         curvature = surface.loss.curvature(outputs.detach().double(), targets)
@@ -120,7 +120,7 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
         return Plan(
             routes=routes,
             layouts=layouts,
-            heads=find_heads(taps.uses, outputs.detach()),
+            heads=find_heads(taps.uses, outputs),
             vectorize=vectorize,
             num_outputs=outputs[0].numel(),
             num_columns=curvature.num_columns,
@@ -131,6 +131,24 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
         taps.close()
 
 
+def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
+    """Outputs of the probe; what is wrong with it is said of the user's own batches."""
+    try:
+        result = surface.outputs(batch, where=Place(0))
+        surface.settle()
+        return result
+    except SpiritlevelError:
+        seen = 0
+        with torch.no_grad():
+            for where, whole in surface.batches():
+                surface.outputs(whole, where=where)
+                surface.settle()
+                seen += _batches.num_samples(whole)
+                if seen >= PROBE_SAMPLES:
+                    break
+        raise
+
+
 def _storage_bytes(model: nn.Module) -> int:
     """Parameters and buffers are saved for backward too, but cost nothing more."""
     storages = {t.untyped_storage() for t in [*model.parameters(), *model.buffers()]}
@@ -138,26 +156,32 @@ def _storage_bytes(model: nn.Module) -> int:
 
 
 def _check_independent(surface: Surface, batch: Any, outputs: Tensor) -> None:
-    """A sample alone must give the outputs it gives in a batch, and give them again."""
+    """A sample alone must give the outputs it gives in a batch, and a batch give them again."""
     with torch.no_grad():
-        alone, _ = surface.outputs(_batches.take(batch, slice(1, 2)), where="batch 0")
+        alone, _ = surface.outputs(_batches.take(batch, slice(1, 2)), where=Place(0))
+        again, _ = surface.outputs(batch, where=Place(0))
+    gaps = {
+        f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES}": alone[0]
+        - outputs[1],
+        f"The same {PROBE_SAMPLES} samples run again differ": again - outputs,
+    }
     scale = float(outputs.abs().max())
-    gap = float((alone[0] - outputs[1]).abs().max())
     # Kernels for other batch sizes add in another order; anything above this is a real difference.
     tolerance = min(1e3 * torch.finfo(outputs.dtype).eps, 0.05)
-    if gap > tolerance * max(scale, 1e-30):
-        raise SpiritlevelError(
-            "The outputs for a sample must not depend on the rest of its batch or on chance. "
-            f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES} by {gap:.2g} "
-            f"(outputs up to {scale:.2g}). Look for dropout or noise in forward, or for batch "
-            "statistics; call model.eval()."
-        )
+    for finding, difference in gaps.items():
+        gap = float(difference.abs().max())
+        if gap > tolerance * max(scale, 1e-30):
+            raise SpiritlevelError(
+                "The outputs for a sample must not depend on the rest of its batch or on chance. "
+                f"{finding} by {gap:.2g} (outputs up to {scale:.2g}). Look for dropout or noise in "
+                "forward, or for batch statistics; call model.eval()."
+            )
 
 
 def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
     """Output shapes of the same uses for another number of samples."""
     with torch.no_grad(), tapped(modules, inputs=frozenset()) as taps:
-        surface.outputs(surface.first_samples(OTHER_SAMPLES), where="batch 0")
+        surface.outputs(surface.first_samples(OTHER_SAMPLES), where=Place(0))
         return [use.output.shape for use in taps.uses]
 
 

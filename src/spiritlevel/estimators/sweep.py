@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..layers import (
     AbstractCall,
@@ -24,7 +24,7 @@ from ..layers import (
 )
 from ..math.contractions import gradient_trace, held_columns
 from ..math.curvature import OutputCurvature
-from ..surface import Surface
+from ..surface import Place, Surface
 from ..taps import Use, deepest, tapped
 from .moments import Moments
 from .per_sample import per_sample_gradients
@@ -75,12 +75,14 @@ class Sweep:
         named = {key: self.names[id(p)] for key, p in own if id(p) in self.names}
         return {k: n for k, n in named.items() if self.plan.routes[n] in ("single", "sum")}
 
-    def run(self, batch: Any, where: str) -> tuple[Tensor, Tensor, OutputCurvature]:
+    def run(
+        self, batch: Any, where: Place, watch: nn.Module | None
+    ) -> tuple[Tensor, Tensor, OutputCurvature]:
         """Forward, all factor columns, and the sums over this chunk."""
         surface = self.surface
         inputs = frozenset(self.weights) if self.rho else frozenset()
         with torch.enable_grad(), tapped(self.modules, inputs=inputs) as taps:
-            outputs, targets = surface.outputs(batch, where=where)
+            outputs, targets = surface.outputs(batch, where=where, watch=watch)
         try:
             with torch.no_grad():
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)

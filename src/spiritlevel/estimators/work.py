@@ -38,7 +38,7 @@ class Work:
 
     def want(self, needs: Needs) -> None:
         """Announce what will be asked for, so that the first pass brings all of it."""
-        self._wanted = self._wanted | needs
+        self._wanted = needs
 
     @functools.cached_property
     def plan(self) -> Plan:

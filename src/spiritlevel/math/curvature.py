@@ -52,13 +52,10 @@ class SoftmaxCurvature:
         A variance does not change when w_top is subtracted from every row, and then its largest
         term is 0 instead of cancelling: Σ_tail p_i ‖w_i − w_top‖² − ‖Σ_tail p_i (w_i − w_top)‖².
         """
-        weight = weight - weight.mean(dim=0)  # rows that nearly agree would cancel below
-        norms = weight.square().sum(dim=1)
-        top = weight[self.top.squeeze(1)]
-        tail = self.tail @ weight
-        spread = self.tail @ norms - 2.0 * (tail * top).sum(dim=1)
-        spread = spread + self.rest * norms[self.top.squeeze(1)]
-        mean = tail - self.rest[:, None] * top
+        top = self.top.squeeze(1)
+        weight = weight - weight.mean(dim=0)  # rows that nearly agree would cancel in `mean`
+        spread = (self.tail * squared_distances(weight)[top]).sum(dim=1)
+        mean = self.tail @ weight - self.rest[:, None] * weight[top]
         return self.mass * (spread - mean.square().sum(dim=1))
 
     def apply(self, v: Tensor) -> Tensor:
@@ -100,6 +97,11 @@ class SoftmaxCurvature:
             column = column.scatter_add(1, index, root_k)
             column = column.scatter(1, self.top, root_top * root_k)
             yield self.mass.sqrt()[:, None] * column, sign
+
+
+def squared_distances(weight: Tensor) -> Tensor:
+    """‖w_i − w_m‖² of all pairs of rows, from differences and not from products."""
+    return torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 class DiagonalCurvature:

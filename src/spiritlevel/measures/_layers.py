@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from .._core import SpiritlevelError
+from .._core import Measurement, SpiritlevelError
 from ..estimators.plan import matrix_layers
 from ..estimators.work import Work
 from ._registry import Measured
@@ -25,12 +25,9 @@ def measured_weights(work: Work, measure: str) -> dict[str, str]:
     return found
 
 
-def reduced_maximum(work: Work, name: str, measured: Measured) -> Measured:
-    """The largest layer; its sampling error is not that of a mean, so none is claimed."""
-    layers = {layer: dataclasses.replace(m, name=name) for layer, m in measured.layers.items()}
-    top = max(layers, key=lambda layer: layers[layer].value)
+def largest_layer(name: str, measured: Measured) -> Measurement:
+    """The maximum over layers; its sampling error is not that of a mean, so none is claimed."""
+    top = max(measured.layers, key=lambda layer: measured.layers[layer].value)
     text = "; ".join(part for part in (f"layer {top!r}", measured.whole.text) if part)
-    whole = dataclasses.replace(
-        measured.whole, name=name, value=layers[top].value, data_stderr=None, text=text
-    )
-    return Measured(whole, layers)
+    value = measured.layers[top].value
+    return dataclasses.replace(measured.whole, name=name, value=value, data_stderr=None, text=text)

@@ -11,6 +11,7 @@ from .._core import Cost, Measurement, SpiritlevelError
 from ..estimators.exact import Needs
 from ..estimators.plan import Plan
 from ..estimators.work import Work
+from ..losses import CrossEntropy, Loss
 from ..symmetries import SYMMETRIES
 
 
@@ -53,6 +54,15 @@ class Card:
 
 
 _CARDS: dict[str, Card] = {}
+
+
+def require_softmax(loss: Loss, name: str) -> None:
+    """Refuse a measure of the softmax for a loss that has none."""
+    if not isinstance(loss, CrossEntropy):
+        raise SpiritlevelError(
+            f"The measure {name!r} needs the loss 'cross_entropy'. Got {loss.name!r}. "
+            "Leave it out of 'measures'."
+        )
 
 
 def measure(

@@ -140,10 +140,17 @@ def _measurement(
         exact=True,
         quantity="Hessian",
         data_stderr=data_stderr,
-        text=f"layer {work.head.layer!r}",
+        text=_text(work),
         cost=run.cost,
         settings=_settings(work),
     )
+
+
+def _text(work: Work) -> str:
+    text = f"layer {work.head.layer!r}"
+    if work.head.shared:
+        text += "; its weight is also used elsewhere, and that use is not part of this number"
+    return text
 
 
 def _settings(work: Work) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._core import Measurement
 from ..estimators.exact import Needs
 from ..estimators.work import Work
-from ._layers import measured_weights, reduced_maximum
+from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
 from ._results import hessian_measurement
 
@@ -59,4 +59,4 @@ def rho_max(work: Work) -> Measured:
         for layer, weight in weights.items()
     }
     whole = hessian_measurement(work, run, "neuron.rho_max", 0.0, None, weights.values())
-    return reduced_maximum(work, "neuron.rho_max", Measured(whole, layers))
+    return Measured(largest_layer("neuron.rho_max", Measured(whole, layers)), layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._core import Measurement
 from ..estimators.exact import Needs
 from ..estimators.work import Work
-from ._layers import measured_weights, reduced_maximum
+from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
 from ._results import hessian_measurement
 
@@ -50,4 +50,4 @@ def kappa(work: Work) -> Measured:
 )
 def kappa_max(work: Work) -> Measured:
     """The maximum over layers of relative.kappa."""
-    return reduced_maximum(work, "relative.kappa_max", kappa(work))
+    return Measured(largest_layer("relative.kappa_max", kappa(work)))

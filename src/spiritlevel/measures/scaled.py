@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._core import Measurement
 from ..estimators.exact import Needs
 from ..estimators.work import Work
-from ._layers import measured_weights, reduced_maximum
+from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
 from ._results import hessian_measurement
 
@@ -54,4 +54,4 @@ def scaled_trace(work: Work) -> Measured:
 )
 def scaled_trace_max(work: Work) -> Measured:
     """The maximum over layers of scaled.trace."""
-    return reduced_maximum(work, "scaled.trace_max", scaled_trace(work))
+    return Measured(largest_layer("scaled.trace_max", scaled_trace(work)))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from .._core import Measurement, SpiritlevelError
+from .._core import Measurement
 from ..estimators.exact import Needs
 from ..estimators.work import Work
-from ..losses import CrossEntropy
-from ._registry import Measured, measure
+from ._registry import Measured, measure, require_softmax
 
 SOFTMAX = Needs(softmax=True)
 
@@ -25,11 +24,7 @@ SOFTMAX = Needs(softmax=True)
 )
 def gini(work: Work) -> Measured:
     """Exact to the last digits also where 1 − Σp² is 0 in floating point."""
-    if not isinstance(work.surface.loss, CrossEntropy):
-        raise SpiritlevelError(
-            "The measure 'softmax.gini' needs the loss 'cross_entropy'. "
-            f"Got {work.surface.loss.name!r}. Leave it out of 'measures'."
-        )
+    require_softmax(work.surface.loss, "softmax.gini")
     run = work.run(SOFTMAX)
     return Measured(
         Measurement(

@@ -1,0 +1,24 @@
+"""The `spiritlevel` command: the only code that prints."""
+
+from __future__ import annotations
+
+import sys
+
+from .._core import MissingExtra, require
+
+
+def main() -> None:
+    """Run the command line; without its packages, say which extra brings them."""
+    try:
+        for package in ("typer", "rich"):
+            require(package, what="The command line", extra="cli")
+    except MissingExtra as error:
+        sys.exit(_refuse(str(error)))
+    from .app import app
+
+    app()
+
+
+def _refuse(text: str) -> int:
+    print(f"error: {text}", file=sys.stderr)
+    return 2

@@ -1,0 +1,100 @@
+"""Cards as a list, as a page of the terminal, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from ..measures import Card
+from ..symmetries import SYMMETRIES
+from . import console
+
+
+def print_list(cards: Iterable[Card]) -> None:
+    """Two columns: the name; summary, cost and invariances below each other."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for card in cards:
+        table.add_row(card.name, escape(card.summary))
+        table.add_row("", f"[dim]cost: {_short_cost(card)}[/dim]")
+        unchanged = ", ".join(s for s in SYMMETRIES if s in card.invariant)
+        table.add_row("", f"[dim]unchanged by: {unchanged}[/dim]")
+    console.show(console.out(), table)
+
+
+def print_card(card: Card) -> None:
+    """Everything the card says, one heading a fact."""
+    page = console.out()
+    console.tell(page, card.summary, bold=f"{card.name}: ")
+    unchanged = [s for s in SYMMETRIES if s in card.invariant]
+    moved = [s for s in SYMMETRIES if s not in card.invariant]
+    sections = {
+        "formula": card.formula,
+        "paper": card.paper,
+        "unchanged by": _symmetry_lines(unchanged),
+        "moved by": _symmetry_lines(moved),
+        "cost": card.cost_in_words(),
+        "when it misleads": card.misleads,
+        "measured": "by default" if card.default else "only where it is asked for",
+    }
+    for heading, text in sections.items():
+        page.print(f"  [bold]{heading}[/bold]")
+        for line in text.splitlines():
+            console.tell(page, line, mark="    ")
+    page.print()
+
+
+def _symmetry_lines(names: Sequence[str]) -> str:
+    return "\n".join(f"{name}: {SYMMETRIES[name]}" for name in names) or "none of the known moves"
+
+
+def _short_cost(card: Card) -> str:
+    return card.cost_in_words().partition(" (")[0]
+
+
+def markdown_table(cards: Iterable[Card]) -> str:
+    """One row a measure, one column a symmetry."""
+    header = ["measure", "what it is", *(f"`{name}`" for name in SYMMETRIES), "cost"]
+    rows = [
+        [
+            f"`{card.name}`",
+            card.summary,
+            *("unchanged" if name in card.invariant else "moves" for name in SYMMETRIES),
+            _short_cost(card),
+        ]
+        for card in cards
+    ]
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in lines
+    )
+
+
+def markdown_page(cards: Sequence[Card]) -> str:
+    """All cards as one page."""
+    moves = "".join(f"- `{name}`: {text}\n" for name, text in SYMMETRIES.items())
+    return (
+        "# Measures\n\n"
+        "Generated from the cards by `spiritlevel list --markdown`; the test suite executes every\n"
+        "invariance and every movement claimed here.\n\n"
+        f"{markdown_table(cards)}\n"
+        "The moves change a network's parameters, or how its data is cut, but not its function:\n\n"
+        f"{moves}\n"
+        "C is the number of outputs; losses other than cross-entropy take C backwards.\n"
+        f"{''.join(map(_markdown_card, cards))}"
+    )
+
+
+def _markdown_card(card: Card) -> str:
+    default = "Measured by default." if card.default else "Measured only where it is asked for."
+    return (
+        f"\n## `{card.name}`\n\n"
+        f"{card.summary}. {default}\n\n"
+        f"$$ {card.formula} $$\n\n"
+        f"- **Paper:** {card.paper}\n"
+        f"- **Cost:** {card.cost_in_words()}\n"
+        f"- **When it misleads:** {card.misleads}\n"
+    )

@@ -1,0 +1,88 @@
+"""Reports as tables that fit 80 columns; long notes stand below them, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .._core import Measurement, Report
+from .console import show, tell
+
+SHORT_NOTE = 22  # characters that still fit beside the numbers
+COLUMNS = 5  # measures side by side in the table of layers
+INEXACT = "~"
+
+
+def mark(m: Measurement) -> str:
+    """How exact a number is, in a word."""
+    if m.exact:
+        return "exact"
+    return m.status.value if m.stderr is None else f"± {m.stderr:.2g}"
+
+
+def print_report(console: Console, report: Report) -> None:
+    """One row a measure, then the notes, then the counted cost."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table.add_column("measure", no_wrap=True)
+    for heading in ("value", "± data"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("note")
+    notes: dict[str, int] = {}
+    for name, m in report.items():
+        error = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
+        note = m.text
+        if len(note) > SHORT_NOTE:
+            note = f"[{notes.setdefault(note, len(notes) + 1)}]"
+        table.add_row(name, f"{m.value:.6g}", error, mark(m), escape(note))
+    show(console, table)
+    for note, number in notes.items():
+        tell(console, note, mark=f"[{number}] ")
+    if any(m.data_stderr is not None for m in report.values()):
+        tell(
+            console,
+            "± data is the standard error from having these samples only, not one of the method.",
+        )
+    n = int(report.settings["num_samples"])
+    console.print(f"counted: {report.cost.passes(n)} a sample over {n} samples")
+
+
+def print_layers(console: Console, report: Report) -> None:
+    """One row a layer, one column a measure; columns that repeat another are left out."""
+    columns = distinct_columns(report.layers)
+    names = list(columns)
+    for start in range(0, len(names), COLUMNS):
+        shown = names[start : start + COLUMNS]
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+        table.add_column("layer", overflow="fold")
+        for name in shown:
+            table.add_column(name.replace(".", ".\n"), justify="right", no_wrap=True)
+        for layer in dict.fromkeys(layer for name in shown for layer in columns[name]):
+            cells = (columns[name].get(layer) for name in shown)
+            table.add_row(escape(layer), *("" if m is None else _cell(m) for m in cells))
+        console.print()
+        show(console, table)
+    if any(not m.exact for rows in columns.values() for m in rows.values()):
+        console.print(f"{INEXACT} not certified: of the GGN, see the notes above")
+
+
+def distinct_columns(
+    layers: Mapping[str, Mapping[str, Measurement]],
+) -> dict[str, Mapping[str, Measurement]]:
+    """A maximum over layers has the same layers as its sum: show them once."""
+    found: dict[str, Mapping[str, Measurement]] = {}
+    seen: set[tuple[tuple[str, float], ...]] = set()
+    for name, rows in layers.items():
+        values = tuple((layer, m.value) for layer, m in rows.items())
+        if values not in seen:
+            seen.add(values)
+            found[name] = rows
+    return found
+
+
+def _cell(m: Measurement) -> str:
+    return f"{m.value:.4g}{'' if m.exact else INEXACT}"
