@@ -69,7 +69,8 @@ app = typer.Typer(
 def _say_version(wanted: bool) -> None:
     if wanted:
         console.out().print(
-            f"spiritlevel {__version__} (torch {torch.__version__}, Python {platform.python_version()})"
+            f"spiritlevel {__version__} "
+            f"(torch {torch.__version__}, Python {platform.python_version()})"
         )
         raise typer.Exit
 

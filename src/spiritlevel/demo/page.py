@@ -14,7 +14,9 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto
 p, li { max-width: 46rem } svg { width: 100%; height: auto }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: 14px }
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd }
+td { white-space: nowrap }
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left }
+td:nth-child(2) { white-space: normal }
 """
 
 
