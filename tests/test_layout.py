@@ -56,7 +56,7 @@ def layer_offences(path: pathlib.Path, src: pathlib.Path = SRC) -> list[str]:
 
 
 def family_offences(path: pathlib.Path, src: pathlib.Path = SRC) -> list[str]:
-    """Of a file in measures/, every import from measures/ that is not one of its private helpers."""
+    """Of a file in measures/, every import from measures/ but its private helpers."""
     return [
         f"the family {path.stem} may not import {'.'.join(name)}"
         for name in imported(path, src)

@@ -107,8 +107,9 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
         )
         wants = Wants(kappa=kappa, num_columns=curvature.num_columns)
-        saved = sum(sizes.values()) - _storage_bytes(surface.model)
-        per_sample = max(saved, 0) // PROBE_SAMPLES
+        own = _storages(surface.model)
+        saved = sum(size for address, size in sizes.items() if address not in own)
+        per_sample = saved // PROBE_SAMPLES
         per_sample += _contraction_bytes(surface, rules, layouts, routes, taps.uses, wants)
         per_sample += sum(
             2
@@ -125,7 +126,7 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
             num_outputs=outputs[0].numel(),
             num_columns=curvature.num_columns,
             bytes_per_sample=per_sample,
-            head_bytes_per_sample=max(saved, 0) // PROBE_SAMPLES // 2,
+            head_bytes_per_sample=saved // PROBE_SAMPLES // 2,
         )
     finally:
         taps.close()
@@ -144,15 +145,14 @@ def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
                 surface.outputs(whole, where=where)
                 surface.settle()
                 seen += _batches.num_samples(whole)
-                if seen >= PROBE_SAMPLES:
+                if seen >= OTHER_SAMPLES:
                     break
         raise
 
 
-def _storage_bytes(model: nn.Module) -> int:
-    """Parameters and buffers are saved for backward too, but cost nothing more."""
-    storages = {t.untyped_storage() for t in [*model.parameters(), *model.buffers()]}
-    return sum(storage.nbytes() for storage in {s.data_ptr(): s for s in storages}.values())
+def _storages(model: nn.Module) -> set[int]:
+    """Addresses of parameters and buffers: they are saved for backward too, but cost nothing."""
+    return {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
 
 
 def _check_independent(surface: Surface, batch: Any, outputs: Tensor) -> None:
@@ -181,7 +181,7 @@ def _check_independent(surface: Surface, batch: Any, outputs: Tensor) -> None:
 def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
     """Output shapes of the same uses for another number of samples."""
     with torch.no_grad(), tapped(modules, inputs=frozenset()) as taps:
-        surface.outputs(surface.first_samples(OTHER_SAMPLES), where=Place(0))
+        _probe(surface, surface.first_samples(OTHER_SAMPLES))
         return [use.output.shape for use in taps.uses]
 
 

@@ -1,0 +1,155 @@
+"""Slow truths: dense float64 Hessians and Gauss-Newton matrices, and every measure by definition.
+
+Nothing here uses the library. The loss is a plain function (outputs, targets) -> mean loss made of
+torch.nn.functional, taken over all data at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, hessian, jacrev
+
+ROOT = "(model)"
+
+MeanLoss = Callable[[Tensor, Tensor], Tensor]
+Call = Callable[[nn.Module, Any], Tensor]
+
+
+def concatenated(batches: list[Any]) -> tuple[Any, Tensor]:
+    """All batches as one: inputs and targets."""
+    inputs = [x for x, _ in batches]
+    targets = torch.cat([y for _, y in batches])
+    if isinstance(inputs[0], tuple):
+        return tuple(torch.cat(parts) for parts in zip(*inputs, strict=True)), targets
+    return torch.cat(inputs), targets
+
+
+class _Outputs(nn.Module):
+    """A model and how its inputs reach it, so that `functional_call` can swap its parameters."""
+
+    def __init__(self, model: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self.call(self.model, inputs)
+
+
+class Truth:
+    """The loss of a model over all its data, as dense matrices of chosen parameters."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: list[Any],
+        loss: MeanLoss,
+        call: Call | None = None,
+    ) -> None:
+        self.model, self.loss = model, loss
+        self.inputs, self.targets = concatenated(batches)
+        self._outputs = _Outputs(model, call or (lambda m, x: m(x)))
+        self.parameters = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+        self._cache: dict[tuple[str, tuple[str, ...]], Tensor] = {}
+
+    def layers(self) -> dict[str, list[str]]:
+        """Parameter names by the module that owns them."""
+        found: dict[str, list[str]] = {}
+        for name in self.parameters:
+            found.setdefault(name.rpartition(".")[0] or ROOT, []).append(name)
+        return found
+
+    def _function(self, names: list[str]) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """Outputs as a function of the named parameters, flattened into one vector."""
+        start = {name: self.parameters[name] for name in names}
+        sizes = [value.numel() for value in start.values()]
+
+        def outputs(flat: Tensor) -> Tensor:
+            parts = flat.split(sizes)
+            swapped = {f"model.{name}": p.detach() for name, p in self.model.named_parameters()}
+            for (name, value), part in zip(start.items(), parts, strict=True):
+                swapped[f"model.{name}"] = part.view(value.shape)
+            return functional_call(self._outputs, swapped, (self.inputs,))
+
+        return outputs, torch.cat([value.flatten() for value in start.values()])
+
+    def hessian(self, names: list[str]) -> Tensor:
+        """The Hessian of the mean loss in the named parameters, shape (P, P)."""
+        key = ("hessian", tuple(names))
+        if key not in self._cache:
+            outputs, start = self._function(names)
+            matrix = hessian(lambda w: self.loss(outputs(w), self.targets))(start)
+            self._cache[key] = matrix.detach()
+        return self._cache[key]
+
+    def ggn(self, names: list[str]) -> Tensor:
+        """J' A J with A the Hessian of the mean loss in all outputs, shape (P, P)."""
+        key = ("ggn", tuple(names))
+        if key not in self._cache:
+            outputs, start = self._function(names)
+            z = outputs(start)
+            A = hessian(lambda v: self.loss(v.view(z.shape), self.targets))(z.flatten())
+            J = jacrev(lambda w: outputs(w).flatten())(start)
+            self._cache[key] = (J.T @ A @ J).detach()
+        return self._cache[key]
+
+    def matrix(self, kind: str, names: list[str]) -> Tensor:
+        """`hessian` or `ggn` by name."""
+        return {"Hessian": self.hessian, "GGN": self.ggn}[kind](names)
+
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_KINDS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixView:
+    """Positions of a weight's entries: which make a row, and which belong to an input neuron."""
+
+    rows: list[list[Tensor]]  # by group, then row: flat positions, columns in one order
+    neurons: list[Tensor]  # by input neuron: flat positions
+
+
+def matrix_view(module: nn.Module) -> MatrixView | None:
+    """How the weight of a module is a matrix; None where its forward does not use it as one."""
+    forward = type(module).forward
+    kind = next((k for k in _KINDS if isinstance(module, k) and forward is k.forward), None)
+    if kind is None:
+        return None
+    index = torch.arange(module.weight.numel()).view(module.weight.shape)
+    if kind is nn.Linear:
+        return MatrixView([list(index)], list(index.T))
+    if kind is nn.Embedding:  # a linear map on one-hot tokens: the matrix is weight'
+        return MatrixView([list(index.T)], list(index))
+    rows, neurons = [], []
+    for group in range(module.groups):
+        if kind in _TRANSPOSED:  # weight is (in, out / groups, ...)
+            width = module.in_channels // module.groups
+            part = index[group * width : (group + 1) * width].transpose(0, 1)
+        else:  # weight is (out, in / groups, ...)
+            width = module.out_channels // module.groups
+            part = index[group * width : (group + 1) * width]
+        rows.append([row.flatten() for row in part])
+        neurons += [part[:, channel].flatten() for channel in range(part.shape[1])]
+    return MatrixView(rows, neurons)
+
+
+def kappa(H: Tensor, weight: Tensor, view: MatrixView) -> float:
+    """sum over groups and rows s, s' of <w_s, w_s'> Tr H_(s,s')."""
+    w = weight.detach().flatten()
+    total = 0.0
+    for group in view.rows:
+        for s in group:
+            for t in group:
+                total += float(w[s] @ w[t]) * float(H[s, t].sum())
+    return total
+
+
+def rho(H: Tensor, weight: Tensor, view: MatrixView) -> list[float]:
+    """w_j' H_jj w_j for each input neuron j."""
+    w = weight.detach().flatten()
+    return [float(w[j] @ H[j][:, j] @ w[j]) for j in view.neurons]
