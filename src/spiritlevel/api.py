@@ -43,7 +43,7 @@ def measure(
         layers: module paths or patterns to restrict the per-layer measures to; "head" for the head.
         head: the path of the last linear layer, where it is not found by itself.
         forward: (model, batch) -> (outputs, targets), for batches of another form.
-        memory: bytes that a chunk of samples may take; None: 1 GiB, or half the free GPU memory.
+        memory: bytes that a chunk of samples may take; None: 512 MiB, or half the free GPU memory.
         seed: of the certificate's random directions and of eigenvalue starts.
         progress: called with (samples done, samples in all or None).
 
@@ -174,7 +174,7 @@ def _prepare(
     if memory is not None and memory <= 0:
         raise SpiritlevelError(
             f"The 'memory' argument must be a positive number of bytes. Got {memory!r}. "
-            "Leave it out for 1 GiB, or half the free memory of a GPU."
+            "Leave it out for 512 MiB, or half the free memory of a GPU."
         )
     chosen = _choose(measures)
     options = {"loss": loss, "forward": forward, "progress": progress}

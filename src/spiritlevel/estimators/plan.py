@@ -27,9 +27,13 @@ from .per_sample import can_vectorize
 # generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
 Route = Literal["single", "sum", "generic", "unused"]
 
-# On a GPU the launch of many small contractions takes longer than the contractions: columns are
-# held back and contracted together until a layer's gradients have this size.
-GPU_HOLD_BYTES = 64 << 20
+# Starting many small contractions takes longer than the contractions, above all on a GPU: columns
+# are held back and contracted together until a layer's gradients have this size.
+GPU_HOLD_BYTES, CPU_HOLD_BYTES = 64 << 20, 8 << 20
+
+# On a CPU a tensor above 32 MiB is handed out page by page each time anew, which takes longer than
+# filling it; chunks keep every tensor well below.
+CPU_TENSOR_BYTES = 16 << 20
 
 PROBE_SAMPLES = 3
 OTHER_SAMPLES = 5  # what grows from 3 to 5 samples is the sample dimension
@@ -47,6 +51,8 @@ class Plan:
     num_columns: int
     bytes_per_sample: int
     head_bytes_per_sample: int
+    largest_bytes: int  # of one sample in the largest tensor at a layer's output
+    on_cpu: bool
 
     def cost(self, num_samples: int, *, sweep: bool) -> Cost:
         """Counted work for a data set: one forward, and one backward a factor column."""
@@ -59,7 +65,10 @@ class Plan:
     def chunk(self, memory: int, *, sweep: bool) -> int:
         """How many samples at a time stay within `memory` bytes."""
         per_sample = self.bytes_per_sample if sweep else self.head_bytes_per_sample
-        return max(1, memory // max(per_sample, 1))
+        size = memory // max(per_sample, 1)
+        if self.on_cpu:
+            size = min(size, CPU_TENSOR_BYTES // max(self.largest_bytes, 1))
+        return max(1, size)
 
 
 def rules_of(surface: Surface) -> dict[str, AbstractRule]:
@@ -127,6 +136,8 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
             num_columns=curvature.num_columns,
             bytes_per_sample=per_sample,
             head_bytes_per_sample=saved // PROBE_SAMPLES // 2,
+            largest_bytes=max((use.output.nbytes // PROBE_SAMPLES for use in taps.uses), default=1),
+            on_cpu=surface.device.type == "cpu",
         )
     finally:
         taps.close()

@@ -28,7 +28,7 @@ from ..surface import Place, Surface
 from ..taps import Use, deepest, tapped
 from .moments import Moments
 from .per_sample import per_sample_gradients
-from .plan import GPU_HOLD_BYTES, Plan, matrix_layers, rules_of
+from .plan import CPU_HOLD_BYTES, GPU_HOLD_BYTES, Plan, matrix_layers, rules_of
 
 
 class Sums:
@@ -40,6 +40,7 @@ class Sums:
         self.trace = Moments(surface.parameters, surface.device)
         self.kappa = Moments(matrices, surface.device)
         self.rho = Moments(matrices, surface.device)
+        self.moments = {"trace": self.trace, "kappa": self.kappa, "rho": self.rho}
         self.neurons: dict[str, Tensor] = {}  # ρ(j) of each such layer, not yet averaged
 
 
@@ -86,7 +87,7 @@ class Sweep:
         try:
             with torch.no_grad():
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
-                rows = _Rows(self.sums, len(outputs), surface.device)
+                rows = _Rows(self.sums, len(outputs))
                 edges = self._listen(taps.uses, rows)
                 deep = deepest(outputs, edges) if edges else []
                 self._columns(outputs, curvature, deep, rows, batch)
@@ -131,14 +132,12 @@ class Sweep:
             if use.edge is None:
                 continue
             a = _at_least_float(use.input)
-            layout = dataclasses.replace(
-                self.plan.layouts[use.layer], num_samples=rows.trace.shape[1]
-            )
-            call = self.rules[use.layer].begin(
-                use.module, a, use.output.shape, layout, self.wants_of(named)
-            )
+            layout = dataclasses.replace(self.plan.layouts[use.layer], num_samples=rows.num_samples)
+            wants = self.wants_of(named)
+            call = self.rules[use.layer].begin(use.module, a, use.output.shape, layout, wants)
             hold = self._hold(call, use.output, named)
-            use.on_output = _Listener(self, rows, use.layer, call, named, hold)
+            weight = self.weights.get(use.layer) if wants.contract else None
+            use.on_output = _Listener(self, rows, use.layer, call, named, hold, weight)
             edges.append(use.edge)
             if self._rho_from_input(call, named, use.layer):
                 use.on_input = _InputListener(rows, use.layer, call, hold)
@@ -152,9 +151,10 @@ class Sweep:
             return 1  # several uses are added up column by column
         if isinstance(call, PatchCall) and call.form == "direct":
             return held_columns(call.shape, self.plan.num_columns)
-        if self.surface.device.type == "cuda":
-            fitting = max(1, GPU_HOLD_BYTES // (output.numel() * output.element_size()))
-            return min(fitting, self.plan.num_columns)
+        on_gpu = self.surface.device.type == "cuda"
+        if on_gpu or isinstance(call, PatchCall):
+            limit = GPU_HOLD_BYTES if on_gpu else CPU_HOLD_BYTES
+            return min(max(1, limit // output.nbytes), self.plan.num_columns)
         return 1
 
     def wants_of(self, named: dict[str, str]) -> Wants:
@@ -200,43 +200,63 @@ class Sweep:
 
 
 class _Rows:
-    """Values of one chunk, a row a parameter or layer and a column a sample, in float64."""
+    """Values of one chunk by parameter or layer; added up in float64 once all columns are there."""
 
-    def __init__(self, sums: Sums, num_samples: int, device: torch.device) -> None:
+    def __init__(self, sums: Sums, num_samples: int) -> None:
         self.sums = sums
-        self.factor = torch.empty(0)
+        self.num_samples = num_samples
+        self.factor = torch.empty(0)  # what the current column counts, shape: (N,)
         self.pending: dict[str, Tensor] = {}
-        zeros = {"dtype": torch.float64, "device": device}
-        self.trace = torch.zeros(len(sums.trace.index), num_samples, **zeros)  # type: ignore[call-overload]
-        self.kappa = torch.zeros(len(sums.kappa.index), num_samples, **zeros)  # type: ignore[call-overload]
-        self.rho = torch.zeros(len(sums.rho.index), num_samples, **zeros)  # type: ignore[call-overload]
+        self.values: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {}
 
     def add_trace(self, name: str, values: Tensor, factor: Tensor) -> None:
-        self.trace[self.sums.trace.index[name]] += (factor * values).sum(dim=1)
+        """`values` and `factor` of shape (N, B)."""
+        self.values.setdefault(("trace", name), []).append((values, factor))
 
     def add(self, name: str, layer: str, parts: list[Contracted]) -> None:
         """Contractions of a layer, in pieces that follow each other over the samples."""
-        if not parts:
-            return
-        factor = torch.cat([part.factor for part in parts])
-        self.add_trace(name, torch.cat([part.trace for part in parts]), factor)
+        factor = _joined([part.factor for part in parts])
+        self.add_trace(name, _joined([part.trace for part in parts]), factor)
         if parts[0].kappa is not None:
-            values = torch.cat([part.kappa for part in parts if part.kappa is not None])
-            self.kappa[self.sums.kappa.index[layer]] += (factor * values).sum(dim=1)
+            kappa = _joined([part.kappa for part in parts if part.kappa is not None])
+            self.values.setdefault(("kappa", layer), []).append((kappa, factor))
         if parts[0].neurons is not None:
-            terms = torch.cat([part.neurons for part in parts if part.neurons is not None])
-            self.add_neurons(layer, terms, factor)
+            terms = [part.neurons for part in parts if part.neurons is not None]
+            self.add_neurons(layer, _joined(terms), factor)
 
     def add_neurons(self, layer: str, terms: Tensor, factor: Tensor) -> None:
         """`terms` of shape (N, B, neurons)."""
-        weighted = factor[:, :, None] * terms.double().square()
-        self.sums.neurons[layer] += weighted.sum(dim=(0, 1))
-        self.rho[self.sums.rho.index[layer]] += weighted.sum(dim=(1, 2))
+        self.values.setdefault(("neurons", layer), []).append((terms, factor))
 
     def finish(self, weights: Tensor) -> None:
-        self.sums.trace.add(self.trace, weights)
-        self.sums.kappa.add(self.kappa, weights)
-        self.sums.rho.add(self.rho, weights)
+        """Add this chunk to the sums over the data."""
+        rows = {
+            kind: torch.zeros(
+                len(moments.index), self.num_samples, dtype=torch.float64, device=weights.device
+            )
+            for kind, moments in self.sums.moments.items()
+        }
+        for (kind, name), columns in self.values.items():
+            factor = torch.cat([factor for _, factor in columns], dim=1)
+            values = torch.cat([values for values, _ in columns], dim=1)
+            if kind == "neurons":
+                weighted = factor[:, :, None] * values.double().square()
+                self.sums.neurons[name] += weighted.sum(dim=(0, 1))
+                kind, row = "rho", weighted.sum(dim=(1, 2))
+            else:
+                row = (factor * values).sum(dim=1)
+            rows[kind][self.sums.moments[kind].index[name]] = row
+        for kind, moments in self.sums.moments.items():
+            moments.add(rows[kind], weights)
+
+
+def _columns(factors: list[Tensor]) -> Tensor:
+    """Shape (N, B); a single column, the common case on a CPU, needs no copy."""
+    return factors[0][:, None] if len(factors) == 1 else torch.stack(factors, dim=1)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 @dataclasses.dataclass
@@ -249,6 +269,7 @@ class _Listener:
     call: AbstractCall
     named: dict[str, str]
     hold: int
+    weight: Weight | None  # the layer's matrix, where it is contracted use by use
     deltas: list[Tensor] = dataclasses.field(default_factory=list)
     factors: list[Tensor] = dataclasses.field(default_factory=list)
 
@@ -262,12 +283,11 @@ class _Listener:
         """Contract what was held back."""
         if not self.deltas:
             return
-        factors = torch.stack(self.factors, dim=1)
+        factors = _columns(self.factors)
         rest, rows = dict(self.named), self.rows
-        weight = self.sweep.weights.get(self.layer)
-        if weight is not None and self.sweep.wants_of(self.named).contract:
+        if self.weight is not None:
             assert isinstance(self.call, AbstractMatrixCall)
-            parts = self.call.contract(self.deltas, factors, weight)
+            parts = self.call.contract(self.deltas, factors, self.weight)
             rows.add(rest.pop("weight"), self.layer, parts)
         for name, G in zip(rest.values(), self._gradients(list(rest)), strict=True):
             if self.sweep.plan.routes[name] == "sum":
@@ -315,7 +335,7 @@ class _InputListener:
         if not self.gradients:
             return
         (terms,) = over_columns(lambda g: (self.call.contract_input(g),), self.gradients)
-        self.rows.add_neurons(self.layer, terms, torch.stack(self.factors, dim=1))
+        self.rows.add_neurons(self.layer, terms, _columns(self.factors))
         self.gradients.clear()
         self.factors.clear()
 

@@ -14,7 +14,7 @@ from .exact import Needs, Pass, run_pass
 from .heads import Head, choose_head
 from .plan import Plan, make_plan
 
-GIB = 1 << 30
+CPU_MEMORY = 512 << 20  # beyond this, chunks outgrow the caches and get slower
 
 
 class Work:
@@ -66,7 +66,7 @@ class Work:
         if self.surface.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self.surface.device)
             return int(free // 2)
-        return GIB
+        return CPU_MEMORY
 
     def run(self, needs: Needs) -> Pass:
         """The pass over the data, with at least these needs."""

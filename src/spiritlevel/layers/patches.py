@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,9 +22,11 @@ from ._rules import (
     Weight,
     over_columns,
 )
-from .unfold import conv_patches, transposed_patches
+from .unfold import conv_windows, transposed_windows
 
-BLOCK_BYTES = 4 << 20  # patches of a few samples at a time stay in a CPU core's cache
+# Patches of a few samples at a time stay in a CPU core's cache; and a fresh allocation of all of
+# them costs ten times the copy, since the system hands out memory above 32 MiB page by page.
+BLOCK_BYTES = 4 << 20
 
 
 @dataclasses.dataclass
@@ -75,25 +78,27 @@ class PatchCall(AbstractMatrixCall):
     def _contract_direct(
         self, deltas: list[Tensor], factors: Tensor, weight: Weight
     ) -> list[Contracted]:
-        """A few samples at a time: their patches are then in cache for all columns."""
+        """Blocks of samples: their patches are then in cache for all columns."""
         signals = [self.rule.signal(self.module, delta, self.layout) for delta in deltas]
         parts = []
-        for part in self._blocks(len(factors)):
-            a = self.a[part]
-            layout = self.layout if len(a) == len(self.a) else Layout(num_samples=len(a))
-            patches = self.rule.patches(self.module, a, self.out, layout)
+        for part, patches in self._blocks(len(factors)):
             products = [contractions.gradient(signal[part], patches) for signal in signals]
             parts.append(weight.contract(torch.stack(products, dim=1), factors[part]))
         return parts
 
-    def _blocks(self, num_samples: int) -> list[slice]:
-        """Pieces of the batch whose patches fit a core's cache; on a GPU the whole batch."""
-        whole = self.layout.dim or self.layout.repeats(self.a.shape) > 1
-        if whole or self.a.device.type != "cpu":
-            return [slice(None)]
-        floats = self.shape.groups * self.shape.columns * self.shape.positions
-        size = max(1, BLOCK_BYTES // (floats * self.a.element_size()))
-        return [slice(start, start + size) for start in range(0, num_samples, size)]
+    def _blocks(self, num_samples: int) -> Iterator[tuple[slice, Tensor]]:
+        """Pieces of the batch with their patches, all unfolded into one small buffer."""
+        windows = self.rule.windows(self.module, self.a, self.out, self.layout)
+        if windows is None or self.a.device.type != "cpu":
+            yield slice(None), self.rule.patches(self.module, self.a, self.out, self.layout)
+            return
+        size = max(1, BLOCK_BYTES // (windows[0].numel() * windows.element_size()))
+        buffer = windows.new_empty(min(size, num_samples), *windows.shape[1:])
+        for start in range(0, num_samples, size):
+            part = slice(start, start + size)
+            piece = windows[part]
+            block = buffer[: len(piece)].copy_(piece)
+            yield part, block.view(len(piece), self.shape.groups, -1, self.shape.columns)
 
     def contract_input(self, input_gradient: Tensor) -> Tensor:
         """The terms of ρ from the gradient at the input, shape (N, neurons)."""
@@ -106,6 +111,10 @@ class PatchRule(AbstractMatrixRule):
     @abc.abstractmethod
     def patches(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
         """Input patches u of shape (N, g, T, in)."""
+
+    @abc.abstractmethod
+    def windows(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor | None:
+        """The patches as a view that is yet to be unfolded; None if there is none."""
 
     @abc.abstractmethod
     def signal(self, module: Any, delta: Tensor, layout: Layout) -> Tensor:
@@ -143,6 +152,10 @@ class LinearRule(PatchRule):
         split = layout.split(a)
         return split.reshape(len(split), 1, -1, a.shape[-1])
 
+    def windows(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor | None:
+        """Nothing to unfold."""
+        return None
+
     def signal(self, module: Any, delta: Tensor, layout: Layout) -> Tensor:
         """δ of shape (N, 1, out, T)."""
         split = layout.split(delta)
@@ -179,7 +192,18 @@ class ConvRule(PatchRule):
 
     def patches(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
         """Unfolded input windows."""
-        return _merge_repeats(conv_patches(module, a).mT, layout).mT
+        windows = self.raw_windows(module, a, out)
+        spatial = _spatial(module)
+        patches = windows.flatten(2 + spatial).flatten(2, 1 + spatial)
+        return _merge_repeats(patches.mT, layout).mT
+
+    def windows(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor | None:
+        """A view of the padded input, unless samples are repeated."""
+        return self.raw_windows(module, a, out) if layout.repeats(a.shape) == 1 else None
+
+    def raw_windows(self, module: Any, a: Tensor, out: torch.Size) -> Tensor:
+        """Input windows of shape (N, groups, positions…, kernel…, in/groups)."""
+        return conv_windows(module, a)
 
     def signal(self, module: Any, delta: Tensor, layout: Layout) -> Tensor:
         """δ of shape (N, g, out/g, T)."""
@@ -216,9 +240,9 @@ class ConvRule(PatchRule):
 class ConvTransposeRule(ConvRule):
     """A transposed convolution as the linear map it is: rows are output channels."""
 
-    def patches(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
+    def raw_windows(self, module: Any, a: Tensor, out: torch.Size) -> Tensor:
         """Windows of the input with zeros between its entries."""
-        return _merge_repeats(transposed_patches(module, a, out[2:]).mT, layout).mT
+        return transposed_windows(module, a, out[2:])
 
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
         """(in, out/g, k…) to (g, out/g, K·in/g), kernel reversed as the map applies it."""

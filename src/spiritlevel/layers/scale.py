@@ -23,7 +23,33 @@ class ScaleCall(AbstractCall):
 
     def gradients(self, delta: Tensor) -> dict[str, Tensor]:
         """Σ over everything γ is broadcast along."""
+        if self._fusible(delta):
+            return self._fused(delta)
         return {"weight": self._reduce(delta * self.basis), "bias": self._reduce(delta)}
+
+    def _fusible(self, delta: Tensor) -> bool:
+        on_cpu = delta.device.type == "cpu"  # on a GPU columns are vmapped, which this is not
+        plain = self.layout.dim == 0 and self.layout.repeats(delta.shape) == 1
+        return on_cpu and plain and self.channel_first and self.shape.numel() == delta.shape[1]
+
+    def _fused(self, delta: Tensor) -> dict[str, Tensor]:
+        """Both sums in one reading, by batch norm on (sample, channel) pairs as channels."""
+        num_samples, channels = delta.shape[:2]
+        rows = num_samples * channels
+        zeros, ones = delta.new_zeros(rows), delta.new_ones(rows)
+        _, weight, bias = torch.ops.aten.native_batch_norm_backward(
+            delta.reshape(1, rows, -1),
+            self.basis.reshape(1, rows, -1),
+            ones,
+            zeros,
+            ones,
+            None,
+            None,
+            False,
+            0.0,
+            [False, True, True],
+        )
+        return {"weight": weight.view(-1, channels), "bias": bias.view(-1, channels)}
 
     def _reduce(self, x: Tensor) -> Tensor:
         if self.channel_first:

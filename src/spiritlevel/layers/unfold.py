@@ -33,13 +33,13 @@ def padded_input(module: Any, a: Tensor) -> Tensor:
     return F.pad(a, amounts, mode=mode)
 
 
-def conv_patches(module: Any, a: Tensor) -> Tensor:
-    """Windows of a convolution's input, shape (N, groups, positions, kernel · in/groups)."""
+def conv_windows(module: Any, a: Tensor) -> Tensor:
+    """Windows of a conv's input as a view, shape (N, groups, positions…, kernel…, in/groups)."""
     x = padded_input(module, a)
     return _windows(x, module.kernel_size, module.stride, module.dilation, module.groups)
 
 
-def transposed_patches(module: Any, a: Tensor, out: torch.Size) -> Tensor:
+def transposed_windows(module: Any, a: Tensor, out: torch.Size) -> Tensor:
     """Windows of a transposed convolution: a plain one on the input with zeros put between."""
     spatial = len(module.kernel_size)
     lengths = [(a.shape[2 + d] - 1) * module.stride[d] + 1 for d in range(spatial)]
@@ -94,5 +94,4 @@ def _windows(
     x = x.unflatten(1 + spatial, (groups, -1))  # (N, T…, g, C/g, k…)
     places = tuple(range(1, 1 + spatial))
     taps = tuple(range(3 + spatial, 3 + 2 * spatial))
-    x = x.permute(0, 1 + spatial, *places, *taps, 2 + spatial)  # (N, g, T…, k…, C/g)
-    return x.flatten(2 + spatial).flatten(2, 1 + spatial)
+    return x.permute(0, 1 + spatial, *places, *taps, 2 + spatial)  # (N, g, T…, k…, C/g)
