@@ -52,7 +52,7 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
         for label, needs, goal in (("trace", TRACE, 0.75), ("trace + κ + ρ", ALL, 0.9)):
             work = Work(Surface(model, (x, y)))
             work.want(needs)
-            plan, chunk = work.plan, work.plan.chunk(work.memory, sweep=True)
+            plan, chunk = work.plan, work.plan.footprint.chunk(work.memory, sweep=True)
             overhead = seconds(lambda work=work: work.certificates, device)
             rows.append(
                 compare(

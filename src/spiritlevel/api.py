@@ -43,7 +43,7 @@ def measure(
         layers: module paths or patterns to restrict the per-layer measures to; "head" for the head.
         head: the path of the last linear layer, where it is not found by itself.
         forward: (model, batch) -> (outputs, targets), for batches of another form.
-        memory: bytes that a chunk of samples may take; None: 512 MiB, or half the free GPU memory.
+        memory: bytes that a chunk of samples may take; None: 640 MiB, or half the free GPU memory.
         seed: of the certificate's random directions and of eigenvalue starts.
         progress: called with (samples done, samples in all or None).
 
@@ -123,13 +123,12 @@ def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Prefligh
     with work.surface.preserved():
         plan = work.plan
         largest = max((num_samples(batch) for batch in _peek(work.surface)), default=1)
-    chunk = min(plan.chunk(work.memory, sweep=needs.sweep), largest)
-    per_sample = plan.bytes_per_sample if needs.sweep else plan.head_bytes_per_sample
+    chunk = min(plan.footprint.chunk(work.memory, sweep=needs.sweep), largest)
     return Preflight(
         cost_per_sample=plan.cost(1, sweep=needs.sweep),
         num_columns=plan.num_columns,
         chunk=chunk,
-        memory=per_sample * chunk,
+        memory=plan.footprint.bytes(chunk, sweep=needs.sweep),
         slow_parameters=tuple(n for n, route in plan.routes.items() if route == "generic"),
         measures=tuple(card.name for card in chosen),
     )
@@ -174,7 +173,7 @@ def _prepare(
     if memory is not None and memory <= 0:
         raise SpiritlevelError(
             f"The 'memory' argument must be a positive number of bytes. Got {memory!r}. "
-            "Leave it out for 512 MiB, or half the free memory of a GPU."
+            "Leave it out for 640 MiB, or half the free memory of a GPU."
         )
     chosen = _choose(measures)
     options = {"loss": loss, "forward": forward, "progress": progress}

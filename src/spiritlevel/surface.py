@@ -194,6 +194,17 @@ class Surface:
                 )
 
     @contextlib.contextmanager
+    def _differentiable_kernels(self) -> Iterator[None]:
+        """Without cuDNN where its recurrent kernels would refuse a backward in eval mode."""
+        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        enabled = torch.backends.cudnn.enabled
+        try:
+            torch.backends.cudnn.enabled = enabled and not recurrent
+            yield
+        finally:
+            torch.backends.cudnn.enabled = enabled
+
+    @contextlib.contextmanager
     def full_precision(self) -> Iterator[None]:
         """No TF32 in the block: what is compared there is compared to float32's last digits."""
         backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
@@ -216,7 +227,7 @@ class Surface:
             if buffer is not None
         ]
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), self._differentiable_kernels():
             try:
                 yield
             finally:

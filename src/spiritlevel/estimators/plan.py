@@ -17,23 +17,15 @@ from torch import Tensor, nn
 from .. import _batches
 from .._core import Cost, SpiritlevelError
 from ..layers import AbstractMatrixRule, AbstractRule, Layout, Wants, candidate_layouts, rule_for
-from ..math import contractions
 from ..surface import ROOT, Place, Surface
 from ..taps import Use, parameter_uses, saved_bytes, tapped
+from .footprint import Footprint, footprint
 from .heads import Head, find_heads
 from .per_sample import can_vectorize
 
 # single: one use, contracted as it comes; sum: several uses, G is formed and added up first;
 # generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
 Route = Literal["single", "sum", "generic", "unused"]
-
-# Starting many small contractions takes longer than the contractions, above all on a GPU: columns
-# are held back and contracted together until a layer's gradients have this size.
-GPU_HOLD_BYTES, CPU_HOLD_BYTES = 64 << 20, 8 << 20
-
-# On a CPU a tensor above 32 MiB is handed out page by page each time anew, which takes longer than
-# filling it; chunks keep every tensor well below.
-CPU_TENSOR_BYTES = 16 << 20
 
 PROBE_SAMPLES = 3
 OTHER_SAMPLES = 5  # what grows from 3 to 5 samples is the sample dimension
@@ -49,10 +41,7 @@ class Plan:
     vectorize: bool
     num_outputs: int
     num_columns: int
-    bytes_per_sample: int
-    head_bytes_per_sample: int
-    largest_bytes: int  # of one sample in the largest tensor at a layer's output
-    on_cpu: bool
+    footprint: Footprint
 
     def cost(self, num_samples: int, *, sweep: bool) -> Cost:
         """Counted work for a data set: one forward, and one backward a factor column."""
@@ -61,14 +50,6 @@ class Plan:
         return Cost(
             forwards=num_samples * max(ways, 1), backwards=num_samples * self.num_columns * ways
         )
-
-    def chunk(self, memory: int, *, sweep: bool) -> int:
-        """How many samples at a time stay within `memory` bytes."""
-        per_sample = self.bytes_per_sample if sweep else self.head_bytes_per_sample
-        size = memory // max(per_sample, 1)
-        if self.on_cpu:
-            size = min(size, CPU_TENSOR_BYTES // max(self.largest_bytes, 1))
-        return max(1, size)
 
 
 def rules_of(surface: Surface) -> dict[str, AbstractRule]:
@@ -115,18 +96,9 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
         vectorize = bool(generic) and can_vectorize(
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
         )
-        wants = Wants(kappa=kappa, num_columns=curvature.num_columns)
         own = _storages(surface.model)
         saved = sum(size for address, size in sizes.items() if address not in own)
-        per_sample = saved // PROBE_SAMPLES
-        per_sample += _contraction_bytes(surface, rules, layouts, routes, taps.uses, wants)
-        per_sample += sum(
-            2
-            * curvature.num_columns
-            * surface.parameters[n].numel()
-            * surface.parameters[n].element_size()
-            for n in generic
-        )
+        columns = sum(surface.parameters[name].nbytes for name in generic)
         return Plan(
             routes=routes,
             layouts=layouts,
@@ -134,10 +106,18 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
             vectorize=vectorize,
             num_outputs=outputs[0].numel(),
             num_columns=curvature.num_columns,
-            bytes_per_sample=per_sample,
-            head_bytes_per_sample=saved // PROBE_SAMPLES // 2,
-            largest_bytes=max((use.output.nbytes // PROBE_SAMPLES for use in taps.uses), default=1),
-            on_cpu=surface.device.type == "cpu",
+            footprint=footprint(
+                [
+                    (use, rules[use.layer], layouts[use.layer])
+                    for use in taps.uses
+                    if use.layer in layouts
+                ],
+                saved=saved // PROBE_SAMPLES,
+                generic=2 * curvature.num_columns * columns,
+                num_columns=curvature.num_columns,
+                kappa=kappa,
+                on_cpu=surface.device.type == "cpu",
+            ),
         )
     finally:
         taps.close()
@@ -290,35 +270,3 @@ def _agrees(found: Tensor | None, truth: Tensor | None) -> bool:
     scale = float(truth.abs().max())
     # Both are sums over positions in different orders; a wrong rule is off by its whole size.
     return float((found - expected).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale
-
-
-def _contraction_bytes(
-    surface: Surface,
-    rules: dict[str, AbstractRule],
-    layouts: dict[str, Layout],
-    routes: dict[str, Route],
-    uses: list[Use],
-    wants: Wants,
-) -> int:
-    """Kept between columns for all layers, plus the largest intermediate of one."""
-    by_id = {id(p): name for name, p in surface.parameters.items()}
-    columns = wants.num_columns
-    kept, working = 0, 0
-    for use in uses:
-        if use.layer not in layouts:
-            continue
-        size = use.output.element_size()
-        rule = rules[use.layer]
-        working = max(working, 4 * use.output.numel() // PROBE_SAMPLES * size)
-        if not isinstance(rule, AbstractMatrixRule):
-            kept += use.input.numel() // PROBE_SAMPLES * size
-            continue
-        shape = rule.shape(use.module, use.input, use.output.shape, layouts[use.layer])
-        form = contractions.choose_form(shape, num_columns=columns, kappa=wants.kappa)
-        kept += contractions.cached_floats(shape, form, columns) * size
-        needed = contractions.working_floats(shape, form, columns) * size
-        weight = by_id.get(id(use.module.weight))
-        if weight is not None and routes[weight] == "sum":
-            needed += 3 * surface.parameters[weight].numel() * size
-        working = max(working, needed)
-    return kept + working

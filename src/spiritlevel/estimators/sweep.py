@@ -22,13 +22,15 @@ from ..layers import (
     Weight,
     over_columns,
 )
-from ..math.contractions import gradient_trace, held_columns
+from ..math import contractions
+from ..math.contractions import gradient_trace
 from ..math.curvature import OutputCurvature
 from ..surface import Place, Surface
 from ..taps import Use, deepest, tapped
+from .footprint import held_columns
 from .moments import Moments
 from .per_sample import per_sample_gradients
-from .plan import CPU_HOLD_BYTES, GPU_HOLD_BYTES, Plan, matrix_layers, rules_of
+from .plan import Plan, matrix_layers, rules_of
 
 
 class Sums:
@@ -150,12 +152,11 @@ class Sweep:
         if any(self.plan.routes[name] == "sum" for name in named.values()):
             return 1  # several uses are added up column by column
         if isinstance(call, PatchCall) and call.form == "direct":
-            return held_columns(call.shape, self.plan.num_columns)
-        on_gpu = self.surface.device.type == "cuda"
-        if on_gpu or isinstance(call, PatchCall):
-            limit = GPU_HOLD_BYTES if on_gpu else CPU_HOLD_BYTES
-            return min(max(1, limit // output.nbytes), self.plan.num_columns)
-        return 1
+            return contractions.held_columns(call.shape, self.plan.num_columns)
+        on_cpu = self.surface.device.type == "cpu"
+        if on_cpu and not isinstance(call, PatchCall):
+            return 1
+        return held_columns(output.nbytes, self.plan.num_columns, on_cpu=on_cpu)
 
     def wants_of(self, named: dict[str, str]) -> Wants:
         """Contractions only for a weight that is used once."""

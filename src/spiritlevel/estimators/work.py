@@ -14,7 +14,7 @@ from .exact import Needs, Pass, run_pass
 from .heads import Head, choose_head
 from .plan import Plan, make_plan
 
-CPU_MEMORY = 512 << 20  # beyond this, chunks outgrow the caches and get slower
+CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
 
 
 class Work:
@@ -78,7 +78,7 @@ class Work:
                 self.plan,
                 wanted,
                 head=self.head if wanted.head else None,
-                chunk=self.plan.chunk(self.memory, sweep=wanted.sweep),
+                chunk=self.plan.footprint.chunk(self.memory, sweep=wanted.sweep),
                 seed=self.seed,
             )
         return self._pass

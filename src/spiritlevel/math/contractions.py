@@ -87,7 +87,7 @@ def working_floats(shape: Shape, form: Form, num_columns: int) -> int:
     patches = shape.columns * shape.positions
     per_group = {
         "vector": patches + shape.rows,
-        "direct": patches + 2 * held_columns(shape, num_columns) * shape.rows * shape.columns,
+        "direct": patches + 4 * held_columns(shape, num_columns) * shape.rows * shape.columns,
         "gram": max(patches, 2 * shape.positions**2 + shape.rows * shape.positions),
     }
     return shape.groups * per_group[form]
