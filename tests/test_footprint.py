@@ -23,9 +23,9 @@ def test_one_sample_is_taken_where_none_fits():
 def test_held_columns_are_counted_up_to_the_limit():
     footprint = Footprint(**SHAPE, largest=300, on_cpu=False)
     # few samples: all nine columns of both layers are held back
-    assert footprint.bytes(10, sweep=True) == 10 * (1700 + 9 * 340)
+    assert footprint.bytes(10, sweep=True) == 10 * (1700 + 3 * 300 + 9 * 340)
     # a million samples: the larger layer's gradients exceed the limit and none is held back
-    assert footprint.bytes(10**6, sweep=True) == 10**6 * (1700 + 300 + 40)
+    assert footprint.bytes(10**6, sweep=True) == 10**6 * (1700 + 3 * 300 + 300 + 40)
 
 
 def test_tensors_on_a_cpu_stay_below_the_page_by_page_limit():

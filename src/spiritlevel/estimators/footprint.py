@@ -47,7 +47,8 @@ class Footprint:
             size * held_columns(size, self.num_columns, on_cpu=self.on_cpu)
             for size in (num_samples * output for output in self.held)
         )
-        return num_samples * (self.saved + self.kept + self.working) + held
+        in_flight = 3 * self.largest  # what the backward itself has in hand at a time
+        return num_samples * (self.saved + self.kept + self.working + in_flight) + held
 
     def chunk(self, memory: int, *, sweep: bool) -> int:
         """How many samples at a time stay within `memory` bytes; at least one."""

@@ -7,6 +7,7 @@ cannot be vmapped they are run one by one, which gives the same numbers.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -53,7 +54,10 @@ def _vectorized(
         return gradients
 
     in_dims = [0 if own else None for own in per_sample]
-    return torch.func.vmap(one, in_dims=(in_dims, 0))(leaves, columns)
+    with warnings.catch_warnings():
+        # torch tells its developers which operators it still vectorizes by a loop
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        return torch.func.vmap(one, in_dims=(in_dims, 0))(leaves, columns)
 
 
 def _one_by_one(
