@@ -7,6 +7,7 @@ so that a confident network, whose columns are 1e-13 and less, loses no digits o
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from ..taps import Use, deepest, tapped
 from .footprint import held_columns
 from .moments import Moments
 from .per_sample import per_sample_gradients
-from .plan import Plan, matrix_layers, rules_of
+from .plan import Plan, Route, matrix_layers, rules_of
 
 
 class Sums:
@@ -95,7 +96,7 @@ class Sweep:
                 self._columns(outputs, curvature, deep, rows, batch)
                 for use in taps.uses:
                     for listener in (use.on_output, use.on_input):
-                        if isinstance(listener, _Listener | _InputListener):
+                        if isinstance(listener, _AbstractListener):
                             listener.flush()
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 rows.finish(weights)
@@ -139,10 +140,12 @@ class Sweep:
             call = self.rules[use.layer].begin(use.module, a, use.output.shape, layout, wants)
             hold = self._hold(call, use.output, named)
             weight = self.weights.get(use.layer) if wants.contract else None
-            use.on_output = _Listener(self, rows, use.layer, call, named, hold, weight)
+            use.on_output = _OutputListener(
+                rows, use.layer, hold, self.plan.routes, call, named, weight
+            )
             edges.append(use.edge)
             if self._rho_from_input(call, named, use.layer):
-                use.on_input = _InputListener(rows, use.layer, call, hold)
+                use.on_input = _InputListener(rows, use.layer, hold, call)
                 assert use.input_edge is not None
                 edges.append(use.input_edge)
         return edges
@@ -261,43 +264,55 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 @dataclasses.dataclass
-class _Listener:
-    """Collects the gradients at one layer's output and contracts a few columns at a time."""
+class _AbstractListener(abc.ABC):
+    """Collects the gradients that arrive at one place and contracts a few columns at a time."""
 
-    sweep: Sweep
     rows: _Rows
     layer: str
-    call: AbstractCall
-    named: dict[str, str]
     hold: int
-    weight: Weight | None  # the layer's matrix, where it is contracted use by use
-    deltas: list[Tensor] = dataclasses.field(default_factory=list)
-    factors: list[Tensor] = dataclasses.field(default_factory=list)
+    held: list[Tensor] = dataclasses.field(default_factory=list, init=False)
+    factors: list[Tensor] = dataclasses.field(default_factory=list, init=False)
 
-    def __call__(self, delta: Tensor) -> None:
-        self.deltas.append(_at_least_float(delta.detach()))
+    def __call__(self, gradient: Tensor) -> None:
+        self.held.append(_at_least_float(gradient.detach()))
         self.factors.append(self.rows.factor)
-        if len(self.deltas) == self.hold:
+        if len(self.held) == self.hold:
             self.flush()
 
     def flush(self) -> None:
         """Contract what was held back."""
-        if not self.deltas:
-            return
-        factors = _columns(self.factors)
+        if self.held:
+            self.contract(_columns(self.factors))
+            self.held.clear()
+            self.factors.clear()
+
+    @abc.abstractmethod
+    def contract(self, factors: Tensor) -> None:
+        """Add the held columns to the rows; `factors` has shape (N, B)."""
+
+
+@dataclasses.dataclass
+class _OutputListener(_AbstractListener):
+    """At a layer's output: trace, κ, and ρ where G is formed."""
+
+    routes: dict[str, Route]
+    call: AbstractCall
+    named: dict[str, str]
+    weight: Weight | None  # the layer's matrix, where it is contracted use by use
+
+    def contract(self, factors: Tensor) -> None:
+        """The weight by its own form, everything else by its per-sample gradients."""
         rest, rows = dict(self.named), self.rows
         if self.weight is not None:
             assert isinstance(self.call, AbstractMatrixCall)
-            parts = self.call.contract(self.deltas, factors, self.weight)
+            parts = self.call.contract(self.held, factors, self.weight)
             rows.add(rest.pop("weight"), self.layer, parts)
         for name, G in zip(rest.values(), self._gradients(list(rest)), strict=True):
-            if self.sweep.plan.routes[name] == "sum":
+            if self.routes[name] == "sum":
                 before = rows.pending.get(name)
                 rows.pending[name] = G if before is None else before + G
             else:
                 rows.add_trace(name, gradient_trace(G), factors)
-        self.deltas.clear()
-        self.factors.clear()
 
     def _gradients(self, keys: list[str]) -> tuple[Tensor, ...]:
         """Per-sample gradients of the rest, each of shape (N, B, *parameter)."""
@@ -305,40 +320,25 @@ class _Listener:
             return ()
         call = self.call
         if keys == ["bias"] and isinstance(call, PatchCall):
-            return over_columns(lambda delta: (call.bias_gradient(delta),), self.deltas)
+            return over_columns(lambda delta: (call.bias_gradient(delta),), self.held)
 
         def column(delta: Tensor) -> tuple[Tensor, ...]:
             gradients = call.gradients(delta)
             return tuple(gradients[key] for key in keys)
 
-        return over_columns(column, self.deltas)
+        return over_columns(column, self.held)
 
 
 @dataclasses.dataclass
-class _InputListener:
-    """Collects the gradients at one layer's input and adds ρ, a few columns at a time."""
+class _InputListener(_AbstractListener):
+    """At a layer's input: ρ where G is not formed."""
 
-    rows: _Rows
-    layer: str
     call: PatchCall
-    hold: int
-    gradients: list[Tensor] = dataclasses.field(default_factory=list)
-    factors: list[Tensor] = dataclasses.field(default_factory=list)
 
-    def __call__(self, gradient: Tensor) -> None:
-        self.gradients.append(_at_least_float(gradient.detach()))
-        self.factors.append(self.rows.factor)
-        if len(self.gradients) == self.hold:
-            self.flush()
-
-    def flush(self) -> None:
-        """Contract what was held back."""
-        if not self.gradients:
-            return
-        (terms,) = over_columns(lambda g: (self.call.contract_input(g),), self.gradients)
-        self.rows.add_neurons(self.layer, terms, _columns(self.factors))
-        self.gradients.clear()
-        self.factors.clear()
+    def contract(self, factors: Tensor) -> None:
+        """The terms of ρ are sums of input times gradient."""
+        (terms,) = over_columns(lambda g: (self.call.contract_input(g),), self.held)
+        self.rows.add_neurons(self.layer, terms, factors)
 
 
 def _at_least_float(x: Tensor) -> Tensor:
