@@ -217,6 +217,10 @@ class _Rows:
         """`values` and `factor` of shape (N, B)."""
         self.values.setdefault(("trace", name), []).append((values, factor))
 
+    def add_gradient(self, name: str, G: Tensor, factor: Tensor) -> None:
+        """Small per-sample gradients of shape (N, B, *parameter), for their squared norms."""
+        self.values.setdefault(("gradient", name), []).append((G, factor))
+
     def add(self, name: str, layer: str, parts: list[Contracted]) -> None:
         """Contractions of a layer, in pieces that follow each other over the samples."""
         factor = _joined([part.factor for part in parts])
@@ -243,6 +247,8 @@ class _Rows:
         for (kind, name), columns in self.values.items():
             factor = torch.cat([factor for _, factor in columns], dim=1)
             values = torch.cat([values for values, _ in columns], dim=1)
+            if kind == "gradient":
+                kind, values = "trace", gradient_trace(values)
             if kind == "neurons":
                 weighted = factor[:, :, None] * values.double().square()
                 self.sums.neurons[name] += weighted.sum(dim=(0, 1))
@@ -312,7 +318,7 @@ class _OutputListener(_AbstractListener):
                 before = rows.pending.get(name)
                 rows.pending[name] = G if before is None else before + G
             else:
-                rows.add_trace(name, gradient_trace(G), factors)
+                rows.add_gradient(name, G, factors)
 
     def _gradients(self, keys: list[str]) -> tuple[Tensor, ...]:
         """Per-sample gradients of the rest, each of shape (N, B, *parameter)."""

@@ -93,6 +93,8 @@ class PatchCall(AbstractMatrixCall):
             yield slice(None), self.rule.patches(self.module, self.a, self.out, self.layout)
             return
         size = max(1, BLOCK_BYTES // (windows[0].numel() * windows.element_size()))
+        threads = torch.get_num_threads()
+        size = -(-size // threads) * threads  # as many samples for each thread
         buffer = windows.new_empty(min(size, num_samples), *windows.shape[1:])
         for start in range(0, num_samples, size):
             part = slice(start, start + size)
