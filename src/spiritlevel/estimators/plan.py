@@ -171,9 +171,12 @@ def _check_independent(surface: Surface, batch: Any, outputs: Tensor) -> None:
 
 def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
     """Output shapes of the same uses for another number of samples."""
-    with torch.no_grad(), tapped(modules, inputs=frozenset()) as taps:
+    # with gradients, though none is taken: without them torch may fuse layers past our taps
+    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
         _probe(surface, surface.first_samples(OTHER_SAMPLES))
-        return [use.output.shape for use in taps.uses]
+    shapes = [use.output.shape for use in taps.uses]
+    taps.close()
+    return shapes
 
 
 def _find_routes(
