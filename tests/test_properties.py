@@ -395,3 +395,27 @@ def test_a_report_prints_as_a_table(report):
 def test_a_measurement_without_any_claim_is_refused():
     with pytest.raises(sl.SpiritlevelError, match=r"'a\.b' must carry a stderr.*Got value=3\.0"):
         sl.Measurement("a.b", 3.0, exact=False)
+
+
+def test_only_the_weight_itself_makes_a_layer_a_matrix():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3, dtype=torch.float64)
+            self.linear.weight.requires_grad_(False)
+            self.linear.gate_weight = nn.Parameter(torch.rand(3, dtype=torch.float64))
+
+        def forward(self, x):
+            return self.linear(x) * self.linear.gate_weight
+
+    x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    model = Gated().eval()
+    report = sl.measure(model, (x, torch.arange(6) % 3))
+    assert "relative.kappa" not in report
+    outputs = model(x).detach()
+    p, gate = outputs.softmax(dim=1), model.linear.gate_weight.detach()
+    # z = gate ∘ (W x + b): the trace is Σ_i p_i(1−p_i)·(z_i/gate_i)² for the gate and ·gate_i² for b
+    terms = p * (1 - p) * ((outputs / gate).square() + gate.square())
+    assert report["curvature.trace"].value == pytest.approx(
+        float(terms.sum(dim=1).mean()), rel=1e-12
+    )

@@ -66,6 +66,13 @@ class Cost:
             self.products + other.products,
         )
 
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(
+            self.forwards - other.forwards,
+            self.backwards - other.backwards,
+            self.products - other.products,
+        )
+
     def passes(self, num_samples: int) -> str:
         """The same in words, as passes over a data set of `num_samples`."""
         parts = []

@@ -122,8 +122,9 @@ def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Prefligh
     needs = _needs(chosen)
     with work.surface.preserved():
         plan = work.plan
-        largest = max((num_samples(batch) for batch in _peek(work.surface)), default=1)
-    chunk = min(plan.footprint.chunk(work.memory, sweep=needs.sweep), largest)
+        _, first = next(work.surface.batches())  # a guess at how large the others are
+    chunk = plan.footprint.chunk(work.memory, sweep=needs.sweep)
+    chunk = min(chunk, max(1, num_samples(first)))
     return Preflight(
         cost_per_sample=plan.cost(1, sweep=needs.sweep),
         num_columns=plan.num_columns,
@@ -132,13 +133,6 @@ def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Prefligh
         slow_parameters=tuple(n for n, route in plan.routes.items() if route == "generic"),
         measures=tuple(card.name for card in chosen),
     )
-
-
-def _peek(surface: Surface) -> list[Any]:
-    """The first batch, as a guess at how large the others are."""
-    for _, batch in surface.batches():
-        return [batch]
-    return []
 
 
 def measures(pattern: str = "*") -> list[catalogue.Card]:

@@ -93,11 +93,7 @@ def run_pass(
                 _add_head(result, head, surface.watched, outputs, targets, curvature, weights)
             if needs.softmax and isinstance(curvature, SoftmaxCurvature):
                 result.softmax.add((curvature.gini() * weights)[None], weights)
-    result.cost = Cost(
-        surface.cost.forwards - before.forwards,
-        surface.cost.backwards - before.backwards,
-        surface.cost.products - before.products,
-    )
+    result.cost = surface.cost - before
     return result
 
 

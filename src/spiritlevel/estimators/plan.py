@@ -69,7 +69,7 @@ def matrix_layers(surface: Surface) -> dict[str, AbstractMatrixRule]:
     for name in surface.parameters:
         layer = surface.layer_of(name)
         rule = rules.get(layer)
-        if name.endswith("weight") and isinstance(rule, AbstractMatrixRule):
+        if name.rpartition(".")[2] == "weight" and isinstance(rule, AbstractMatrixRule):
             found[layer] = rule
     return found
 

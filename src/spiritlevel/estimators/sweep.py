@@ -196,7 +196,7 @@ class Sweep:
     def _contract_formed(self, name: str, G: Tensor, rows: _Rows, factor: Tensor) -> None:
         """Contract per-sample gradients of shape (N, B, *parameter)."""
         layer = self.surface.layer_of(name)
-        if layer not in self.weights or not name.endswith("weight"):
+        if layer not in self.weights or name.rpartition(".")[2] != "weight":
             rows.add_trace(name, gradient_trace(G), factor)
             return
         matrix = self.matrices[layer].matrix(self.surface.module(layer), G)

@@ -77,8 +77,6 @@ class AbstractCall(abc.ABC):
 class AbstractRule(abc.ABC):
     """What is known about one kind of layer."""
 
-    acts_as_matrix: bool
-
     @abc.abstractmethod
     def begin(self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: Wants) -> Any:
         """A Call for input `a` and an output of shape `out`."""
@@ -90,8 +88,6 @@ class AbstractRule(abc.ABC):
 
 class AbstractMatrixRule(AbstractRule):
     """A weight that acts as a matrix on patches."""
-
-    acts_as_matrix = True
 
     @abc.abstractmethod
     def matrix(self, module: Any, weight: Tensor) -> Tensor:

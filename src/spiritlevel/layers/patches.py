@@ -52,7 +52,7 @@ class PatchCall(AbstractMatrixCall):
         signal = self.rule.signal(self.module, delta, self.layout)
         patches = self.rule.patches(self.module, self.a, self.out, self.layout)
         G = self.rule.from_matrix(self.module, contractions.gradient(signal, patches))
-        return {"weight": G, "bias": signal.sum(dim=3).flatten(1)}
+        return {"weight": G, "bias": self.bias_gradient(delta)}
 
     def bias_gradient(self, delta: Tensor) -> Tensor:
         """G of the bias, shape (N, out)."""

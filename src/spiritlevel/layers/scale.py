@@ -63,8 +63,6 @@ class ScaleCall(AbstractCall):
 class ScaleRule(AbstractRule):
     """Affine parameters of normalization layers, and PReLU slopes."""
 
-    acts_as_matrix = False
-
     def leading(self, module: Any, out: torch.Size) -> int:
         """Channel-first kinds take their batch first; the others have it anywhere before γ."""
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):

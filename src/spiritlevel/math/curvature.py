@@ -54,7 +54,11 @@ class SoftmaxCurvature:
         """
         top = self.top.squeeze(1)
         weight = weight - weight.mean(dim=0)  # rows that nearly agree would cancel in `mean`
-        spread = (self.tail * squared_distances(weight)[top]).sum(dim=1)
+        if len(top) < len(weight):  # fewer samples than classes: only the pairs that occur
+            distances = squared_distances(weight[top], weight)
+        else:
+            distances = squared_distances(weight, weight)[top]
+        spread = (self.tail * distances).sum(dim=1)
         mean = self.tail @ weight - self.rest[:, None] * weight[top]
         return self.mass * (spread - mean.square().sum(dim=1))
 
@@ -99,9 +103,9 @@ class SoftmaxCurvature:
             yield self.mass.sqrt()[:, None] * column, sign
 
 
-def squared_distances(weight: Tensor) -> Tensor:
-    """‖w_i − w_m‖² of all pairs of rows, from differences and not from products."""
-    return torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist").square()
+def squared_distances(left: Tensor, right: Tensor) -> Tensor:
+    """‖l_i − r_j‖² of all pairs of rows, from differences and not from products."""
+    return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 class DiagonalCurvature:
