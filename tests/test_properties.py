@@ -414,7 +414,7 @@ def test_only_the_weight_itself_makes_a_layer_a_matrix():
     assert "relative.kappa" not in report
     outputs = model(x).detach()
     p, gate = outputs.softmax(dim=1), model.linear.gate_weight.detach()
-    # z = gate ∘ (W x + b): the trace is Σ_i p_i(1−p_i)·(z_i/gate_i)² for the gate and ·gate_i² for b
+    # z = gate ∘ (W x + b): Σ_i p_i(1−p_i) times (z_i/gate_i)² for the gate and gate_i² for b
     terms = p * (1 - p) * ((outputs / gate).square() + gate.square())
     assert report["curvature.trace"].value == pytest.approx(
         float(terms.sum(dim=1).mean()), rel=1e-12
