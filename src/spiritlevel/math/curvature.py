@@ -7,6 +7,9 @@ Each class holds A_n = ∇²_z ℓ(z_n, y_n) for n = 1…N and offers what the m
     apply(v)       A_n v_n                                  shape (N, C)
     pairs(other)   Tr(A_n A'_m)                             shape (N, M)
     columns()      s_k with A_n = Σ_k σ_k s_k s_kᵀ          yields ((N, C), (N,) of ±1)
+    probe(r)       Σ_k r_k s_k for random signs r, whose outer product is A_n on average: one
+                   such column, or two where A_n has negative eigenvalues (they keep their sign)
+    arguments()    what it was made of, one row a sample: to keep, cut and make it again
 
 1 − Σp² and every product that contains it are exactly 0 in floating point once a network is
 confident, while the true value is not. So nothing here subtracts from 1: the probability mass
@@ -15,10 +18,12 @@ outside the largest class is summed directly and everything is written in terms 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+
+Signed = tuple[Tensor, Tensor]  # a column s_k of every sample, shape (N, C), and its σ_k, (N,)
 
 
 class SoftmaxCurvature:
@@ -26,6 +31,7 @@ class SoftmaxCurvature:
 
     def __init__(self, logits: Tensor, mass: Tensor | None = None) -> None:
         """`logits` has shape (N, C); `mass` has shape (N,) and is 1 for plain cross-entropy."""
+        self.logits = logits
         self.p = logits.softmax(dim=1)
         self.mass = torch.ones_like(self.p[:, 0]) if mass is None else mass
         self.top = logits.argmax(dim=1, keepdim=True)  # shape: (N, 1)
@@ -37,6 +43,15 @@ class SoftmaxCurvature:
     def num_columns(self) -> int:
         """The rank: C − 1, since A·1 = 0."""
         return self.p.shape[1] - 1
+
+    @property
+    def num_signs(self) -> int:
+        """Signs a probe takes for a sample."""
+        return self.p.shape[1]
+
+    def arguments(self) -> tuple[Tensor, ...]:
+        """Logits and masses."""
+        return self.logits, self.mass
 
     def gini(self) -> Tensor:
         """1 − Σ p², shape (N,)."""
@@ -85,7 +100,7 @@ class SoftmaxCurvature:
         inner = self.tail * (1.0 - self.tail)
         return inner.scatter(1, self.top, (self.p_top * self.rest)[:, None])
 
-    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def columns(self) -> Iterator[Signed]:
         """diag(√p) times the Householder reflection that takes √p to e_top, without that column."""
         root = self.p.sqrt()
         root_top = self.p_top.sqrt()[:, None]
@@ -102,6 +117,16 @@ class SoftmaxCurvature:
             column = column.scatter(1, self.top, root_top * root_k)
             yield self.mass.sqrt()[:, None] * column, sign
 
+    def probe(self, signs: Tensor) -> list[Signed]:
+        """√p∘r − p (√p·r); for the largest class 1 − p_top is taken out of the difference."""
+        x = self.p.sqrt() * signs
+        x_top = x.gather(1, self.top)
+        others = x.scatter(1, self.top, 0.0).sum(dim=1, keepdim=True)
+        column = x - self.p * (x_top + others)
+        at_top = x_top * self.rest[:, None] - self.p_top[:, None] * others
+        column = column.scatter(1, self.top, at_top)
+        return [(self.mass.sqrt()[:, None] * column, torch.ones_like(self.mass))]
+
 
 def squared_distances(left: Tensor, right: Tensor) -> Tensor:
     """‖l_i − r_j‖² of all pairs of rows, from differences and not from products."""
@@ -117,8 +142,17 @@ class DiagonalCurvature:
 
     @property
     def num_columns(self) -> int:
-        """One a output."""
+        """One an output."""
         return self.diagonal.shape[1]
+
+    @property
+    def num_signs(self) -> int:
+        """Signs a probe takes for a sample."""
+        return self.diagonal.shape[1]
+
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The diagonals."""
+        return (self.diagonal,)
 
     def trace(self) -> Tensor:
         """Tr A_n."""
@@ -136,12 +170,16 @@ class DiagonalCurvature:
         """Tr(A_n A'_m) = a_n · a'_m."""
         return self.diagonal @ other.diagonal.T
 
-    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def columns(self) -> Iterator[Signed]:
         """√|a_k| e_k."""
         for k in range(self.num_columns):
             column = torch.zeros_like(self.diagonal)
             column[:, k] = self.diagonal[:, k].abs().sqrt()
             yield column, self.diagonal[:, k].sign()
+
+    def probe(self, signs: Tensor) -> list[Signed]:
+        """√|a_k| r_k, positive and negative entries apart."""
+        return _by_sign(self.diagonal, lambda part: part.sqrt() * signs)
 
 
 class DenseCurvature:
@@ -156,6 +194,15 @@ class DenseCurvature:
     def num_columns(self) -> int:
         """One an output."""
         return self.matrices.shape[1]
+
+    @property
+    def num_signs(self) -> int:
+        """Signs a probe takes for a sample."""
+        return self.matrices.shape[1]
+
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The matrices."""
+        return (self.matrices,)
 
     def trace(self) -> Tensor:
         """Tr A_n."""
@@ -173,13 +220,32 @@ class DenseCurvature:
         """Tr(A_n A'_m)."""
         return self.matrices.flatten(1) @ other.matrices.flatten(1).T
 
-    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def columns(self) -> Iterator[Signed]:
         """√|λ_k| v_k of each sample's eigendecomposition."""
-        if self._eigen is None:
-            self._eigen = torch.linalg.eigh(self.matrices)
-        values, vectors = self._eigen
+        values, vectors = self._decomposed()
         for k in range(self.num_columns):
             yield vectors[:, :, k] * values[:, k, None].abs().sqrt(), values[:, k].sign()
 
+    def probe(self, signs: Tensor) -> list[Signed]:
+        """Σ_k r_k √|λ_k| v_k, positive and negative eigenvalues apart."""
+        values, vectors = self._decomposed()
+        return _by_sign(
+            values, lambda part: (vectors @ (part.sqrt() * signs)[:, :, None]).squeeze(2)
+        )
 
-OutputCurvature = SoftmaxCurvature | DiagonalCurvature | DenseCurvature
+    def _decomposed(self) -> tuple[Tensor, Tensor]:
+        if self._eigen is None:
+            self._eigen = torch.linalg.eigh(self.matrices)
+        return self._eigen
+
+
+def _by_sign(values: Tensor, column: Callable[[Tensor], Tensor]) -> list[Signed]:
+    """The column of the positive values, and that of the negative ones where there are any."""
+    ones = torch.ones_like(values[:, 0])
+    found = [(column(values.clamp(min=0)), ones)]
+    if bool((values < 0).any()):
+        found.append((column((-values).clamp(min=0)), -ones))
+    return found
+
+
+RowCurvature = SoftmaxCurvature | DiagonalCurvature | DenseCurvature

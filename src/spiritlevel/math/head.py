@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .curvature import OutputCurvature
+from .curvature import RowCurvature
 
 
-def head_trace(curvature: OutputCurvature, features: Tensor) -> Tensor:
+def head_trace(curvature: RowCurvature, features: Tensor) -> Tensor:
     """Tr A_n · ‖φ_n‖², shape (N,).
 
     >>> import torch
@@ -25,13 +25,13 @@ def head_trace(curvature: OutputCurvature, features: Tensor) -> Tensor:
     return curvature.trace() * features.square().sum(dim=1)
 
 
-def head_kappa(curvature: OutputCurvature, features: Tensor, weight: Tensor) -> Tensor:
+def head_kappa(curvature: RowCurvature, features: Tensor, weight: Tensor) -> Tensor:
     """Σ_ij ⟨w_i, w_j⟩ A_ij · ‖φ_n‖², shape (N,)."""
     return curvature.quadratic(weight) * features.square().sum(dim=1)
 
 
 def head_product(
-    curvature: OutputCurvature, features: Tensor, weights: Tensor, direction: Tensor
+    curvature: RowCurvature, features: Tensor, weights: Tensor, direction: Tensor
 ) -> Tensor:
     """Σ_n weight_n A_n (V φ_n) φ_nᵀ for V of shape (C, d): one pair of matrix products."""
     signal = curvature.apply(features @ direction.T)
@@ -39,7 +39,7 @@ def head_product(
 
 
 def head_trace_squared_pairs(
-    left: OutputCurvature, left_features: Tensor, right: OutputCurvature, right_features: Tensor
+    left: RowCurvature, left_features: Tensor, right: RowCurvature, right_features: Tensor
 ) -> Tensor:
     """Σ_{n,m} (φ_n·φ_m)² Tr(A_n A_m), one scalar; over all pairs and divided by N² it is Tr H²."""
     products = left.pairs(right)  # type: ignore[arg-type]

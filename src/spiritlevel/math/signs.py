@@ -1,0 +1,45 @@
+"""Random signs that depend on a seed and a place alone, not on the order in which they are drawn.
+
+Every estimate by probes takes its signs from here. A sample keeps its signs however the data is cut
+into batches, chunks and processes, and on whatever device; so does a parameter. The bits are those
+of a counter run through the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -0x61C8864680B583EB  # 2⁶⁴/φ, as a signed number
+_FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+_BITS = 64
+
+
+def random_signs(seed: int, stream: int, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """±1 of shape (len(rows), count): row i is a function of (seed, stream, rows[i]) alone.
+
+    >>> both = random_signs(0, 1, torch.tensor([7, 3]), 5, torch.float64)
+    >>> alone = random_signs(0, 1, torch.tensor([3]), 5, torch.float64)
+    >>> torch.equal(both[1:], alone), both.abs().unique().tolist()
+    (True, [1.0])
+    """
+    start = torch.tensor([seed, stream], dtype=torch.int64, device=rows.device)
+    key = _mix(_mix(start[0] + _GOLDEN) + start[1] + _GOLDEN)
+    keys = _mix(key + _GOLDEN * rows.to(torch.int64))
+    words = torch.arange(1, 2 + (count - 1) // _BITS, device=rows.device)
+    bits = _mix(keys[:, None] + _GOLDEN * words)  # shape: (rows, words)
+    places = torch.arange(_BITS, device=rows.device)
+    odd = (bits[:, :, None] >> places) & 1
+    return odd.flatten(1)[:, :count].to(dtype).mul_(2).sub_(1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The finalizer: every bit of the result depends on every bit of x; products wrap around."""
+    x = (x ^ _shifted(x, 30)) * _FIRST
+    x = (x ^ _shifted(x, 27)) * _SECOND
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, places: int) -> Tensor:
+    """The bits of x moved down by `places`, without copying the sign bit into the gap."""
+    return (x >> places) & ((1 << (_BITS - places)) - 1)

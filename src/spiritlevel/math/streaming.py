@@ -1,0 +1,399 @@
+"""The softmax head z = W φ + b of a language model, chunk by chunk of tokens and of vocabulary.
+
+The logits of 8192 tokens over 128,256 classes fill 4 GB and are used once, so they are never all
+there: one sweep over chunks of W, as in online softmax, with two matrix products a chunk (the
+logits φ W_cᵀ and the sums e W_c). Memory follows `budget`, not the vocabulary.
+
+Digits are kept as in `curvature`: every sum runs over the tail only, the classes other than the
+most likely one, and nothing is subtracted from 1. A chunk leaves out its own most likely class;
+of that one and the leader so far, the one that loses joins the tail. Tail sums are relative to the
+tail's own largest logit, so that no token is too confident for the range of float32 either.
+
+Half-precision heads are multiplied as they are and summed in float32. Only for the second product
+e^z is rounded to their type, and then that way in every sum of `quadratic`: it is the variance of
+the rows for probabilities off by factors within 1 ± 2ε (ε = 2⁻⁹ for bfloat16), so it is itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# Numbers in a block of logits. A GPU needs this many to run matrix products at full speed; on a CPU
+# a tensor above 32 MiB is handed out page by page each time anew, which costs more than filling it.
+GPU_BLOCK, CPU_BLOCK = 1 << 27, 1 << 22
+MEAN_ROWS = 1024  # of a half-precision head that its mean row is taken of
+MIN_CLASSES = 16  # the least that a chunk of vocabulary holds, whatever the budget
+
+# Compiling takes seconds. It is worth them where the logits are this many: there a plain pass over
+# them takes a good part of the time of the matrix products.
+COMPILE_FROM = 1 << 28
+
+
+@dataclass(frozen=True)
+class TokenSums:
+    """What one sweep over the vocabulary leaves of each of T tokens; float64, shape (T,) each."""
+
+    logsumexp: Tensor
+    top: Tensor  # int64: the most likely class, the first of several
+    gini: Tensor  # 1 − Σ p²
+    quadratic: Tensor | None  # Tr(Wᵀ (diag p − p pᵀ) W) = Σ p_i ‖w_i‖² − ‖Σ p_i w_i‖²
+
+
+@torch.no_grad()
+def stream_tokens(
+    features: Tensor, weight: Tensor, bias: Tensor | None, *, kappa: bool, budget: int
+) -> TokenSums:
+    """Sums over the vocabulary for φ of shape (T, d), W of shape (C, d) and b of shape (C,).
+
+    Args:
+        kappa: whether to compute `quadratic`, which takes the second matrix product.
+        budget: bytes beside the arguments and the result; 1 token × 16 classes are always taken.
+
+    >>> phi, W = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 3.0], [0.0, -1.0]])
+    >>> sums = stream_tokens(phi, W, None, kappa=True, budget=2**20)    # p = (½, ½)
+    >>> float(sums.gini), float(sums.quadratic)                         # ½; the variance of 3, −1
+    (0.5, 4.0)
+    """
+    features, weight = features.detach(), weight.detach()
+    head = _Head(features, weight, bias, kappa=kappa, budget=budget)
+    parts = [head.sums(features[tokens]) for tokens in _slices(len(features), head.tokens)]
+    logsumexp, top, gini, quadratic = (torch.cat(column) for column in zip(*parts, strict=True))
+    return TokenSums(logsumexp, top, gini, quadratic if kappa else None)
+
+
+@torch.no_grad()
+def stream_product(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    sums: TokenSums,
+    token_weights: Tensor,
+    direction: Tensor,
+    *,
+    budget: int,
+) -> Tensor:
+    """Σ_t weight_t A_t (V φ_t) φ_tᵀ for V of shape (C, d): the head's Hessian times `direction`.
+
+    A x = p∘(x − p·x) with x = V φ needs p·x before its first entry, hence two sweeps over the
+    vocabulary. Since A·1 = 0, x_top is subtracted from x: then p·x is a sum over the tail.
+
+    >>> phi, W = torch.tensor([[2.0]]), torch.tensor([[0.0], [0.0]])    # p = (½, ½)
+    >>> sums = stream_tokens(phi, W, None, kappa=False, budget=2**20)
+    >>> V = torch.tensor([[1.0], [0.0]])                                # H = 4 · [[¼, −¼], [−¼, ¼]]
+    >>> stream_product(phi, W, None, sums, torch.ones(1), V, budget=2**20).tolist()
+    [[1.0], [-1.0]]
+    """
+    wide = _wide(features, weight, direction)
+    row = wide.itemsize * features.shape[1]
+    tokens, classes = block_shape(
+        len(features),
+        len(weight),
+        budget=budget,
+        logit_bytes=6 * wide.itemsize,
+        token_bytes=4 * row,
+        class_bytes=2 * row,
+        limit=GPU_BLOCK if features.is_cuda else CPU_BLOCK,
+    )
+    result = torch.zeros(weight.shape, dtype=wide, device=features.device)
+    every = torch.arange(len(weight), device=features.device)
+    for block in _slices(len(features), tokens):
+        phi, top = features[block], sums.top[block]
+        scale = sums.logsumexp[block].to(wide)[:, None]
+        x_top = (phi.to(wide) * direction[top].to(wide)).sum(dim=1, keepdim=True)
+        weights = token_weights[block].to(wide)[:, None]
+        mean = torch.zeros_like(scale)
+        for sweep in ("mean", "product"):
+            for chunk in _slices(len(weight), classes):
+                z = _matmul(phi, weight[chunk].T, wide)
+                p = (z - scale if bias is None else z + bias[chunk] - scale).exp_()
+                x = _matmul(phi, direction[chunk].T, wide) - x_top
+                # exactly 0: what rounding leaves at the top would outweigh a whole tail
+                x.masked_fill_(every[chunk] == top[:, None], 0.0)
+                if sweep == "mean":
+                    mean += (p * x).sum(dim=1, keepdim=True)
+                else:
+                    result[chunk].addmm_((p * (x - mean) * weights).T, phi.to(wide))
+    return result
+
+
+def block_shape(
+    num_tokens: int,
+    num_classes: int,
+    *,
+    budget: int,
+    logit_bytes: int,
+    token_bytes: int,
+    class_bytes: int,
+    limit: int,
+) -> tuple[int, int]:
+    """Tokens and classes of a block: at most `limit` logits, and `budget` bytes if that can be.
+
+    Every block of tokens passes over W once and every chunk of classes over (tokens, d) sums, so
+    the two sides stay alike. Chunks are alike, so that compiled code meets one size, and
+    multiples of 16, as matrix units want them.
+
+    >>> sizes = {"logit_bytes": 6, "token_bytes": 4096 * 12, "class_bytes": 0}
+    >>> block_shape(8192, 128256, budget=2**31, limit=2**27, **sizes)
+    (8192, 16032)
+    >>> block_shape(8192, 128256, budget=1, limit=2**27, **sizes)
+    (1, 16)
+    """
+    tokens = min(num_tokens, math.isqrt(limit // 2))
+    classes = min(num_classes, limit // max(tokens, 1))
+    least = min(num_classes, MIN_CLASSES)
+    while tokens * classes * logit_bytes + tokens * token_bytes + classes * class_bytes > budget:
+        if tokens > 1 and (2 * tokens > classes or classes <= least):
+            tokens = math.ceil(tokens / 2)
+        elif classes > least:
+            classes = max(math.ceil(classes / 2), least)
+        else:
+            break
+    return _even(num_tokens, tokens, 1), _even(num_classes, classes, MIN_CLASSES)
+
+
+def _even(total: int, part: int, multiple: int) -> int:
+    """A part no larger than `part` that cuts `total` evenly, a multiple if it is large enough."""
+    if part >= total:
+        return max(total, 1)
+    multiple = multiple if part >= multiple else 1
+    pieces = math.ceil(total / (part - part % multiple))
+    return math.ceil(total / (pieces * multiple)) * multiple
+
+
+def _slices(total: int, part: int) -> Iterator[slice]:
+    """0…total in pieces; one empty piece where total is 0."""
+    return (slice(i, min(i + part, total)) for i in range(0, max(total, 1), part))
+
+
+def _wide(*tensors: Tensor) -> torch.dtype:
+    """The type that sums have: what the tensors promote to, and float32 at least."""
+    types = [tensor.dtype for tensor in tensors]
+    return functools.reduce(torch.promote_types, types, torch.float32)
+
+
+def _matmul(left: Tensor, right: Tensor, wide: torch.dtype) -> Tensor:
+    """A product in `wide`; half-precision operands are multiplied as they are where that exists."""
+    if left.is_cuda and left.dtype == right.dtype != wide and _has_wide_results():
+        return torch.mm(left, right, out_dtype=wide)
+    return left.to(wide) @ right.to(wide)
+
+
+@functools.cache
+def _has_wide_results() -> bool:
+    """Whether mm takes `out_dtype` (torch 2.8 and newer, on CUDA only)."""
+    return "dtype" in torch.ops.aten.mm.overloads()
+
+
+class _Tail(NamedTuple):
+    """Running sums of e^{z − reference} over the tail of each token; float64, shape (T,)."""
+
+    top: Tensor  # the largest logit, not in the sums
+    leader: Tensor  # its class
+    reference: Tensor
+    mass: Tensor  # Σ e
+    squares: Tensor  # Σ e²
+    kept: Tensor  # Σ e of the rounded numbers, as in
+    spread: Tensor  # Σ e ‖w − μ‖²
+
+
+class _Joining(NamedTuple):
+    """How a chunk joins the tail: factors of old sums, new sums, and of one more class."""
+
+    old: Tensor
+    new: Tensor
+    loser: Tensor
+    loser_class: Tensor
+
+
+class _Head:
+    """W as the products take it, and the sweep over it."""
+
+    def __init__(
+        self, features: Tensor, weight: Tensor, bias: Tensor | None, *, kappa: bool, budget: int
+    ) -> None:
+        self.weight, self.bias, self.kappa = weight, bias, kappa
+        self.fuse = fuse = features.is_cuda and len(features) * len(weight) >= COMPILE_FROM
+        self.wide = _wide(features, weight)
+        half = weight.dtype.itemsize == 2
+        self.narrow = weight.dtype if half else self.wide
+        # Half-precision vectors are sums of rounded numbers: float32 is enough to add them up in.
+        self.sum_type = self.wide if half else torch.float64
+        size, width = self.wide.itemsize, weight.shape[1]
+        self.tokens, classes = block_shape(
+            len(features),
+            len(weight),
+            budget=budget,
+            # fused: logits and e; else also what the steps between them leave
+            logit_bytes=self.narrow.itemsize + size * (1 if fuse else 3 + (bias is not None)),
+            token_bytes=self.sum_type.itemsize * width * (3 if fuse else 7) * kappa,
+            class_bytes=2 * width * size * (not (fuse and half)),
+            limit=GPU_BLOCK if features.is_cuda else CPU_BLOCK,
+        )
+        self.chunks = list(_slices(len(weight), classes))
+        self.every = torch.arange(len(weight), device=weight.device)
+        # A variance of rows does not change when the mean row μ is subtracted, and large rows that
+        # nearly agree keep their digits then. Half-precision rows cannot be shifted without
+        # rounding: their μ is taken off the sums, which is as good for rows of so few digits.
+        self.mean = torch.zeros(width, dtype=self.wide, device=weight.device)
+        self.norms: Tensor | None = None  # ‖w_i − μ‖²
+        if kappa:
+            # any vector near the rows would do that is always the same: some rows are enough
+            step = max(1, len(weight) // MEAN_ROWS) if half else 1
+            self.mean += weight[::step].mean(dim=0, dtype=self.wide)
+            parts = [weight] if fuse else [weight[chunk] for chunk in self.chunks]
+            self.norms = torch.cat([self._run(_squared_norms, part, self.mean) for part in parts])
+        self.centred = kappa and not half
+        self.shift = self.mean if self.centred else torch.zeros_like(self.mean)
+
+    def sums(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The fields of `TokenSums` for one block of tokens; the last is 0 without κ."""
+        tail, vectors = self._sweep(phi)
+        scale = (tail.reference - tail.top).exp()
+        mass = tail.mass * scale
+        rest = mass / (1.0 + mass)  # 1 − p_top
+        gini = rest * (2.0 - rest) - tail.squares * (scale / (1.0 + mass)).square()
+        logsumexp = tail.top + torch.log1p(mass)
+        if self.norms is None:
+            return logsumexp, tail.leader, gini, torch.zeros_like(gini)
+        if self.centred:
+            logsumexp += phi.double() @ self.mean.double()
+        dot, deviation = self._run(
+            _against_top, vectors, tail.kept, self.weight, tail.leader, self.mean, self.shift
+        )
+        unit = scale / (1.0 + tail.kept * scale)  # turns sums of e^{z − reference} into those of p
+        # Σ e_i ‖w_i − w_top‖², both rows relative to μ
+        spread = tail.spread - 2.0 * dot + tail.kept * self.norms[tail.leader]
+        return logsumexp, tail.leader, gini, unit * spread - unit.square() * deviation
+
+    def _sweep(self, phi: Tensor) -> tuple[_Tail, Tensor]:
+        """The tail sums over all classes, and Σ e_i (w_i − shift), shape (T, d), if κ is wanted."""
+        start = (-math.inf, 0, torch.finfo(torch.float32).min, 0, 0, 0, 0)
+        tail = _Tail(*(phi.new_full((len(phi),), x, dtype=torch.float64) for x in start))
+        tail = tail._replace(leader=tail.leader.long())
+        vectors = torch.zeros_like(phi if self.kappa else phi[:0], dtype=self.sum_type)
+        for chunk in self.chunks:
+            rows = self.weight[chunk] - self.mean if self.centred else self.weight[chunk]
+            logits = _matmul(phi, rows.T, self.wide)
+            bias = None if self.bias is None else self.bias[chunk]
+            norms = None if self.norms is None else self.norms[chunk]
+            tail, rounded, joining = self._run(
+                _absorb, tail, logits, bias, self.every[chunk], self.norms, norms, self.narrow
+            )
+            del logits  # before there are new ones
+            if rounded is not None:
+                new = _matmul(rounded, rows, self.wide)
+                vectors = self._run(_join, vectors, new, self.weight, self.shift, joining)
+        return tail, vectors
+
+    def _run(self, function: Callable[..., Any], *arguments: object) -> Any:
+        return (_fused(function) if self.fuse else function)(*arguments)
+
+
+def _absorb(
+    tail: _Tail,
+    logits: Tensor,
+    bias: Tensor | None,
+    classes: Tensor,
+    norms: Tensor | None,
+    chunk_norms: Tensor | None,
+    narrow: torch.dtype,
+) -> tuple[_Tail, Tensor | None, _Joining]:
+    """Add one chunk of logits; all that touches each of them is here, for one fused kernel.
+
+    Returns the new tail, e^{z − reference} of the chunk's own tail, rounded, if `norms` are given,
+    and how that joins what came before.
+    """
+    logits = logits if bias is None else logits + bias
+    top, column = logits.max(dim=1)
+    index = classes[column]
+    if torch.compiler.is_compiling():
+        rest = torch.where(classes == index[:, None], -math.inf, logits)  # becomes one kernel
+    else:
+        rest = logits.scatter_(1, column[:, None], -math.inf)  # the same without a second copy
+    # bfloat16 has the range for leads of up to 80, and this saves a pass over the logits
+    reference = top if narrow is torch.bfloat16 else rest.amax(dim=1)
+    if narrow is torch.float16:
+        reference = reference - 10.0  # its numbers end at 6e-8 and 65504: leave room below
+    # a tail without any class has the reference −∞, and −∞ − (−∞) is no number
+    reference = reference.clamp(min=torch.finfo(logits.dtype).min)
+    e = (rest - reference[:, None]).exp_()
+    mass = e.sum(dim=1)
+    squares = torch.linalg.vector_norm(e, dim=1).double().square()
+
+    first, second = top.double(), tail.top
+    loser = torch.minimum(first, second)
+    common = torch.maximum(torch.maximum(tail.reference, reference.double()), loser)
+    old, new = (tail.reference - common).exp(), (reference.double() - common).exp()
+    joins = (loser - common).exp()
+    leads = first > second
+    loser_index = torch.where(leads, tail.leader, index)
+    rounded, kept, spread = None, tail.kept, tail.spread
+    if norms is not None and chunk_norms is not None:
+        rounded = e.to(narrow)
+        e = rounded.to(logits.dtype)
+        kept = old * kept + new * (mass if narrow is logits.dtype else e.sum(dim=1)) + joins
+        spread = old * spread + new * (e * chunk_norms).sum(dim=1) + joins * norms[loser_index]
+    tail = _Tail(
+        torch.maximum(first, second),
+        torch.where(leads, index, tail.leader),
+        common,
+        old * tail.mass + new * mass + joins,
+        old.square() * tail.squares + new.square() * squares + joins.square(),
+        kept,
+        spread,
+    )
+    return tail, rounded, _Joining(old, new, joins, loser_index)
+
+
+def _join(old: Tensor, new: Tensor, weight: Tensor, shift: Tensor, joining: _Joining) -> Tensor:
+    """Σ e_i (w_i − shift) of the tail so far, of a chunk, and of the leader that lost; (T, d)."""
+    row = weight[joining.loser_class].to(old.dtype) - shift
+    a, b, c = (factor.to(old.dtype)[:, None] for factor in joining[:3])
+    return a * old + b * new + c * row
+
+
+def _against_top(
+    vectors: Tensor, mass: Tensor, weight: Tensor, index: Tensor, mean: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
+    """⟨w_top, u⟩ and ‖u − mass·w_top‖² for u = Σ e_i w_i, all rows relative to μ; (T,) each."""
+    mass = mass.to(vectors.dtype)[:, None]
+    row = weight[index].to(vectors.dtype) - mean
+    u = vectors - mass * (mean - shift)
+    return (row * u).sum(dim=1).double(), (u - mass * row).square().sum(dim=1).double()
+
+
+def _squared_norms(rows: Tensor, mean: Tensor) -> Tensor:
+    """‖w_i − μ‖², shape (C,)."""
+    return torch.linalg.vector_norm(rows - mean, dim=1).square()
+
+
+@functools.cache
+def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` compiled; itself where the compiler fails, for want of a C compiler say."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    try:
+        compiled = torch.compile(function)  # the common sizes; others on demand
+    except RuntimeError:  # no compiler for this version of Python
+        return function
+    failed = False
+
+    def call(*arguments: object) -> Any:
+        nonlocal failed
+        if not failed:
+            try:
+                return compiled(*arguments)
+            except BackendCompilerFailed as error:  # nothing that `function` itself raises
+                failed = True
+                warnings.warn(f"{function.__name__} runs uncompiled: {error}", stacklevel=2)
+        return function(*arguments)
+
+    return call
