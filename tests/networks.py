@@ -238,6 +238,16 @@ CASES: dict[str, Case] = {
         normal(1, 4, 4),
         "mse",
     ),
+    "a_target_a_token": Case(
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, CLASSES)),
+        normal(4, 3),
+        "tokens",
+    ),
+    "a_target_a_pixel": Case(
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Conv2d(2, CLASSES, 1)),
+        normal(1, 3, 3),
+        "pixels",
+    ),
     "batchnorm1d": Case(
         lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, CLASSES)),
         normal(3),

@@ -37,6 +37,16 @@ def _marked(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return targets
 
 
+def _of_tokens(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    targets = torch.randint(shape[-1], shape[:-1], generator=generator)
+    targets.view(-1)[::3] = -100
+    return targets
+
+
+def _of_pixels(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randint(shape[1], (shape[0], *shape[2:]), generator=generator)
+
+
 def _probabilities(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64).softmax(dim=1)
 
@@ -97,6 +107,14 @@ LOSSES = {
         lambda z, y: F.cross_entropy(z, y, weight=WEIGHTS.to(z), label_smoothing=0.2),
         _unnormalized,
     ),
+    "tokens": Loss(  # the classes last, one target a token, some of them left out
+        nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1),
+        lambda z, y: F.cross_entropy(
+            z.movedim(-1, 1), y, weight=WEIGHTS.to(z), label_smoothing=0.1
+        ),
+        _of_tokens,
+    ),
+    "pixels": Loss("cross_entropy", F.cross_entropy, _of_pixels),  # the classes second, as in torch
     "mse": Loss("mse", F.mse_loss, _normal),
     "bce": Loss("bce", F.binary_cross_entropy_with_logits, _binary),
     "bce_weighted": Loss(

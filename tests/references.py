@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ROOT = "(model)"
 
@@ -82,7 +83,11 @@ class Truth:
         key = ("hessian", tuple(names))
         if key not in self._cache:
             outputs, start = self._function(names)
-            matrix = hessian(lambda w: self.loss(outputs(w), self.targets))(start)
+            # row by row: under vmap torch's second derivative of LayerNorm is wrong (2.13)
+            with sdpa_kernel(SDPBackend.MATH):
+                matrix = torch.autograd.functional.hessian(
+                    lambda w: self.loss(outputs(w), self.targets), start
+                )
             self._cache[key] = matrix.detach()
         return self._cache[key]
 
@@ -93,7 +98,8 @@ class Truth:
             outputs, start = self._function(names)
             z = outputs(start)
             A = hessian(lambda v: self.loss(v.view(z.shape), self.targets))(z.flatten())
-            J = jacrev(lambda w: outputs(w).flatten())(start)
+            with sdpa_kernel(SDPBackend.MATH):
+                J = jacrev(lambda w: outputs(w).flatten())(start)
             self._cache[key] = (J.T @ A @ J).detach()
         return self._cache[key]
 
@@ -153,3 +159,52 @@ def rho(H: Tensor, weight: Tensor, view: MatrixView) -> list[float]:
     """w_j' H_jj w_j for each input neuron j."""
     w = weight.detach().flatten()
     return [float(w[j] @ H[j][:, j] @ w[j]) for j in view.neurons]
+
+
+def linear_model_forms(model: nn.Linear, x: Tensor, loss: str) -> dict[str, Tensor]:
+    """Every measure of one linear layer with two outputs and "mse", or with "cross_entropy".
+
+    The Hessian of the weights, rows one after the other, is mean A_n ⊗ x_n x_n' from the textbook.
+    """
+    W, num_outputs = model.weight.detach(), len(model.weight)
+    if loss == "mse":
+        A = torch.eye(num_outputs, dtype=torch.float64).expand(len(x), -1, -1) * 2 / num_outputs
+    else:
+        p = model(x).detach().softmax(dim=1)
+        A = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    ones = torch.ones(len(x), 1, dtype=torch.float64)
+    H = _mean_kron(A, x)
+    with_bias = _mean_kron(A, torch.cat([x, ones], dim=1))  # the bias sees an input of 1
+    spectrum, norm = torch.linalg.eigvalsh(with_bias), W.square().sum()
+    gini = A.diagonal(dim1=1, dim2=2).sum(dim=1)
+    squares = x.square().sum(dim=1)
+    kappa = (torch.einsum("ij,nik,kj->n", W, A, W) * squares).mean()
+    rho = (x.square() * torch.einsum("ij,nik,kj->nj", W, A, W)).mean(dim=0)
+    top = torch.linalg.eigvalsh(H)[-1]
+    forms = {
+        "curvature.trace": with_bias.trace(),
+        "curvature.ggn_trace": with_bias.trace(),
+        "curvature.trace_squared": with_bias.square().sum(),
+        "curvature.lambda_max": spectrum[-1],
+        "curvature.lambda_min": spectrum[0],
+        "head.trace": (gini * squares).mean(),
+        "head.kappa": kappa,
+        "head.trace_squared": H.square().sum(),
+        "head.lambda_max": top,
+        "relative.kappa": kappa,
+        "relative.kappa_max": kappa,  # one layer
+        "scaled.trace": norm * H.trace(),
+        "scaled.trace_max": norm * H.trace(),
+        "scaled.lambda_max": norm * top,
+        "scaled.lambda_max_max": norm * top,
+        "neuron.rho_sum": rho.sum(),
+        "neuron.rho_max": rho.max(),
+    }
+    if loss == "cross_entropy":
+        forms["softmax.gini"] = gini.mean()
+    return forms
+
+
+def _mean_kron(A: Tensor, x: Tensor) -> Tensor:
+    blocks = [torch.kron(a, torch.outer(v, v)) for a, v in zip(A, x, strict=True)]
+    return torch.stack(blocks).mean(dim=0)

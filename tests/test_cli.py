@@ -143,15 +143,30 @@ def test_json_file_round_trip(tmp_path):
     assert f"{report['relative.kappa'].value:.6g}" in out
 
 
-def test_long_notes_stand_below_the_table_once():
-    out = run(
-        "measure", "--model", "mlp", "--option", "activation=gelu", *FEW, "--per-layer"
-    ).stdout
+GELU = ["measure", "--model", "mlp", "--option", "activation=gelu", *FEW, "--per-layer"]
+
+
+def check_layers_of_a_smooth_network(out, kind):
+    """Only the head is exact, and the reader is told what the others are."""
     assert max(map(len, out.splitlines())) <= 80
-    assert re.search(r"^ curvature\.trace .* ggn +\[1\]$", out, flags=re.MULTILINE)
-    assert "[1] of the GGN, not the Hessian" in out
     assert re.search(r"^ fc1 +\S+~", out, flags=re.MULTILINE)
-    assert re.search(r"^ head +[\d.]+ ", out, flags=re.MULTILINE)  # the head is exact: no mark
+    assert re.search(r"^ head +[\d.]+( |$)", out, flags=re.MULTILINE)  # no mark
+    assert f"~ not exact: {kind}, see the notes above" in out
+
+
+def test_long_notes_stand_below_the_table_once():
+    out = run(*GELU, "--method", "exact").stdout
+    assert re.search(r"^ curvature\.trace .* ggn +\[1\]$", out, flags=re.MULTILINE)
+    assert out.count("[1] of the GGN, not the Hessian") == 1
+    check_layers_of_a_smooth_network(out, "of the GGN")
+
+
+def test_estimates_show_their_error_and_how_they_came_about():
+    out = run(*GELU, "--measures", "curvature.trace", "--rtol", "0.9").stdout
+    assert re.search(r"^ curvature\.trace .* ± \S+ +\[1\]$", out, flags=re.MULTILINE)
+    assert re.search(r"^\[1\] .*weight probes of the", out, flags=re.MULTILINE)
+    assert re.search(r"counted: .* products a sample", " ".join(out.split()))
+    check_layers_of_a_smooth_network(out, "estimated")
 
 
 def test_options_reach_the_factory_and_patterns_the_measures():
@@ -243,6 +258,9 @@ def test_own_model_and_data(workshop):
         (["--dtype", "float16"], "must be float32 or float64. Got 'float16'."),
         (["--device", "toaster"], "The --device 'toaster' cannot be used: "),
         (["--loss", "hinge"], "Got 'hinge'."),
+        (["--method", "lanczos"], "The 'method' argument must be one of auto, exact, "),
+        (["--rtol", "5"], "The 'rtol' argument must lie between 0 and 1. Got 5.0."),
+        (["--max-passes", "0"], "must be at least 1 pass over the data. Got 0."),
         (["--measures", "relative.kapa"], "Did you mean 'relative.kappa'"),
         (["--layers", "fc9"], "Nothing matches 'fc9'. Available: fc1, fc2, head."),
         (["--head", "fc1"], "The layer 'fc1' cannot be measured in closed form as the head"),
@@ -328,9 +346,10 @@ def test_version_and_help():
 
 
 def test_real_process(tmp_path):
-    done = fresh("measure", "--model", "mlp", "--samples", "20", "--json", "-", cwd=tmp_path)
+    args = ("--model", "mlp", "--samples", "20", "--measures", "head.*", "--json", "-")
+    done = fresh("measure", *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert len(sl.Report.from_json(done.stdout)) > 5
+    assert set(sl.Report.from_json(done.stdout)) == {c.name for c in sl.measures("head.*")}
     assert "\x1b" not in done.stdout + done.stderr
     refused = fresh("show", "nothing", cwd=tmp_path)
     assert refused.returncode == 2

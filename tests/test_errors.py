@@ -365,6 +365,23 @@ def test_memory_must_be_positive(memory):
     refused(rf"'memory' argument must be a positive number of bytes\. Got {memory}", memory=memory)
 
 
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"method": "exactly"}, r"'method' .* one of auto, exact, .* Got 'exactly'\. 'auto' picks"),
+        ({"rtol": 0.0}, r"'rtol' .* between 0 and 1\. Got 0\.0\. .* use method='exact'"),
+        ({"rtol": 1.0}, r"'rtol' .* between 0 and 1\. Got 1\.0"),
+        ({"confidence": 95}, r"'confidence' .* between 0 and 1\. Got 95\. Typical: 0\.95"),
+        ({"max_passes": 0}, r"'max_passes' .* at least 1 pass over the data\. Got 0"),
+    ],
+    ids=str,
+)
+def test_a_precision_that_cannot_be_met(options, match):
+    refused(match, **options)
+    with pytest.raises(sl.SpiritlevelError, match=match):
+        sl.preflight(mlp(), batches(4), **options)
+
+
 def test_an_unknown_loss():
     refused(r"'loss' argument must be one of 'cross_entropy', .* Got 'nll'", loss="nll")
 
@@ -376,7 +393,7 @@ def test_gini_needs_a_softmax():
     refused(match, data=(x, x[:, :3]), loss="mse", measures=["curvature.trace", "softmax.gini"])
 
 
-@pytest.mark.parametrize("name", ["relative.kappa", "scaled.trace", "neuron.rho_sum"])
+@pytest.mark.parametrize("name", ["relative.kappa", "scaled.lambda_max", "neuron.rho_sum"])
 def test_measures_of_weight_matrices_need_one(name):
     model = mlp(nn.BatchNorm1d(5))
     match = rf"'{name}' needs a trainable linear, .* Got 1\. Choose other 'layers'"

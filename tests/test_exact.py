@@ -12,6 +12,12 @@ from plain_losses import LOSSES
 MEASURES = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "neuron.rho_max"]
 
 
+def measured(model, batches, *, loss="cross_entropy", measures=MEASURES, **options):
+    """By the sweep alone: what is not certified is then the GGN's."""
+    given = LOSSES[loss].given
+    return sl.measure(model, batches, loss=given, measures=measures, method="exact", **options)
+
+
 def truth_of(model, batches, case):
     call = (lambda m, x: m(*x)) if isinstance(batches[0][0], tuple) else None
     return references.Truth(model, batches, LOSSES[case.loss].plain, call)
@@ -75,7 +81,7 @@ def check_against_dense(report, truth, case, rel):
 def test_agrees_with_dense_matrices(name):
     case = CASES[name]
     model, batches = case.make()
-    report = sl.measure(model, batches, loss=LOSSES[case.loss].given, measures=MEASURES)
+    report = measured(model, batches, loss=case.loss)
     check_against_dense(report, truth_of(model, batches, case), case, rel=1e-9)
 
 
@@ -135,7 +141,7 @@ def test_every_form_of_a_contraction_gives_the_same(name, form, monkeypatch):
     monkeypatch.setattr("spiritlevel.math.contractions.choose_form", choose)
     case = CASES[name]
     model, batches = case.make()
-    report = sl.measure(model, batches, loss=LOSSES[case.loss].given, measures=MEASURES)
+    report = measured(model, batches, loss=case.loss)
     assert form in chosen
     check_against_dense(report, truth_of(model, batches, case), case, rel=1e-9)
 
@@ -159,7 +165,7 @@ def test_float32_agrees_with_the_float64_truth(name):
     case = CASES[name]
     truth = truth_of(*case.make(), case)
     model, batches = case.make(torch.float32)
-    report = sl.measure(model, batches, loss=LOSSES[case.loss].given, measures=MEASURES)
+    report = measured(model, batches, loss=case.loss)
     assert report.settings["dtype"] == "float32"
     # float32 carries 7 digits; sums of a few hundred products through a few layers keep 4 of them
     check_against_dense(report, truth, case, rel=1e-4)
@@ -170,7 +176,7 @@ def test_float32_is_not_silently_computed_in_float64():
     case = CASES["mlp"]
     truth = truth_of(*case.make(), case)
     model, batches = case.make(torch.float32)
-    report = sl.measure(model, batches, measures=MEASURES)
+    report = measured(model, batches)
     with pytest.raises(AssertionError):
         check_against_dense(report, truth, case, rel=1e-9)
 
@@ -179,7 +185,7 @@ def test_a_wrong_value_is_noticed():
     # Meta-test: the comparison fails for a network that differs by one part in a million.
     case = CASES["mlp"]
     model, batches = case.make()
-    report = sl.measure(model, batches, measures=MEASURES)
+    report = measured(model, batches)
     with torch.no_grad():
         model[4].weight *= 1 + 1e-6
     with pytest.raises(AssertionError):
@@ -201,7 +207,7 @@ def test_sequences_may_be_of_another_length_in_each_batch(layout, wanted):
         )
         for size, length in [(4, 4), (2, 2), (3, 4)]
     ]
-    report = sl.measure(model, batches, measures=wanted)
+    report = measured(model, batches, measures=wanted)
     expected = dict.fromkeys(MEASURES[:3], 0.0)
     for x, y in batches:
         truth = references.Truth(model, [(x, y)], torch.nn.functional.cross_entropy)
@@ -221,7 +227,7 @@ def test_layers_restricts_what_is_measured():
     case = CASES["mlp"]
     model, batches = case.make()
     truth = truth_of(model, batches, case)
-    report = sl.measure(model, batches, measures=MEASURES, layers=["0", "4"])
+    report = measured(model, batches, layers=["0", "4"])
     names = ["0.weight", "0.bias", "4.weight", "4.bias"]
     H = truth.hessian(names)
     assert report["curvature.trace"].value == pytest.approx(float(H.trace()), rel=1e-9)
@@ -232,12 +238,12 @@ def test_layers_restricts_what_is_measured():
 def test_a_users_own_forward_hooks_are_part_of_the_function():
     case = CASES["mlp"]
     model, batches = case.make()
-    plain = sl.measure(model, batches, measures=MEASURES)["curvature.trace"].value
+    plain = measured(model, batches)["curvature.trace"].value
     seen = []
     model[0].register_forward_hook(lambda module, args, output: 2.0 * output)
     model[2].register_forward_pre_hook(lambda module, args: (args[0] + 1.0,))
     model[4].register_forward_hook(lambda module, args, output: seen.append(len(output)))
-    report = sl.measure(model, batches, measures=MEASURES)
+    report = measured(model, batches)
     assert {4, 1, 2} <= set(seen)
     assert report["curvature.trace"].value != pytest.approx(plain, rel=1e-2)
     check_against_dense(report, truth_of(model, batches, case), case, rel=1e-9)

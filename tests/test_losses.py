@@ -7,7 +7,7 @@ from torch import nn
 
 from plain_losses import LOSSES, WEIGHTS
 from spiritlevel import SpiritlevelError
-from spiritlevel.losses import resolve
+from spiritlevel.losses import CrossEntropy, resolve
 
 N, C = 6, 3
 
@@ -56,6 +56,44 @@ def test_regression_outputs_may_have_any_shape(name, shape):
     H = torch.func.hessian(lambda z: plain(z.view(shape), targets))(outputs.flatten())
     found = torch.block_diag(*dense(loss.curvature(outputs, targets))) / N
     torch.testing.assert_close(found, H, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("tokens", (N, 4, C)), ("pixels", (N, C, 2, 2))])
+def test_every_position_may_have_a_target(name, shape):
+    loss, plain = resolve(LOSSES[name].given), LOSSES[name].plain
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(shape, generator=generator, dtype=torch.float64)
+    targets = LOSSES[name].targets(shape, generator)
+    examine(loss, outputs, targets)
+    values, weights = loss.values(outputs, targets), loss.weights(outputs, targets)
+    assert values.shape == weights.shape == (N,)
+    mean = values.sum() / weights.sum()
+    torch.testing.assert_close(mean, plain(outputs, targets), rtol=1e-13, atol=0)
+    H = torch.func.hessian(lambda z: plain(z.view(shape), targets))(outputs.flatten())
+    found = torch.block_diag(*dense(loss.curvature(outputs, targets))) / weights.sum()
+    torch.testing.assert_close(found, H, rtol=1e-11, atol=1e-14)
+
+
+def test_where_the_classes_are_may_be_said():
+    z, y = torch.randn(N, C, C, dtype=torch.float64), torch.arange(N * C).view(N, C) % C
+    refused("cross_entropy", z, y, r"\(6, 3, 3\) with targets \(6, 3\) in batch 7 .* two ways")
+    for place in (1, -1):
+        loss = CrossEntropy(class_dim=place)
+        examine(loss, z, y)
+        mean = loss.values(z, y).sum() / loss.weights(z, y).sum()
+        expected = F.cross_entropy(z.movedim(place, 1), y)
+        torch.testing.assert_close(mean, expected, rtol=1e-13, atol=0)
+
+
+def test_a_mask_hides_targets():
+    z, y = torch.randn(N, 4, C, dtype=torch.float64), torch.zeros(N, 4, dtype=torch.long)
+    loss = resolve("cross_entropy")
+    mask = torch.arange(N * 4).view(N, 4) % 3 > 0
+    shown = loss.hidden(y, mask, where="batch 7")
+    mean = loss.values(z, shown).sum() / loss.weights(z, shown).sum()
+    torch.testing.assert_close(mean, F.cross_entropy(z[mask], y[mask]), rtol=1e-13, atol=0)
+    with pytest.raises(SpiritlevelError, match=r"\(6, 4\), or one entry a sample\. Got \(4,\)"):
+        loss.hidden(y, mask[0], where="batch 7")
 
 
 def test_whole_numbers_serve_as_binary_targets():
@@ -163,6 +201,8 @@ def test_cross_entropy_refuses_what_does_not_fit():
     refused("cross_entropy", torch.zeros(N), y, r"Got \(6,\) in batch 7")
     refused("cross_entropy", z, y[:4], r"need shape \(6,\).*Got \(4,\) in batch 7")
     refused("cross_entropy", z, torch.zeros(N), r"shape \(6, 3\)\. Got \(6,\) in batch 7")
+    tokens = torch.zeros(N, 4, C)
+    refused("cross_entropy", tokens, y, r"shape \(6, 3\) or \(6, 4\) .*Got \(6,\) in batch 7")
     refused("cross_entropy", z, y + 3, r"must lie in \[0, 2\].*3 outputs. Got 3 in batch 7")
     refused("cross_entropy", z, y - 1, r"must lie in \[0, 2\].*3 outputs. Got -1 in batch 7")
     module = nn.CrossEntropyLoss(weight=torch.ones(5))

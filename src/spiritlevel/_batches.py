@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ._core import SpiritlevelError
 
-Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+# (model, batch) -> (outputs, targets) or (outputs, targets, mask)
+Forward = Callable[[nn.Module, Any], tuple[Tensor, ...]]
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 
 
@@ -77,18 +78,23 @@ def join(left: Any, right: Any) -> Any | None:
     return rebuild(left, parts)
 
 
+def split_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
+    """A dict batch without its targets, and the targets."""
+    key = next((key for key in TARGET_KEYS if key in batch), None)
+    if key is None:
+        raise SpiritlevelError(
+            f"A dict batch needs its targets under one of {', '.join(TARGET_KEYS)}. "
+            f"Got the keys {', '.join(map(str, batch))}. Rename the key, or pass "
+            "forward=lambda model, batch: (outputs, targets)."
+        )
+    return {name: value for name, value in batch.items() if name != key}, batch[key]
+
+
 def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     """`(x, y)`, or a dict whose labels stand under one of TARGET_KEYS, as Hugging Face has it."""
     if isinstance(batch, Mapping):
-        key = next((key for key in TARGET_KEYS if key in batch), None)
-        if key is None:
-            raise SpiritlevelError(
-                f"A dict batch needs its targets under one of {', '.join(TARGET_KEYS)}. "
-                f"Got the keys {', '.join(map(str, batch))}. Rename the key, or pass "
-                "forward=lambda model, batch: (outputs, targets)."
-            )
-        inputs = {name: value for name, value in batch.items() if name != key}
-        return _as_tensor(model(**inputs)), batch[key]
+        inputs, targets = split_targets(batch)
+        return scores(model(**inputs)), targets
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
         raise SpiritlevelError(
@@ -98,14 +104,14 @@ def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         )
     x, y = batch
     if isinstance(x, Mapping):
-        return _as_tensor(model(**x)), y
+        return scores(model(**x)), y
     if isinstance(x, list | tuple):
-        return _as_tensor(model(*x)), y
-    return _as_tensor(model(x)), y
+        return scores(model(*x)), y
+    return scores(model(x)), y
 
 
-def _as_tensor(output: Any) -> Tensor:
-    """The scores of whatever a model returns."""
+def scores(output: Any) -> Tensor:
+    """The scores in whatever a model returns."""
     if isinstance(output, Tensor):
         return output
     logits = (

@@ -87,8 +87,9 @@ class Cost:
 class Measurement:
     """One number with everything needed to read it.
 
-    `exact` says that `value` is the quantity itself up to round-off. Otherwise either `stderr` (the
-    standard error of the probes) is given, or `status` says which other quantity this is.
+    `exact` says that `value` is the quantity itself up to round-off. Otherwise `stderr` (the
+    standard error of the probes) is given with the interval it leads to, or `residual` (an
+    eigenvalue lies within it), or `status` says which other quantity this is.
     `data_stderr` is the standard error from having only these samples of the data distribution.
     """
 
@@ -97,6 +98,8 @@ class Measurement:
     exact: bool
     quantity: str = ""  # of what matrix, where that is in question: "Hessian" or "GGN"
     stderr: float | None = None
+    interval: tuple[float, float] | None = None  # at the confidence in `settings`
+    residual: float | None = None
     data_stderr: float | None = None
     status: Status = Status.OK
     text: str = ""
@@ -104,18 +107,32 @@ class Measurement:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.exact and self.stderr is None and self.status is Status.OK:
+        unknown = self.stderr is None and self.residual is None
+        if not self.exact and unknown and self.status is Status.OK:
             raise SpiritlevelError(
-                f"The measurement {self.name!r} must carry a stderr, be exact, or have a status "
-                f"that says what it is. Got value={self.value!r} with neither."
+                f"The measurement {self.name!r} must carry a stderr or a residual, be exact, or "
+                f"have a status that says what it is. Got value={self.value!r} with neither."
             )
+
+    @property
+    def mark(self) -> str:
+        """How far the value can be trusted, in a word or two."""
+        if self.exact:
+            return "exact"
+        error = self.residual if self.stderr is None else self.stderr
+        if error is None or self.status is Status.NOT_CONVERGED:
+            return self.status.value
+        ggn = "ggn " if self.status is Status.GGN else ""
+        return f"{ggn}± {error:.2g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only, ready for JSON; non-finite floats become strings."""
         out = dataclasses.asdict(self)
         out["status"] = self.status.value
-        for key in ("value", "stderr", "data_stderr"):
+        for key in FLOATS:
             out[key] = _to_json_float(out[key])
+        if self.interval is not None:
+            out["interval"] = [_to_json_float(end) for end in self.interval]
         return out
 
     @classmethod
@@ -124,9 +141,15 @@ class Measurement:
         fields = dict(data)
         fields["status"] = Status(fields["status"])
         fields["cost"] = Cost(**fields["cost"])
-        for key in ("value", "stderr", "data_stderr"):
-            fields[key] = None if fields[key] is None else float(fields[key])
+        for key in FLOATS:
+            fields[key] = None if fields.get(key) is None else float(fields[key])
+        if fields.get("interval") is not None:
+            low, high = fields["interval"]
+            fields["interval"] = (float(low), float(high))
         return cls(**fields)
+
+
+FLOATS = ("value", "stderr", "residual", "data_stderr")
 
 
 def _to_json_float(value: float | None) -> float | str | None:
@@ -170,10 +193,7 @@ class Report(Mapping[str, Measurement]):
         rows = [("measure", "value", "± data", "", "note")]
         for name, m in self.items():
             data = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
-            mark = (
-                "exact" if m.exact else m.status.value if m.stderr is None else f"± {m.stderr:.2g}"
-            )
-            rows.append((name, f"{m.value:.6g}", data, mark, m.text))
+            rows.append((name, f"{m.value:.6g}", data, m.mark, m.text))
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = []
         for name, value, data, mark, text in rows:
@@ -235,7 +255,7 @@ class Report(Mapping[str, Measurement]):
         pandas = require("pandas", what="Report.to_frame", extra="frames")
         rows = [("", m) for m in self.values()]
         rows += [(layer, m) for table in self.layers.values() for layer, m in table.items()]
-        columns = ("value", "exact", "stderr", "data_stderr", "text")
+        columns = ("value", "exact", "stderr", "residual", "data_stderr", "text")
         return pandas.DataFrame(
             [
                 {"measure": m.name, "layer": layer}

@@ -14,9 +14,14 @@ from ._core import Cost, Report, SpiritlevelError
 from .estimators.exact import Needs
 from .estimators.heads import choose_head
 from .estimators.plan import make_plan, matrix_layers
+from .estimators.precision import Method, Precision
 from .estimators.work import Work
+from .hygiene import full_precision
 from .losses import CrossEntropy
+from .processes import Processes
 from .surface import Progress, Surface
+
+PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
 
 
 def measure(
@@ -28,8 +33,13 @@ def measure(
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
     forward: Forward | None = None,
+    method: Method = "auto",
+    rtol: float = 0.05,
+    confidence: float = 0.95,
+    max_passes: int = 100,
     memory: int | None = None,
     seed: int = 0,
+    distributed: bool = True,
     progress: Progress | None = None,
 ) -> Report:
     """Measure how flat the loss of `model` on `data` is. The model is left exactly as it was.
@@ -42,10 +52,18 @@ def measure(
         measures: names or patterns such as "relative.*"; None takes those that suit the network.
         layers: module paths or patterns to restrict the per-layer measures to; "head" for the head.
         head: the path of the last linear layer, where it is not found by itself.
-        forward: (model, batch) -> (outputs, targets), for batches of another form.
+        forward: (model, batch) -> (outputs, targets), for batches of another form; a third value
+            is a mask of the targets that count.
+        method: "auto" takes the exact value where that is cheap and certified, and otherwise the
+            cheapest estimate; or "exact", "output_probes", "split", "hutchinson", "hutch++".
+        rtol: estimates are refined until their interval is this narrow, relative to the value.
+        confidence: the probability with which the interval covers the true value.
+        max_passes: probes an estimate may take, each one pass over the data.
         memory: bytes that a chunk of samples may take; None: 640 MiB, or half the free GPU memory.
-        seed: of the certificate's random directions and of eigenvalue starts.
-        progress: called with (samples done, samples in all or None).
+        seed: of all random directions and signs.
+        distributed: under torch.distributed, measure the data of all processes together; every
+            process must call this. False measures in this process alone.
+        progress: called with (samples done, samples in all or None), anew for each pass.
 
     >>> import torch, spiritlevel as sl
     >>> net = nn.Linear(3, 1, bias=False).double()
@@ -62,12 +80,14 @@ def measure(
         layers=layers,
         head=head,
         forward=forward,
+        precision=Precision(method, rtol, confidence, max_passes),
         memory=memory,
         seed=seed,
+        distributed=distributed,
         progress=progress,
     )
     with work.surface.preserved():
-        work.run(_needs(chosen))
+        work.run(work.wanted)
         measured = {card.name: card.function(work) for card in chosen}
     return Report(
         {name: m.whole for name, m in measured.items()},
@@ -83,8 +103,10 @@ class Preflight:
 
     cost_per_sample: Cost
     num_columns: int
+    num_probes: int | None  # output probes to start with; None takes all columns
     chunk: int
     memory: int
+    products: bool  # whether products with the Hessian are sure to follow
     slow_parameters: tuple[str, ...]
     measures: tuple[str, ...]
 
@@ -94,6 +116,13 @@ class Preflight:
             f"{passes} a sample, {self.chunk} samples at a time, "
             f"about {_size(self.memory)} beside the model"
         ]
+        if self.num_probes is not None:
+            lines.append(
+                f"{self.num_probes} output probes stand for {self.num_columns} columns; more "
+                "follow if the precision asks for them"
+            )
+        if self.products:
+            lines.append("products with the Hessian come on top, as many as it takes to converge")
         if self.slow_parameters:
             shown = ", ".join(self.slow_parameters[:3])
             more = len(self.slow_parameters) - 3
@@ -117,19 +146,24 @@ def _size(num_bytes: int) -> str:
 
 
 def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
-    """What `measure` with the same arguments will take; runs a few samples only."""
-    work, chosen = _prepare(model, data, **options)
-    needs = _needs(chosen)
+    """What `measure` with the same arguments will take at least; runs a few samples only."""
+    asked = {key: options.pop(key) for key in PRECISION if key in options}
+    work, chosen = _prepare(model, data, precision=Precision(**asked), **options)
+    needs = work.wanted
     with work.surface.preserved():
         plan = work.plan
         _, first = next(work.surface.batches())  # a guess at how large the others are
-    chunk = plan.footprint.chunk(work.memory, sweep=needs.sweep)
+        probes = work.pilot_count if needs.sweep and work.by_probes else None
+    footprint = plan.footprint if probes is None else plan.probe_footprint
+    chunk = footprint.chunk(work.memory, sweep=needs.sweep)
     chunk = min(chunk, max(1, num_samples(first)))
     return Preflight(
-        cost_per_sample=plan.cost(1, sweep=needs.sweep),
+        cost_per_sample=plan.cost(1, sweep=needs.sweep, num_columns=probes),
         num_columns=plan.num_columns,
+        num_probes=probes,
         chunk=chunk,
-        memory=plan.footprint.bytes(chunk, sweep=needs.sweep),
+        memory=footprint.bytes(chunk, sweep=needs.sweep),
+        products=needs.products or work.precision.method in ("hutchinson", "hutch++"),
         slow_parameters=tuple(n for n, route in plan.routes.items() if route == "generic"),
         measures=tuple(card.name for card in chosen),
     )
@@ -151,40 +185,56 @@ def _needs(cards: Iterable[catalogue.Card]) -> Needs:
     return total
 
 
-def _prepare(
+def open_work(
     model: nn.Module,
     data: Iterable[Any],
     *,
     loss: Any = "cross_entropy",
-    measures: str | Sequence[str] | None = None,
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
     forward: Forward | None = None,
+    precision: Precision | None = None,
     memory: int | None = None,
     seed: int = 0,
+    distributed: bool = True,
     progress: Progress | None = None,
-) -> tuple[Work, list[catalogue.Card]]:
+) -> Work:
+    """What every verb starts from: the surface over the chosen layers, checked."""
     if memory is not None and memory <= 0:
         raise SpiritlevelError(
             f"The 'memory' argument must be a positive number of bytes. Got {memory!r}. "
             "Leave it out for 640 MiB, or half the free memory of a GPU."
         )
-    chosen = _choose(measures)
-    options = {"loss": loss, "forward": forward, "progress": progress}
+    options = {
+        "loss": loss,
+        "forward": forward,
+        "progress": progress,
+        "processes": Processes(join=distributed),
+    }
     surface = Surface(model, data, **options)
     surface.check_model()
     if layers == "head" and "head" not in surface.layers():
-        with surface.preserved(), surface.full_precision():
-            found = choose_head(make_plan(surface, kappa=False).heads, head)
-        layers = found.layer
+        with surface.preserved(), full_precision():
+            layers = choose_head(make_plan(surface, sweep=False).heads, head).layer
     if layers is not None:
         surface = Surface(model, data, layers=layers, **options)
-    work = Work(surface, head=head, memory=memory, seed=seed)
+    return Work(surface, head=head, memory=memory, seed=seed, precision=precision)
+
+
+def _prepare(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None = None,
+    **options: Any,
+) -> tuple[Work, list[catalogue.Card]]:
+    chosen = _choose(measures)
+    work = open_work(model, data, **options)
     if measures is None:
         chosen = _applicable(work, chosen)
     for card in chosen:
         if card.needs.softmax:
-            catalogue.require_softmax(surface.loss, card.name)
+            catalogue.require_softmax(work.surface.loss, card.name)
     work.want(_needs(chosen))
     return work, chosen
 

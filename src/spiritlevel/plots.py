@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._core import Report, SpiritlevelError, require
+from .estimators.density import Density
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,6 +153,35 @@ def moves(
         )
     _log_scale(ax, "x", decades=1)
     _log_scale(ax, "y", decades=3)
+    _tidy(ax)
+    return ax
+
+
+def density(found: Density, eigenvalues: Sequence[float] = (), *, ax: Axes | None = None) -> Axes:
+    """The density of eigenvalues on a log scale, with single eigenvalues as ticks below it."""
+    if ax is None:
+        ax = new_figure(6.0, 3.4).subplots()
+    grid, height = (values.tolist() for values in found.curve(4000))
+    floor = 0.1 / found.size / max(grid[1] - grid[0], 1e-300) / len(grid)  # below one eigenvalue
+    shown = [max(h, floor) for h in height]
+    ax.fill_between(grid, floor, shown, color=COLOURS[0], alpha=0.25, linewidth=0)
+    ax.plot(grid, shown, color=COLOURS[0], linewidth=1.2)
+    ax.set_yscale("log")
+    ax.set_ylim(bottom=floor)
+    if eigenvalues:
+        ax.plot(
+            list(eigenvalues),
+            [0.02] * len(eigenvalues),
+            linestyle="none",
+            marker="|",
+            markersize=12,
+            color=COLOURS[1],
+            transform=ax.get_xaxis_transform(),
+            label="extreme eigenvalues",
+        )
+        ax.legend(frameon=False, fontsize=FONT)
+    ax.set_xlabel("eigenvalue", fontsize=FONT)
+    ax.set_ylabel("density", fontsize=FONT)
     _tidy(ax)
     return ax
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from . import _batches
+from . import _batches, huggingface, hygiene
 from ._batches import Forward
 from ._core import Cost, SpiritlevelError
+from .hygiene import ROOT
 from .losses import Loss, resolve
-
-ROOT = "(model)"  # the layer name of parameters that the outermost module owns itself
+from .processes import Processes, refuse_sharded, unwrapped
 
 Progress = Callable[[int, int | None], None]  # samples done, samples in all if known
 
@@ -38,15 +39,18 @@ class Surface:
         forward: Forward | None = None,
         layers: str | Sequence[str] | None = None,
         progress: Progress | None = None,
+        processes: Processes | None = None,
     ) -> None:
         """`layers` keeps the parameters of modules whose path matches one of the patterns."""
-        self.model = model
+        refuse_sharded(model)
+        self.model = model = unwrapped(model)
         self.data = _as_loader(data)
-        self.loss = resolve(loss)
-        self.forward = forward or _batches.default_forward
+        self.loss = huggingface.loss_for(model, resolve(loss))
+        self.forward = forward or huggingface.forward_for(model)
         self.progress = progress
+        self.processes = processes or Processes(join=False)
         self.cost = Cost()
-        self._unchecked: tuple[_Verdict, Tensor, Tensor, Any, Place] | None = None
+        self._unchecked: tuple[_Verdict, Tensor, Tensor, Tensor, Any, Place] | None = None
         self.watched: Tensor | None = None
         self._runner = _Runner(model, self.forward)
         self.parameters = select_parameters(model, layers)
@@ -58,6 +62,16 @@ class Surface:
     def layer_of(self, parameter: str) -> str:
         """The path of the module that owns a parameter."""
         return parameter.rpartition(".")[0] or ROOT
+
+    @functools.cached_property
+    def tied(self) -> dict[str, str]:
+        """Other names of measured parameters, by the name they are measured under."""
+        known = {id(p): name for name, p in self.parameters.items()}
+        return {
+            known[id(p)]: name
+            for name, p in self.model.named_parameters(remove_duplicate=False)
+            if id(p) in known and name != known[id(p)]
+        }
 
     def module(self, layer: str) -> nn.Module:
         """The module of a layer name."""
@@ -79,27 +93,57 @@ class Surface:
         """
         self.settle()
         with _input_of(watch) as taken:
-            outputs, targets = self._runner(batch)
+            outputs, targets, mask = self._runner(batch)
         self.watched = taken[-1] if taken else None
+        return outputs, self._checked(outputs, targets, mask, outputs.detach(), batch, where)
+
+    def features(self, batch: Any, *, where: Place, head: nn.Module) -> tuple[Tensor, Tensor]:
+        """What goes into the head, and the targets, without computing the head's output."""
+        self.settle()
+        with _input_of(head) as taken, _stand_in(head):
+            outputs, targets, mask = self._runner(batch)
+        (features,) = taken
+        return features, self._checked(outputs, targets, mask, features, batch, where)
+
+    def _checked(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        mask: Tensor | None,
+        finite: Tensor,
+        batch: Any,
+        where: Place,
+    ) -> Tensor:
+        """The targets that count; `finite` is what must be so beside the batch itself."""
         self.cost += Cost(forwards=len(outputs))
-        seen = outputs.detach()
-        self.loss.check(seen, targets, where=str(where))
-        bad = ~torch.isfinite(seen).all() | self.loss.invalid(seen, targets).any()
+        outputs = outputs.detach()
+        self.loss.check(outputs, targets, where=str(where))
+        invalid = self.loss.invalid(outputs, targets)
+        hidden = targets
+        if mask is not None:
+            hidden = self.loss.hidden(targets, mask, where=str(where))
+            invalid = invalid & (mask != 0).reshape(
+                *mask.shape, *[1] * (invalid.dim() - mask.dim())
+            )
+        bad = ~torch.isfinite(finite).all() | invalid.any()
         for tensor in _batches.tensors(batch):
-            if tensor.is_floating_point():
+            own = tensor.untyped_storage().data_ptr() == targets.untyped_storage().data_ptr()
+            if tensor.is_floating_point() and (
+                mask is None or not own
+            ):  # masked targets may be NaN
                 bad = bad | ~torch.isfinite(tensor).all()
-        self._unchecked = (_Verdict(bad), seen, targets, batch, where)
-        if seen.device.type == "cpu":
+        self._unchecked = (_Verdict(bad), finite, outputs, targets, batch, where)
+        if outputs.device.type == "cpu":
             self.settle()
-        return outputs, targets
+        return hidden
 
     def settle(self) -> None:
         """Look at the values of the last batch, and raise if they cannot be measured."""
         if self._unchecked is not None:
-            verdict, outputs, targets, batch, where = self._unchecked
+            verdict, finite, outputs, targets, batch, where = self._unchecked
             self._unchecked = None
             if verdict.bad():
-                _check_finite(outputs, batch, where)
+                _check_finite(finite, batch, where)
                 self.loss.explain(outputs, targets, where=str(where))
 
     def pull(
@@ -116,8 +160,7 @@ class Surface:
 
         def outputs(parameters: dict[str, Tensor]) -> Tensor:
             renamed = {f"model.{name}": value for name, value in parameters.items()}
-            result, _ = functional_call(self._runner, renamed, (batch,))
-            return result
+            return functional_call(self._runner, renamed, (batch,))[0]
 
         return outputs
 
@@ -128,9 +171,9 @@ class Surface:
         seen = 0
         for index, batch in enumerate(self.data):
             batch = _batches.map_tensors(lambda t: t.to(self.device), batch)
+            yield Place(index, first=seen), batch
             seen += _batches.num_samples(batch)
-            yield Place(index), batch
-        if seen == 0:
+        if seen == 0 and self.processes.size == 1:
             raise SpiritlevelError(
                 "The data must hold at least one sample. Got an empty loader. Check the data set's "
                 "length, drop_last=True with a batch larger than the data, or an exhausted "
@@ -144,12 +187,19 @@ class Surface:
         for where, batch in self.batches():
             length = _batches.num_samples(batch)
             for start in range(0, length, size):
-                place = dataclasses.replace(where, start=start)
+                place = dataclasses.replace(where, start=start, first=where.first + start)
                 yield place, _batches.take(batch, slice(start, start + size))
                 done += min(size, length - start)
                 if self.progress is not None:
                     self.progress(done, total)
         self.settle()
+
+    def count_samples(self) -> int:
+        """How many samples this process has, read off the data where it says so."""
+        known = _total_samples(self.data)
+        if known is not None and self.processes.size == 1:
+            return known
+        return sum(_batches.num_samples(batch) for batch in self.data)  # a shard may be a part
 
     def first_samples(self, count: int) -> Any:
         """A batch of the first `count` samples, repeated if there are fewer of one shape."""
@@ -161,7 +211,14 @@ class Surface:
             found = joined
             if _batches.num_samples(found) >= count:
                 break
-        if found is None or _batches.num_samples(found) == 0:
+        if found is not None and _batches.num_samples(found) == 0:
+            found = None
+        if self.processes.size > 1:  # all plan on the same samples, also those who have none
+            mine = None if found is None else _batches.map_tensors(lambda t: t.cpu(), found)
+            parts = [part for part in self.processes.gather(mine) if part is not None]
+            found = parts[0] if parts else None
+            found = _batches.map_tensors(lambda t: t.to(self.device), found)
+        if found is None:
             raise SpiritlevelError(
                 "The data must hold at least one sample. Got only empty batches. "
                 "Check the data set's length."
@@ -173,77 +230,20 @@ class Surface:
 
     def check_model(self) -> None:
         """Refuse a model whose loss is not a fixed function of its parameters."""
-        for name, module in self.model.named_modules():
-            label = name or ROOT
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-                module.training or module.running_mean is None
-            ):
-                _refuse_batch_statistics(label, module)
-            if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p:
-                raise SpiritlevelError(
-                    f"The module {label!r} ({type(module).__name__}, p={module.p}) is in train "
-                    "mode, so the loss is random. Call model.eval() before measuring."
-                )
-        for name, parameter in self.model.named_parameters():
-            bad = int((~torch.isfinite(parameter.detach())).sum())
-            if bad:
-                raise SpiritlevelError(
-                    f"The parameter {name!r} has {bad} NaN or infinite values of "
-                    f"{parameter.numel()}. The training run diverged or the checkpoint is damaged: "
-                    "load an earlier checkpoint."
-                )
+        hygiene.check_model(self.model)
 
-    @contextlib.contextmanager
-    def _differentiable_kernels(self) -> Iterator[None]:
-        """Without cuDNN where its recurrent kernels would refuse a backward in eval mode."""
-        recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
-        enabled = torch.backends.cudnn.enabled
-        try:
-            torch.backends.cudnn.enabled = enabled and not recurrent
-            yield
-        finally:
-            torch.backends.cudnn.enabled = enabled
-
-    @contextlib.contextmanager
-    def full_precision(self) -> Iterator[None]:
-        """No TF32 in the block: what is compared there is compared to float32's last digits."""
-        backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-        before = [backend.allow_tf32 for backend in backends]
-        try:
-            for backend in backends:
-                backend.allow_tf32 = False
-            yield
-        finally:
-            for backend, allowed in zip(backends, before, strict=True):
-                backend.allow_tf32 = allowed
-
-    @contextlib.contextmanager
-    def preserved(self) -> Iterator[None]:
+    def preserved(self) -> contextlib.AbstractContextManager[None]:
         """Buffers and random states are on leaving what they were on entering."""
-        buffers = [
-            (module, name, buffer, buffer.detach().clone())
-            for module in self.model.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), self._differentiable_kernels():
-            try:
-                yield
-            finally:
-                with torch.no_grad():
-                    for module, name, buffer, before in buffers:
-                        module._buffers[name] = buffer
-                        if not torch.equal(buffer, before):
-                            buffer.copy_(before)
+        return hygiene.preserved(self.model, self.device)
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where in the data a batch came from: its number, and its first sample within it."""
+    """Where in the data a batch came from: its number, and its first sample in it and in all."""
 
     batch: int
     start: int = 0
+    first: int = 0
 
     def __str__(self) -> str:
         return f"batch {self.batch}"
@@ -261,6 +261,25 @@ def _input_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
         yield taken
     finally:
         handle.remove()
+
+
+@contextlib.contextmanager
+def _stand_in(head: nn.Module) -> Iterator[None]:
+    """During the block the head returns zeros of the right shape that take no memory."""
+    weight: Tensor = head.weight  # type: ignore[assignment]
+
+    def forward(a: Tensor) -> Tensor:
+        return a.new_zeros(()).expand(*a.shape[:-1], len(weight))
+
+    own = head.__dict__.get("forward")
+    head.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del head.forward
+        else:
+            head.forward = own
 
 
 class _Verdict:
@@ -290,8 +309,9 @@ class _Runner(nn.Module):
         self._call = forward
         self.training = model.training
 
-    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        return self._call(self.model, batch)
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        outputs, targets, *mask = self._call(self.model, batch)
+        return outputs, targets, mask[0] if mask else None
 
 
 def select_parameters(
@@ -311,6 +331,7 @@ def select_parameters(
     for pattern in patterns:
         if not fnmatch.filter(owners.values(), pattern):
             have = ", ".join(dict.fromkeys(owners.values()))
+            _refuse_tied(model, pattern, trainable)
             raise SpiritlevelError(
                 f"The 'layers' argument must name modules with trainable parameters. Nothing "
                 f"matches {pattern!r}. Available: {have}."
@@ -320,6 +341,19 @@ def select_parameters(
         for name, parameter in trainable.items()
         if any(fnmatch.fnmatchcase(owners[name], pattern) for pattern in patterns)
     }
+
+
+def _refuse_tied(model: nn.Module, pattern: str, trainable: dict[str, nn.Parameter]) -> None:
+    """Raise SpiritlevelError for a layer whose weight is measured under another name."""
+    first = {id(p): name for name, p in trainable.items()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owner, known = name.rpartition(".")[0] or ROOT, first.get(id(parameter))
+        if known is not None and fnmatch.fnmatchcase(owner, pattern):
+            raise SpiritlevelError(
+                f"The 'layers' argument names {owner!r}, whose weight {name!r} is the same tensor "
+                f"as {known!r} (tied). It is measured once, with both uses: say "
+                f"layers={known.rpartition('.')[0] or ROOT!r}. head.* measure the last use alone."
+            )
 
 
 def _as_loader(data: Any) -> Iterable[Any]:
@@ -362,18 +396,4 @@ def _check_finite(outputs: Tensor, batch: Any, where: Place) -> None:
     raise SpiritlevelError(
         f"The model's outputs are NaN or infinite in {where} although its data is finite. "
         "Look for an overflow in the model, for example by running it in float32 or float64."
-    )
-
-
-def _refuse_batch_statistics(label: str, module: nn.Module) -> None:
-    kind = type(module).__name__
-    if module.training:
-        raise SpiritlevelError(
-            f"The module {label!r} ({kind}) is in train mode: its outputs depend on the other "
-            "samples of the batch, so there is no loss of one sample to measure. Call model.eval() "
-            "before measuring."
-        )
-    raise SpiritlevelError(
-        f"The module {label!r} ({kind}) keeps no running statistics and normalizes by the batch "
-        "even in eval mode. Use track_running_stats=True, or GroupNorm."
     )

@@ -19,6 +19,7 @@ from .._core import SpiritlevelError, __version__
 from ..checkpoints import write_atomically
 from . import cards, console, demo
 from .measure import measure
+from .spectrum import spectrum
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -141,6 +142,16 @@ Examples:
   spiritlevel measure --model mlp --json - | jq .measures
 """
 )(measure)
+
+
+app.command(
+    epilog="""\b
+Examples:
+  spiritlevel spectrum --model mlp --samples 500
+  spiritlevel spectrum --model my_nets:make --checkpoint run7.safetensors \\
+      --data val.npz --num 5 --plot spectrum.png
+"""
+)(spectrum)
 
 
 @app.command(

@@ -9,19 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .._core import Measurement, Report
+from .._core import Measurement, Report, Status
 from .console import show, tell
 
 SHORT_NOTE = 22  # characters that still fit beside the numbers
 COLUMNS = 5  # measures side by side in the table of layers
 INEXACT = "~"
-
-
-def mark(m: Measurement) -> str:
-    """How exact a number is, in a word."""
-    if m.exact:
-        return "exact"
-    return m.status.value if m.stderr is None else f"± {m.stderr:.2g}"
 
 
 def print_report(console: Console, report: Report) -> None:
@@ -38,7 +31,7 @@ def print_report(console: Console, report: Report) -> None:
         note = m.text
         if len(note) > SHORT_NOTE:
             note = f"[{notes.setdefault(note, len(notes) + 1)}]"
-        table.add_row(name, f"{m.value:.6g}", error, mark(m), escape(note))
+        table.add_row(name, f"{m.value:.6g}", error, m.mark, escape(note))
     show(console, table)
     for note, number in notes.items():
         tell(console, note, mark=f"[{number}] ")
@@ -66,8 +59,10 @@ def print_layers(console: Console, report: Report) -> None:
             table.add_row(escape(layer), *("" if m is None else _cell(m) for m in cells))
         console.print()
         show(console, table)
-    if any(not m.exact for rows in columns.values() for m in rows.values()):
-        console.print(f"{INEXACT} not certified: of the GGN, see the notes above")
+    inexact = [m for rows in columns.values() for m in rows.values() if not m.exact]
+    if inexact:
+        kinds = {"of the GGN" if m.status is Status.GGN else "estimated" for m in inexact}
+        console.print(f"{INEXACT} not exact: {' or '.join(sorted(kinds))}, see the notes above")
 
 
 def distinct_columns(

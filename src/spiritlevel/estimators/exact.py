@@ -1,4 +1,4 @@
-"""One pass over the data that brings back everything exact: the sweep, the head, the softmax."""
+"""One pass over the data that brings back the sweep, the head and the softmax together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from .. import _batches
-from .._core import Cost
-from ..math.curvature import OutputCurvature, SoftmaxCurvature
-from ..math.head import head_kappa, head_trace
+from .._core import Cost, SpiritlevelError
+from ..losses import CrossEntropy
+from ..math.curvature import SoftmaxCurvature
+from ..math.positions import OutputCurvature, PositionCurvature
 from ..surface import Surface
+from .head_rows import Block, block_of_outputs, block_of_tokens
 from .heads import Head
 from .moments import Moments
 from .plan import Plan
-from .sweep import Sums, Sweep
+from .sums import Sums
+from .sweep import Probes, Sweep
 
 SAMPLED_CHUNKS, SAMPLES_A_CHUNK = 4, 16
 
@@ -29,8 +32,9 @@ class Needs:
     kappa: bool = False
     rho: bool = False
     head: bool = False
-    features: bool = False  # keep φ, outputs and targets of all samples for λ_max and Tr H²
+    features: bool = False  # keep the rows of the head for λ_max and Tr H²
     softmax: bool = False
+    products: bool = False  # products with the Hessian will follow: the pass need bring nothing
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(
@@ -45,6 +49,15 @@ class Needs:
         return (self | other) == self
 
 
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """How much of everything a pass may hold."""
+
+    chunk: int  # samples at a time
+    memory: int = 1 << 62  # bytes of head rows to keep for later
+    stream: int | None = None  # bytes for a head whose outputs are not formed; None forms them
+
+
 @dataclasses.dataclass
 class Pass:
     """What a pass over the data brought back."""
@@ -55,16 +68,26 @@ class Pass:
     sweep: Sums  # trace, κ and ρ; empty unless the sweep was needed
     head: Moments  # rows "trace" and "kappa"
     softmax: Moments  # row "gini"
-    features: list[tuple[Tensor, Tensor, Tensor]]  # φ, outputs, targets a chunk
+    blocks: list[Block] | None  # None where they did not fit
     sampled: list[Any]  # a few samples from a few places of the data, for the certificate
+    streamed: bool  # whether the head's outputs were never formed
 
 
 def run_pass(
-    surface: Surface, plan: Plan, needs: Needs, *, head: Head | None, chunk: int, seed: int = 0
+    surface: Surface,
+    plan: Plan,
+    needs: Needs,
+    *,
+    head: Head | None,
+    budget: Budget,
+    seed: int = 0,
+    probes: Probes | None = None,
 ) -> Pass:
-    """Go over the data once."""
+    """Go over the data once, in all processes."""
     before = surface.cost
-    sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho) if needs.sweep else None
+    sweep = None
+    if needs.sweep:
+        sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho, probes=probes)
     result = Pass(
         needs=needs,
         num_samples=0,
@@ -72,29 +95,59 @@ def run_pass(
         sweep=sweep.sums if sweep is not None else Sums(surface),
         head=Moments(["trace", "kappa"], surface.device),
         softmax=Moments(["gini"], surface.device),
-        features=[],
+        blocks=[],
         sampled=[],
+        streamed=budget.stream is not None,
     )
     watch = head.module if needs.head and head is not None else None
     generator = torch.Generator().manual_seed(seed)
-    for index, (where, batch) in enumerate(surface.chunks(chunk)):
-        _sample(result.sampled, index, batch, generator)
-        if sweep is not None:
-            outputs, targets, curvature = sweep.run(batch, where, watch)
-        else:
+    with surface.processes.together():
+        for index, (where, batch) in enumerate(surface.chunks(budget.chunk)):
+            _sample(result.sampled, index, batch, generator)
+            result.num_samples += _batches.num_samples(batch)
+            if budget.stream is not None and head is not None:
+                with torch.no_grad():
+                    a, targets = surface.features(batch, where=where, head=head.module)
+                    block, weights = block_of_tokens(surface, head, a, targets, budget.stream)
+                    _add_head(result, block, head, weights, len(a), budget)
+                    gini = (block.sums.gini * weights).reshape(len(a), -1).sum(dim=1)
+                    result.softmax.add(gini[None], weights.reshape(len(a), -1).sum(dim=1))
+                continue
+            if sweep is not None:
+                outputs, targets, curvature = sweep.run(batch, where, watch)
+            else:
+                with torch.no_grad():
+                    outputs, targets = surface.outputs(batch, where=where, watch=watch)
+                    curvature = surface.loss.curvature(outputs.double(), targets)
             with torch.no_grad():
-                outputs, targets = surface.outputs(batch, where=where, watch=watch)
-                curvature = surface.loss.curvature(outputs.double(), targets)
-        result.num_samples += len(outputs)
-        with torch.no_grad():
-            weights = surface.loss.weights(outputs, targets).double()
-            if watch is not None and head is not None:
-                assert surface.watched is not None
-                _add_head(result, head, surface.watched, outputs, targets, curvature, weights)
-            if needs.softmax and isinstance(curvature, SoftmaxCurvature):
-                result.softmax.add((curvature.gini() * weights)[None], weights)
-    result.cost = surface.cost - before
+                sample_weights = surface.loss.weights(outputs, targets).double()
+                if watch is not None and head is not None:
+                    assert surface.watched is not None
+                    rows = block_of_outputs(head, surface.watched, outputs, curvature)
+                    _add_head(result, rows, head, sample_weights, len(outputs), budget)
+                if needs.softmax and isinstance(surface.loss, CrossEntropy):
+                    gini = _sample_gini(surface.loss, outputs, targets, curvature)
+                    result.softmax.add(gini[None], sample_weights)
+    _reduce(surface, result)
+    result.cost = surface.processes.total_cost(surface.cost - before)
     return result
+
+
+def _reduce(surface: Surface, result: Pass) -> None:
+    """Add up over the processes, and see that there was something to add."""
+    processes = surface.processes
+    result.sweep.reduce(processes)
+    for moments in (result.head, result.softmax):
+        moments.reduce(processes)
+    result.num_samples = sum(processes.gather(result.num_samples))
+    sums = result.sweep.kinds["trace"].between if result.needs.sweep else None
+    used = sums or (result.head if result.needs.head else None)
+    if used is not None and used.total_weight == 0.0:
+        raise SpiritlevelError(
+            f"The data must hold at least one target that counts. All of {result.num_samples} "
+            "samples are ignored, masked or have class weight 0. Check ignore_index, the mask and "
+            "the labels."
+        )
 
 
 def _sample(kept: list[Any], index: int, batch: Any, generator: torch.Generator) -> None:
@@ -112,19 +165,24 @@ def _sample(kept: list[Any], index: int, batch: Any, generator: torch.Generator)
 
 
 def _add_head(
-    result: Pass,
-    head: Head,
-    a: Tensor,
-    outputs: Tensor,
-    targets: Tensor,
-    curvature: OutputCurvature,
-    weights: Tensor,
+    result: Pass, block: Block, head: Head, weights: Tensor, num_samples: int, budget: Budget
 ) -> None:
-    features = head.features(a).double()
-    rows = [
-        head_trace(curvature, features),
-        head_kappa(curvature, features, head.weight().double()),
-    ]
-    result.head.add(torch.stack(rows), weights)
-    if result.needs.features:
-        result.features.append((features.cpu(), outputs.detach().cpu(), targets.cpu()))
+    """Rows are added up by sample, so that the data error is that of independent samples."""
+    rows = torch.stack(block.trace_and_kappa(head.weight()))
+    rows = rows.reshape(2, num_samples, -1).sum(dim=2)
+    result.head.add(rows, weights.reshape(num_samples, -1).sum(dim=1))
+    if result.needs.features and result.blocks is not None:
+        result.blocks.append(block.kept())
+        if sum(kept.nbytes for kept in result.blocks) > budget.memory:
+            result.blocks = None
+
+
+def _sample_gini(
+    loss: CrossEntropy, outputs: Tensor, targets: Tensor, curvature: OutputCurvature
+) -> Tensor:
+    """Σ over the positions of weight × Gini."""
+    rows = curvature.rows if isinstance(curvature, PositionCurvature) else curvature
+    assert isinstance(rows, SoftmaxCurvature)
+    positions = loss.positions(outputs, targets)
+    weights = loss.row_weights(rows.p, loss.row_targets(targets, positions))
+    return positions.by_sample(rows.gini() * weights).sum(dim=1)

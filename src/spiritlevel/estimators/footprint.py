@@ -50,12 +50,14 @@ class Footprint:
         in_flight = 3 * self.largest  # what the backward itself has in hand at a time
         return num_samples * (self.saved + self.kept + self.working + in_flight) + held
 
+    @property
+    def fitting(self) -> int:
+        """How many samples keep every tensor of a size that a CPU hands out quickly."""
+        return max(1, CPU_TENSOR_BYTES // max(self.largest, 1)) if self.on_cpu else 1 << 30
+
     def chunk(self, memory: int, *, sweep: bool) -> int:
         """How many samples at a time stay within `memory` bytes; at least one."""
-        high = max(1, memory)
-        if self.on_cpu:
-            high = max(1, CPU_TENSOR_BYTES // max(self.largest, 1))
-        low = 1
+        low, high = 1, min(max(1, memory), self.fitting)
         while low < high:  # the largest number that fits, by halving
             middle = (low + high + 1) // 2
             if self.bytes(middle, sweep=sweep) <= memory:
@@ -72,10 +74,11 @@ def footprint(
     generic: int,
     num_columns: int,
     kappa: bool,
+    largest: int,
     on_cpu: bool,
 ) -> Footprint:
     """From the uses of a probe: what the contraction of each will take."""
-    kept, working, largest = 0, generic, 1
+    kept, working, largest = 0, generic, max(largest, 1)
     held = []
     for use, rule, layout in uses:
         output = use.output.nbytes // layout.num_samples

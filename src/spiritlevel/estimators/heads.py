@@ -1,8 +1,9 @@
 """Finding the head: the last linear map, whose flatness has a closed form.
 
-A head is a linear layer or an ungrouped convolution whose output, averaged over positions (global
-average pooling; one position for a plain linear layer), is the network's output. That is checked on
-the numbers, not on the names of modules.
+A head is a linear layer or an ungrouped convolution whose output is the network's output: either
+averaged over positions (global average pooling; one position for a plain linear layer), or position
+by position (tokens of a sequence, pixels of an image), where every position counts as a sample of
+the head. That is checked on the numbers, not on the names of modules.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from .._core import SpiritlevelError
-from ..layers.unfold import average_patch
+from ..layers.unfold import average_patch, conv_windows
+from ..math.positions import Positions
 from ..taps import Use, parameter_uses
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -29,12 +31,23 @@ class Head:
     fits: bool
     reason: str
     shared: bool  # whether the network uses the same weight elsewhere too
+    by_position: bool  # whether every position has outputs of its own
 
     def features(self, a: Tensor) -> Tensor:
-        """φ: the layer's input, averaged over positions or windows, shape (N, d)."""
+        """φ: the layer's input or window, averaged over positions or one row a position."""
         if isinstance(self.module, CONVOLUTIONS):
-            return average_patch(self.module, a)
-        return a.reshape(len(a), -1, a.shape[-1]).mean(dim=1)
+            if not self.by_position:
+                return average_patch(self.module, a)
+            windows = conv_windows(self.module, a)
+            return windows.reshape(-1, self.weight().shape[1])
+        if not self.by_position:
+            return a.reshape(len(a), -1, a.shape[-1]).mean(dim=1)
+        return a.reshape(-1, a.shape[-1])
+
+    def positions(self, outputs: Tensor) -> Positions:
+        """How the outputs hold what this layer gives at each position."""
+        shape = tuple(outputs.shape[1:])
+        return Positions(shape, 1 if isinstance(self.module, CONVOLUTIONS) else len(shape))
 
     def weight(self) -> Tensor:
         """W of shape (C, d), columns in the order of the features."""
@@ -42,32 +55,42 @@ class Head:
         return weight.flatten(2).mT.flatten(1) if weight.dim() > 2 else weight
 
 
-def find_heads(uses: list[Use], outputs: Tensor) -> dict[str, Head]:
-    """Every linear or convolutional layer, with whether it is a head and why not."""
+def find_heads(uses: list[Use], outputs: Tensor, acting: Positions | None) -> dict[str, Head]:
+    """Every linear or convolutional layer, with whether it is a head and why not.
+
+    `acting` says which outputs act on each other in the loss; None if every one stands alone.
+    """
     found: dict[str, Head] = {}
     counts = parameter_uses(outputs)
     for use in uses:
         if isinstance(use.module, (nn.Linear, *CONVOLUTIONS)):
-            reason = _why_not(use, outputs.detach())
             shared = counts.get(id(use.module.weight), 0) > 1
-            found[use.layer] = Head(use.layer, use.module, not reason, reason, shared)
+            by_position = use.output.shape == outputs.shape and outputs.dim() > 2
+            head = Head(use.layer, use.module, False, "", shared, by_position)
+            reason = _why_not(head, use, outputs.detach(), acting)
+            found[use.layer] = dataclasses.replace(head, fits=not reason, reason=reason)
     return found
 
 
-def _why_not(use: Use, outputs: Tensor) -> str:
+def _why_not(head: Head, use: Use, outputs: Tensor, acting: Positions | None) -> str:
     if getattr(use.module, "groups", 1) != 1:
         return "a grouped convolution has no common feature vector"
     out = use.output
     if len(out) != len(outputs):
         return f"its output of shape {tuple(out.shape)} does not hold one entry a sample"
-    if isinstance(use.module, nn.Linear):
-        pooled = out.reshape(len(out), -1, out.shape[-1]).mean(dim=1)
+    if head.by_position:
+        own = head.positions(outputs)
+        if acting is not None and acting != own:
+            return "the loss joins outputs that belong to different positions of it"
+        given = out
+    elif isinstance(use.module, nn.Linear):
+        given = out.reshape(len(out), -1, out.shape[-1]).mean(dim=1)
     else:
-        pooled = out.flatten(2).mean(dim=2)
-    outputs = outputs.reshape(len(outputs), -1)
-    if pooled.shape != outputs.shape:
-        return f"it gives {pooled.shape[1]} values a sample, the network {outputs[0].numel()}"
-    gap = float((pooled - outputs).abs().max())
+        given = out.flatten(2).mean(dim=2)
+    given, outputs = given.reshape(len(given), -1), outputs.reshape(len(outputs), -1)
+    if given.shape != outputs.shape:
+        return f"it gives {given.shape[1]} values a sample, the network {outputs.shape[1]}"
+    gap = float((given - outputs).abs().max())
     if gap > 1e3 * torch.finfo(out.dtype).eps * max(float(outputs.abs().max()), 1e-30):
         return f"its pooled output differs from the network's by {gap:.2g}"
     return ""

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ..processes import Processes
+
 
 class Moments:
     """Σv, Σvvᵀ and Σvw over samples, for named rows v and sample weights w, in float64.
@@ -35,6 +37,15 @@ class Moments:
         self.weights += torch.stack([weights.sum(), weights.square().sum()])
         self.count += rows.shape[1]
 
+    def tensors(self) -> list[Tensor]:
+        """Everything that is a sum over samples."""
+        return [self.sums, self.products, self.with_weights, self.weights]
+
+    def reduce(self, processes: Processes) -> None:
+        """Add up over the processes."""
+        processes.sum_(*self.tensors())
+        self.count = sum(processes.gather(self.count))
+
     @property
     def total_weight(self) -> float:
         """Σ w."""
@@ -42,7 +53,7 @@ class Moments:
 
     def mean(self, names: Iterable[str], factors: Iterable[float] | None = None) -> float:
         """Σ of the rows' means, each times its factor."""
-        return float(self._combination(names, factors) @ self.sums) / self.total_weight
+        return float(self.combination(names, factors) @ self.sums) / self.total_weight
 
     def stderr(self, names: Iterable[str], factors: Iterable[float] | None = None) -> float | None:
         """Standard error of `mean` over draws of the samples; None for a single sample.
@@ -54,14 +65,15 @@ class Moments:
         """
         if self.count < 2:
             return None
-        c = self._combination(names, factors)
+        c = self.combination(names, factors)
         value = float(c @ self.sums) / self.total_weight
         # Σ_n (v_n − value·w_n)², the residuals of the ratio estimate
         squares = float(c @ self.products @ c)
         squares += -2 * value * float(c @ self.with_weights) + value**2 * float(self.weights[1])
         return math.sqrt(max(squares, 0.0) * self.count / (self.count - 1)) / self.total_weight
 
-    def _combination(self, names: Iterable[str], factors: Iterable[float] | None) -> Tensor:
+    def combination(self, names: Iterable[str], factors: Iterable[float] | None) -> Tensor:
+        """A vector with each name's factor in its row."""
         names = list(names)
         c = torch.zeros_like(self.sums)
         for name, factor in zip(names, factors or [1.0] * len(names), strict=True):

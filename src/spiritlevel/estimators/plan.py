@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from .. import _batches
 from .._core import Cost, SpiritlevelError
+from ..hygiene import ROOT
 from ..layers import AbstractMatrixRule, AbstractRule, Layout, Wants, candidate_layouts, rule_for
-from ..surface import ROOT, Place, Surface
+from ..surface import Place, Surface
 from ..taps import Use, parameter_uses, saved_bytes, tapped
 from .footprint import Footprint, footprint
 from .heads import Head, find_heads
@@ -33,23 +34,27 @@ OTHER_SAMPLES = 5  # what grows from 3 to 5 samples is the sample dimension
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a surface will be measured, and what that takes."""
+    """How a surface will be measured, and what that takes.
 
+    Routes and layouts are there for a sweep only: finding them takes every layer's gradient.
+    """
+
+    sweep: bool
     routes: dict[str, Route]
     layouts: dict[str, Layout]
     heads: dict[str, Head]
     vectorize: bool
     num_outputs: int
     num_columns: int
-    footprint: Footprint
+    footprint: Footprint  # of all columns
+    probe_footprint: Footprint  # of one output probe
 
-    def cost(self, num_samples: int, *, sweep: bool) -> Cost:
-        """Counted work for a data set: one forward, and one backward a factor column."""
+    def cost(self, num_samples: int, *, sweep: bool, num_columns: int | None = None) -> Cost:
+        """Counted work for a data set: one forward, and one backward a factor column or probe."""
         generic = "generic" in self.routes.values()
         ways = (1 + generic) if sweep else 0
-        return Cost(
-            forwards=num_samples * max(ways, 1), backwards=num_samples * self.num_columns * ways
-        )
+        columns = self.num_columns if num_columns is None else num_columns
+        return Cost(forwards=num_samples * max(ways, 1), backwards=num_samples * columns * ways)
 
 
 def rules_of(surface: Surface) -> dict[str, AbstractRule]:
@@ -74,8 +79,8 @@ def matrix_layers(surface: Surface) -> dict[str, AbstractMatrixRule]:
     return found
 
 
-def make_plan(surface: Surface, *, kappa: bool) -> Plan:
-    """Probe the model on three samples and settle everything."""
+def make_plan(surface: Surface, *, kappa: bool = False, sweep: bool = True) -> Plan:
+    """Probe the model on three samples and settle everything that a sweep needs, or a head."""
     rules = rules_of(surface)
     batch = surface.first_samples(PROBE_SAMPLES)
     modules = {name: surface.module(name) for name in rules}
@@ -84,40 +89,47 @@ def make_plan(surface: Surface, *, kappa: bool) -> Plan:
         outputs, targets = _probe(surface, batch)
     try:
         _check_independent(surface, batch, outputs.detach())
-        curvature = surface.loss.curvature(outputs.detach().double(), targets)
+        num_columns = surface.loss.num_columns(outputs, targets)
         if not outputs.requires_grad:
             raise SpiritlevelError(
                 "The model's outputs do not depend on any trainable parameter. Check that forward "
                 "does not run under torch.no_grad() and does not detach its result."
             )
-        shapes = _other_shapes(surface, modules)
-        routes, layouts = _find_routes(surface, rules, taps.uses, shapes, outputs)
+        routes: dict[str, Route] = {}
+        layouts: dict[str, Layout] = {}
+        if sweep:
+            shapes = _other_shapes(surface, modules)
+            routes, layouts = _find_routes(surface, rules, taps.uses, shapes, outputs)
         generic = [name for name, route in routes.items() if route == "generic"]
         vectorize = bool(generic) and can_vectorize(
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
         )
         own = _storages(surface.model)
         saved = sum(size for address, size in sizes.items() if address not in own)
-        columns = sum(surface.parameters[name].nbytes for name in generic)
+        held = sum(surface.parameters[name].nbytes for name in generic)
+        uses = [(u, rules[u.layer], layouts[u.layer]) for u in taps.uses if u.layer in layouts]
+
+        def footprint_of(columns: int) -> Footprint:
+            return footprint(
+                uses,
+                saved=saved // PROBE_SAMPLES,
+                generic=2 * columns * held,
+                num_columns=columns,
+                kappa=kappa,
+                largest=max((u.output.nbytes for u in taps.uses), default=0) // PROBE_SAMPLES,
+                on_cpu=surface.device.type == "cpu",
+            )
+
         return Plan(
+            sweep=sweep,
             routes=routes,
             layouts=layouts,
-            heads=find_heads(taps.uses, outputs),
+            heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             num_outputs=outputs[0].numel(),
-            num_columns=curvature.num_columns,
-            footprint=footprint(
-                [
-                    (use, rules[use.layer], layouts[use.layer])
-                    for use in taps.uses
-                    if use.layer in layouts
-                ],
-                saved=saved // PROBE_SAMPLES,
-                generic=2 * curvature.num_columns * columns,
-                num_columns=curvature.num_columns,
-                kappa=kappa,
-                on_cpu=surface.device.type == "cpu",
-            ),
+            num_columns=num_columns,
+            footprint=footprint_of(num_columns),
+            probe_footprint=footprint_of(1),
         )
     finally:
         taps.close()

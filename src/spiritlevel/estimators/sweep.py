@@ -1,6 +1,8 @@
 """The backward part of a pass: every layer contracts its per-sample gradient as the signal arrives.
 
 For each factor column s_k of the output Hessian one backward pass of ⟨s_k, z⟩ reaches every layer.
+With many outputs a few probes Σ_k ±s_k, with random signs of their own for every sample, stand for
+all columns: their error falls with the number of samples.
 Columns are scaled to size 1 a sample before the backward and the result is scaled back in float64,
 so that a confident network, whose columns are 1e-13 and less, loses no digits on the way.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -25,40 +28,47 @@ from ..layers import (
 )
 from ..math import contractions
 from ..math.contractions import gradient_trace
-from ..math.curvature import OutputCurvature
+from ..math.curvature import Signed
+from ..math.positions import OutputCurvature
+from ..math.signs import random_signs
 from ..surface import Place, Surface
 from ..taps import Use, deepest, tapped
 from .footprint import held_columns
-from .moments import Moments
 from .per_sample import per_sample_gradients
 from .plan import Plan, Route, matrix_layers, rules_of
+from .sums import Drawn, Sums
 
 
-class Sums:
-    """What a sweep adds up over the data."""
+@dataclasses.dataclass(frozen=True)
+class Probes:
+    """Random signs in place of factor columns: which streams of them, and for which samples."""
 
-    def __init__(self, surface: Surface) -> None:
-        """A row a parameter for the trace, a row a layer whose weight acts as a matrix for κ, ρ."""
-        matrices = matrix_layers(surface)
-        self.trace = Moments(surface.parameters, surface.device)
-        self.kappa = Moments(matrices, surface.device)
-        self.rho = Moments(matrices, surface.device)
-        self.moments = {"trace": self.trace, "kappa": self.kappa, "rho": self.rho}
-        self.neurons: dict[str, Tensor] = {}  # ρ(j) of each such layer, not yet averaged
+    seed: int
+    streams: range
+    offset: int  # how many samples other processes have before the first of these
 
 
 class Sweep:
     """One forward and all factor columns of a chunk, added to `sums`."""
 
-    def __init__(self, surface: Surface, plan: Plan, *, kappa: bool, rho: bool) -> None:
-        """`kappa` and `rho` say what to contract beside the trace."""
-        self.surface, self.plan, self.rho = surface, plan, rho
-        self.sums = Sums(surface)
+    def __init__(
+        self,
+        surface: Surface,
+        plan: Plan,
+        *,
+        kappa: bool,
+        rho: bool,
+        probes: Probes | None = None,
+    ) -> None:
+        """`kappa` and `rho` say what to contract beside the trace; `probes` replace the columns."""
+        self.surface, self.plan, self.rho, self.probes = surface, plan, rho, probes
+        self.sums = Sums(surface, None if probes is None else len(probes.streams))
+        self.num_columns = plan.num_columns if probes is None else 1
         self.rules = {
             layer: rule for layer, rule in rules_of(surface).items() if layer in plan.layouts
         }
         self.names = {id(p): name for name, p in surface.parameters.items()}
-        self.wants = Wants(kappa=kappa, num_columns=plan.num_columns)
+        self.wants = Wants(kappa=kappa, num_columns=self.num_columns)
         self.weights: dict[str, Weight] = {}
         self.matrices = matrix_layers(surface)
         for layer, rule in self.matrices.items():
@@ -68,7 +78,9 @@ class Sweep:
             gram = matrix @ matrix.mT if kappa else None
             self.weights[layer] = Weight(matrix, gram, rule.neurons(module), rho)
             count = matrix.shape[0] * rule.neurons(module)
-            self.sums.neurons[layer] = torch.zeros(count, dtype=torch.float64, device=matrix.device)
+            self.sums.neurons[layer] = torch.zeros(
+                self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
+            )
         self.modules = {
             layer: surface.module(layer) for layer in self.rules if self._ruled_names(layer)
         }
@@ -93,28 +105,46 @@ class Sweep:
                 rows = _Rows(self.sums, len(outputs))
                 edges = self._listen(taps.uses, rows)
                 deep = deepest(outputs, edges) if edges else []
-                self._columns(outputs, curvature, deep, rows, batch)
-                for use in taps.uses:
-                    for listener in (use.on_output, use.on_input):
-                        if isinstance(listener, _AbstractListener):
-                            listener.flush()
+                draws = []
+                for columns in self._draws(curvature, where, len(outputs)):
+                    self._columns(outputs, columns, deep, rows, batch)
+                    for use in taps.uses:
+                        for listener in (use.on_output, use.on_input):
+                            if isinstance(listener, _AbstractListener):
+                                listener.flush()
+                    draws.append(rows.collect(outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
-                rows.finish(weights)
+                self.sums.add(draws, weights)
         finally:
             taps.close()
         return outputs.detach(), targets, curvature
 
+    def _draws(
+        self, curvature: OutputCurvature, where: Place, num_samples: int
+    ) -> Iterator[Iterable[Signed]]:
+        """All factor columns at once, or what each probe puts in their place."""
+        if self.probes is None:
+            yield curvature.columns()
+            return
+        index = self.probes.offset + where.first + torch.arange(num_samples)
+        index = index.to(self.surface.device)
+        for stream in self.probes.streams:
+            signs = random_signs(
+                self.probes.seed, stream, index, curvature.num_signs, torch.float64
+            )
+            yield curvature.probe(signs)
+
     def _columns(
         self,
         outputs: Tensor,
-        curvature: OutputCurvature,
+        columns: Iterable[Signed],
         deep: list[Any],
         rows: _Rows,
         batch: Any,
     ) -> None:
         generic = [name for name, route in self.plan.routes.items() if route == "generic"]
         kept: list[tuple[Tensor, Tensor]] = []
-        for column, sign in curvature.columns():
+        for column, sign in columns:
             size = column.abs().amax(dim=1, keepdim=True)
             unit = (column / torch.where(size > 0, size, torch.ones_like(size))).to(outputs.dtype)
             unit = unit.reshape(outputs.shape)
@@ -155,11 +185,11 @@ class Sweep:
         if any(self.plan.routes[name] == "sum" for name in named.values()):
             return 1  # several uses are added up column by column
         if isinstance(call, PatchCall) and call.form == "direct":
-            return contractions.held_columns(call.shape, self.plan.num_columns)
+            return contractions.held_columns(call.shape, self.num_columns)
         on_cpu = self.surface.device.type == "cpu"
         if on_cpu and not isinstance(call, PatchCall):
             return 1
-        return held_columns(output.nbytes, self.plan.num_columns, on_cpu=on_cpu)
+        return held_columns(output.nbytes, self.num_columns, on_cpu=on_cpu)
 
     def wants_of(self, named: dict[str, str]) -> Wants:
         """Contractions only for a weight that is used once."""
@@ -236,14 +266,13 @@ class _Rows:
         """`terms` of shape (N, B, neurons)."""
         self.values.setdefault(("neurons", layer), []).append((terms, factor))
 
-    def finish(self, weights: Tensor) -> None:
-        """Add this chunk to the sums over the data."""
+    def collect(self, device: torch.device) -> Drawn:
+        """The values of the columns so far; the next ones start anew."""
         rows = {
-            kind: torch.zeros(
-                len(moments.index), self.num_samples, dtype=torch.float64, device=weights.device
-            )
-            for kind, moments in self.sums.moments.items()
+            kind: torch.zeros(len(index), self.num_samples, dtype=torch.float64, device=device)
+            for kind, index in self.sums.index.items()
         }
+        neurons = {}
         for (kind, name), columns in self.values.items():
             factor = torch.cat([factor for _, factor in columns], dim=1)
             values = torch.cat([values for values, _ in columns], dim=1)
@@ -251,13 +280,13 @@ class _Rows:
                 kind, values = "trace", gradient_trace(values)
             if kind == "neurons":
                 weighted = factor[:, :, None] * values.double().square()
-                self.sums.neurons[name] += weighted.sum(dim=(0, 1))
+                neurons[name] = weighted.sum(dim=(0, 1))
                 kind, row = "rho", weighted.sum(dim=(1, 2))
             else:
                 row = (factor * values).sum(dim=1)
-            rows[kind][self.sums.moments[kind].index[name]] = row
-        for kind, moments in self.sums.moments.items():
-            moments.add(rows[kind], weights)
+            rows[kind][self.sums.index[kind][name]] = row
+        self.values.clear()
+        return Drawn(rows, neurons)
 
 
 def _columns(factors: list[Tensor]) -> Tensor:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._core import Cost
+from ..hygiene import full_precision, twice_differentiable
+from ..losses import CrossEntropy
 from ..surface import Surface
 from .certificate import Certificate, certify_parameters
-from .exact import Needs, Pass, run_pass
+from .estimate import Estimate
+from .exact import Budget, Needs, Pass, run_pass
+from .head_rows import Block, iterate_blocks
 from .heads import Head, choose_head
 from .plan import Plan, make_plan
+from .precision import Precision
+from .products import Products
+from .sums import Kind, pooled
+from .sweep import Probes
 
 CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
+EXACT_COLUMNS = 16  # up to here all columns cost no more than a few probes with their error bars
+MIN_SPREADS = 32  # samples × (probes − 1) that an error of output probes rests on
+GRAPH_FACTOR = 6  # a gradient's graph and what flows through it, against what a forward saves
 
 
 class Work:
@@ -27,24 +42,40 @@ class Work:
         head: str | None = None,
         memory: int | None = None,
         seed: int = 0,
+        precision: Precision | None = None,
     ) -> None:
         """`memory` bounds in bytes what a chunk of samples may take."""
         self.surface = surface
         self.seed = seed
         self.head_name = head
+        self.precision = precision or Precision()
+        self.cache: dict[Any, Any] = {}  # estimates that several measures share
         self._memory = memory
+        self._plan: Plan | None = None
         self._pass: Pass | None = None
+        self._more: list[Pass] = []  # further output probes
         self._wanted = Needs()
 
     def want(self, needs: Needs) -> None:
         """Announce what will be asked for, so that the first pass brings all of it."""
+        if self.precision.method in ("hutchinson", "hutch++"):  # they do without the sweep
+            needs = dataclasses.replace(needs, sweep=False, kappa=False, rho=False)
         self._wanted = needs
 
-    @functools.cached_property
+    @property
+    def wanted(self) -> Needs:
+        """What the first pass will bring."""
+        return self._wanted
+
+    @property
     def plan(self) -> Plan:
-        """How this surface is measured."""
-        with self.surface.full_precision():
-            return make_plan(self.surface, kappa=self._wanted.kappa)
+        """How this surface is measured; made anew where a sweep is wanted after all."""
+        if self._plan is None or (self._wanted.sweep and not self._plan.sweep):
+            with full_precision():
+                self._plan = make_plan(
+                    self.surface, kappa=self._wanted.kappa, sweep=self._wanted.sweep
+                )
+        return self._plan
 
     @functools.cached_property
     def head(self) -> Head:
@@ -53,10 +84,22 @@ class Work:
 
     @functools.cached_property
     def certificates(self) -> dict[str, Certificate]:
-        """Per parameter, whether the outputs are linear in it."""
+        """Per parameter, whether the outputs are linear in it, in the samples of all processes."""
         batches = self.run(Needs()).sampled
-        with self.surface.full_precision():
-            return certify_parameters(self.surface, self.plan, batches, self.seed)
+        with full_precision(), twice_differentiable():
+            mine = certify_parameters(self.surface, self.plan, batches, self.seed)
+        found = self.surface.processes.gather(mine)
+        return {
+            name: max((part[name] for part in found), key=lambda c: (not c.linear, c.curvature))
+            for name in mine
+        }
+
+    @functools.cached_property
+    def products(self) -> Products:
+        """Products with the Hessian over this surface."""
+        size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
+        chunk = max(1, self.memory // size)
+        return Products(self.surface, chunk=min(chunk, self.plan.footprint.fitting))
 
     @functools.cached_property
     def memory(self) -> int:
@@ -68,20 +111,151 @@ class Work:
             return int(free // 2)
         return CPU_MEMORY
 
+    # -- the pass over the data --------------------------------------------------------------
+
     def run(self, needs: Needs) -> Pass:
         """The pass over the data, with at least these needs."""
         if self._pass is None or not self._pass.needs.covers(needs):
             self._wanted = self._wanted | needs
-            wanted = self._wanted
-            self._pass = run_pass(
-                self.surface,
-                self.plan,
-                wanted,
-                head=self.head if wanted.head else None,
-                chunk=self.plan.footprint.chunk(self.memory, sweep=wanted.sweep),
-                seed=self.seed,
-            )
+            self._more = []
+            probes = None
+            if self._wanted.sweep and self.by_probes:
+                probes = self._probes(0, self.pilot_count)
+            self._pass = self._run(self._wanted, probes)
         return self._pass
+
+    def head_blocks(self) -> Iterable[Block]:
+        """The rows of the head, kept from the pass or by running the network again."""
+        run = self.run(Needs(head=True, features=True))
+        if run.blocks is not None:
+            return run.blocks
+        chunk = self.plan.footprint.chunk(self.memory, sweep=False)
+        stream = self.memory // 4 if run.streamed else None
+        return iterate_blocks(self.surface, self.head, chunk=chunk, stream=stream)
+
+    def _run(self, needs: Needs, probes: Probes | None) -> Pass:
+        head = self.head if needs.head else None
+        stream = None
+        if (needs.head or needs.softmax) and not needs.sweep and self._outputs_are_large:
+            fitting = [h for h in self.plan.heads.values() if h.fits]
+            if head is None and fitting:
+                head = self.head
+            if head is not None and isinstance(head.module, torch.nn.Linear):
+                stream = self.memory // 4
+        footprint = self.plan.footprint if probes is None else self.plan.probe_footprint
+        chunk = footprint.chunk(self.memory, sweep=needs.sweep)
+        budget = Budget(chunk=chunk, memory=self.memory, stream=stream)
+        return run_pass(
+            self.surface,
+            self.plan,
+            needs,
+            head=head,
+            budget=budget,
+            seed=self.seed,
+            probes=probes,
+        )
+
+    @property
+    def _outputs_are_large(self) -> bool:
+        """Whether the outputs of a sample, in float64 and worked on, would fill the memory."""
+        large = 48 * self.plan.num_outputs > self.memory // 4
+        return large and isinstance(self.surface.loss, CrossEntropy)
+
+    # -- the sweep, exact or by output probes ------------------------------------------------
+
+    @property
+    def by_probes(self) -> bool:
+        """Whether output probes stand in for the factor columns."""
+        method = self.precision.method
+        if method in ("auto", "split"):
+            return self.plan.num_columns > EXACT_COLUMNS
+        return method == "output_probes"
+
+    @functools.cached_property
+    def num_samples(self) -> int:
+        """Samples in all processes, counted without running the model where that is possible."""
+        return sum(self._counts)
+
+    @functools.cached_property
+    def _counts(self) -> list[int]:
+        return self.surface.processes.gather(self.surface.count_samples())
+
+    @property
+    def pilot_count(self) -> int:
+        """Two for a large data set; more where few samples would leave the error unknown."""
+        return 1 + max(1, math.ceil(MIN_SPREADS / max(self.num_samples, 1)))
+
+    def _probes(self, first: int, count: int) -> Probes:
+        offset = sum(self._counts[: self.surface.processes.rank])
+        return Probes(self.seed, range(first, first + count), offset)
+
+    def sweep_to(self, needs: Needs, kind: Kind, factors: Mapping[str, float], rtol: float) -> None:
+        """Add output probes until Σ factor × value of a kind is within `rtol`."""
+        self.run(needs)
+        while self.probed:
+            found = self.sweep_estimate(kind, factors)
+            if not found.variance or found.within(rtol, self.precision.confidence):
+                return
+            count = self.num_probes
+            margin = rtol * abs(found.value)
+            growth = (found.half_width(self.precision.confidence) / margin) ** 2 if margin else 4.0
+            wanted = math.ceil(1.05 * count * min(growth, 4.0))
+            if self.precision.method != "output_probes" and wanted >= self.plan.num_columns:
+                self._more = []
+                self._pass = self._run(self._wanted, None)  # all columns are no more than that
+                return
+            more = min(wanted, self.precision.max_passes) - count
+            if more < 2:  # fewer leave their error unknown
+                return
+            self._more.append(self._run(self._wanted, self._probes(count, more)))
+
+    @property
+    def swept(self) -> bool:
+        """Whether there was a sweep at all."""
+        return self._pass is not None and self._pass.needs.sweep
+
+    @property
+    def probed(self) -> bool:
+        """Whether the sweep so far is one of output probes."""
+        return self._pass is not None and self._pass.sweep.num_probes is not None
+
+    @property
+    def num_probes(self) -> int:
+        """Output probes so far."""
+        return sum(p.sweep.num_probes or 0 for p in self._passes)
+
+    @property
+    def _passes(self) -> list[Pass]:
+        return [] if self._pass is None else [self._pass, *self._more]
+
+    @property
+    def sweep_cost(self) -> Cost:
+        """Of all passes with a sweep."""
+        return sum((p.cost for p in self._passes), Cost())
+
+    def sweep_estimate(self, kind: Kind, factors: Mapping[str, float]) -> Estimate:
+        """Σ factor × value of the GGN's rows."""
+        parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
+        return parts[0][1] if len(parts) == 1 else pooled(parts)
+
+    def sweep_neurons(self, layer: str) -> Tensor:
+        """ρ(j) of the GGN, a row a probe; one row if exact."""
+        return torch.cat([p.sweep.neuron_values(layer) for p in self._passes])
+
+    @property
+    def sweep_text(self) -> str:
+        """How the GGN's part came about."""
+        if self.probed:
+            return f"{self.num_probes} output probes for {self.plan.num_columns} columns"
+        return "the GGN exactly"
+
+    def sweep_budget(self, kind: Kind, factors: Mapping[str, float]) -> str:
+        """What would have sufficed for the precision that was missed."""
+        found, asked = self.sweep_estimate(kind, factors), self.precision
+        wider = found.half_width(asked.confidence) / (asked.rtol * abs(found.value))
+        return f"max_passes={math.ceil(1.05 * self.num_probes * wider**2)} would have sufficed."
+
+    # -- the record --------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         """What a reader needs to repeat the numbers."""
@@ -90,16 +264,17 @@ class Work:
             "loss": surface.loss.name,
             "reduction": "mean",
             "layers": list(surface.layers()),
-            "num_samples": self._pass.num_samples if self._pass is not None else 0,
+            "num_samples": self.num_samples if self._pass is None else self._pass.num_samples,
             "num_outputs": self.plan.num_outputs,
             "seed": self.seed,
             "dtype": str(surface.dtype).removeprefix("torch."),
             "device": surface.device.type,
             "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
             "torch": torch.__version__,
-        }
+            "processes": surface.processes.size,
+        } | dataclasses.asdict(self.precision)
 
     @property
     def cost(self) -> Cost:
         """All work counted so far, the plan and the certificate included."""
-        return self.surface.cost
+        return self.surface.processes.total_cost(self.surface.cost)

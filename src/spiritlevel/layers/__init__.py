@@ -21,7 +21,7 @@ from ._rules import Weight as Weight
 from ._rules import candidate_layouts as candidate_layouts
 from ._rules import over_columns as over_columns
 from .embedding import EmbeddingRule
-from .patches import ConvRule, ConvTransposeRule, LinearRule
+from .patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
 from .patches import PatchCall as PatchCall
 from .scale import ScaleRule
 
@@ -48,6 +48,11 @@ _RULES: list[tuple[tuple[type[nn.Module], ...], AbstractRule]] = [
     ),
 ]
 
+# Kinds of packages that are not imported for it, by module and name.
+_FOREIGN: dict[tuple[str, str], AbstractRule] = {
+    ("transformers.pytorch_utils", "Conv1D"): TransposedLinearRule(),  # of GPT-2
+}
+
 
 def rule_for(module: nn.Module) -> AbstractRule | None:
     """The rule of a module's kind; None where a subclass changed what forward computes."""
@@ -55,4 +60,4 @@ def rule_for(module: nn.Module) -> AbstractRule | None:
         for kind in kinds:
             if isinstance(module, kind) and type(module).forward is kind.forward:
                 return rule
-    return None
+    return _FOREIGN.get((type(module).__module__, type(module).__name__))

@@ -185,6 +185,22 @@ class LinearRule(PatchRule):
         return Shape(1, out[-1], a.shape[-1], math.prod(out[:-1]) // layout.num_samples)
 
 
+class TransposedLinearRule(LinearRule):
+    """y = a W + b: a linear layer that keeps its weight as (in, out)."""
+
+    def matrix(self, module: Any, weight: Tensor) -> Tensor:
+        """Rows are outputs."""
+        return weight.mT.unsqueeze(-3)
+
+    def from_matrix(self, module: Any, G: Tensor) -> Tensor:
+        """The inverse of `matrix`."""
+        return G.squeeze(1).mT
+
+    def neurons(self, module: Any) -> int:
+        """One a feature."""
+        return len(module.weight)
+
+
 class ConvRule(PatchRule):
     """Convolutions in 1, 2 or 3 dimensions with groups, stride, dilation and any padding mode."""
 

@@ -49,7 +49,12 @@ class Card:
     def cost_in_words(self) -> str:
         """The planned cost for C outputs, as passes over the data."""
         if self.needs.sweep:
-            return "1 forward, C−1 backwards (C for losses other than cross-entropy)"
+            return (
+                "1 forward, C−1 backwards (C for losses other than cross-entropy; a few probes "
+                "where C is large; Hessian products on top where the network is not certified)"
+            )
+        if self.needs.products:
+            return "Hessian products (as many as it takes to converge)"
         return "1 forward"
 
 

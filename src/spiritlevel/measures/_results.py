@@ -1,39 +1,59 @@
-"""Building measurements of Hessian quantities that are certified, or named as what they are."""
+"""Measurements of Hessian quantities: certified, estimated, or named as what they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from .._core import Measurement, Status
-from ..estimators.exact import Pass
+from .._core import Cost, Measurement, Status
+from ..estimators.hessian import Found
+from ..estimators.lanczos import Eigenpairs
 from ..estimators.work import Work
 
+ROUND_OFF = 1e-7  # of a value: below the error that float32 weights and data bring along
 
-def hessian_measurement(
-    work: Work,
-    run: Pass,
-    name: str,
-    value: float,
-    data_stderr: float | None,
-    parameters: Iterable[str],
-) -> Measurement:
-    """Exact where the certificate holds for all `parameters`; elsewhere the GGN's value."""
-    bent = [p for p in parameters if not work.certificates[p].linear]
-    common = {"cost": run.cost, "settings": work.settings(), "data_stderr": data_stderr}
-    if not bent:
-        return Measurement(name, value, exact=True, quantity="Hessian", **common)  # type: ignore[arg-type]
-    others = f" and {len(bent) - 1} more" if len(bent) > 1 else ""
-    text = (
-        "of the GGN, not the Hessian: not certified for "
-        f"{bent[0]!r}{others}, {work.certificates[bent[0]].reason}. The Hessian's value needs "
-        "products with the Hessian (Hutchinson probes in weight space)."
+
+def hessian_measurement(work: Work, name: str, found: Found) -> Measurement:
+    """With both errors, and the interval of the one that probes leave."""
+    estimate = found.estimate
+    common = {
+        "quantity": found.quantity,
+        "data_stderr": estimate.data_stderr,
+        "status": found.status,
+        "text": found.text,
+        "cost": found.cost,
+        "settings": work.settings(),
+    }
+    if not estimate.variance:
+        return Measurement(name, estimate.value, exact=found.exact, **common)  # type: ignore[arg-type]
+    margin = estimate.half_width(work.precision.confidence)
+    return Measurement(
+        name,
+        estimate.value,
+        exact=False,
+        stderr=estimate.stderr,
+        interval=(estimate.value - margin, estimate.value + margin),
+        **common,  # type: ignore[arg-type]
     )
+
+
+def eigenvalue_measurement(
+    work: Work, name: str, found: Eigenpairs, *, cost: Cost, factor: float = 1.0
+) -> Measurement:
+    """A multiple of the first eigenvalue, with the residual that some eigenvalue lies within."""
+    value, residual = factor * float(found.values[0]), factor * float(found.residuals[0])
+    converged = bool(found.converged[0])
+    text = ""
+    if not converged:
+        text = (
+            f"residual {residual:.2g} after {found.products} products: an eigenvalue lies within "
+            f"it. Try max_passes={2 * work.precision.max_passes}."
+        )
     return Measurement(
         name,
         value,
-        exact=False,
-        status=Status.GGN,
-        quantity="GGN",
+        exact=converged and residual <= ROUND_OFF * abs(value),
+        quantity="Hessian",
+        residual=residual,
+        status=Status.OK if converged else Status.NOT_CONVERGED,
         text=text,
-        **common,  # type: ignore[arg-type]
+        cost=cost,
+        settings=work.settings(),
     )

@@ -1,14 +1,23 @@
-"""Curvature: the trace of the Hessian and of its Gauss–Newton part, whole and per layer."""
+"""Curvature: trace, Frobenius norm and extreme eigenvalues of the Hessian, and the GGN's trace."""
 
 from __future__ import annotations
 
-from .._core import Measurement
+import math
+
+from .._core import Measurement, Status
+from ..estimators.eigen import eigenpairs_of
 from ..estimators.exact import Needs
+from ..estimators.hessian import Found, precise
+from ..estimators.lanczos import Which
+from ..estimators.products import Space
+from ..estimators.trace_squared import trace_squared as estimate_trace_squared
+from ..estimators.weight_probes import next_count
 from ..estimators.work import Work
 from ._registry import Measured, measure
-from ._results import hessian_measurement
+from ._results import eigenvalue_measurement, hessian_measurement
 
 SWEEP = Needs(sweep=True)
+PRODUCTS = Needs(products=True)
 
 
 @measure(
@@ -26,19 +35,18 @@ SWEEP = Needs(sweep=True)
 )
 def trace(work: Work) -> Measured:
     """Per layer: the parameters of that module, bias included."""
-    run = work.run(SWEEP)
-
-    def of(names: list[str]) -> Measurement:
-        mean, error = run.sweep.trace.mean(names), run.sweep.trace.stderr(names)
-        return hessian_measurement(work, run, "curvature.trace", mean, error, names)
-
-    layers = {layer: of(names) for layer, names in work.surface.layers().items()}
-    return Measured(of(list(work.surface.parameters)), layers)
+    names = list(work.surface.parameters)
+    rows = precise(work, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0))
+    layers = {
+        layer: hessian_measurement(work, "curvature.trace", rows.found(dict.fromkeys(own, 1.0)))
+        for layer, own in work.surface.layers().items()
+    }
+    return Measured(hessian_measurement(work, "curvature.trace", rows.found()), layers)
 
 
 @measure(
     name="curvature.ggn_trace",
-    summary="Trace of the generalized Gauss–Newton matrix, exact for any network",
+    summary="Trace of the generalized Gauss–Newton matrix, for any network",
     formula=r"\operatorname{mean}_n \operatorname{Tr}(J_n^\top \nabla^2_z \ell_n\, J_n)",
     paper="Schraudolph 2002; Sharpness can be manipulated, eq. of the Gauss–Newton trace",
     invariant={"unit_permute", "batch_split"},
@@ -51,18 +59,92 @@ def trace(work: Work) -> Measured:
 )
 def ggn_trace(work: Work) -> Measured:
     """The same sums as the trace, claimed for the GGN alone: no certificate needed."""
-    run = work.run(SWEEP)
+    whole = dict.fromkeys(work.surface.parameters, 1.0)
+    work.sweep_to(SWEEP, "trace", whole, work.precision.rtol)
 
-    def of(names: list[str]) -> Measurement:
-        return Measurement(
-            "curvature.ggn_trace",
-            run.sweep.trace.mean(names),
-            exact=True,
-            quantity="GGN",
-            data_stderr=run.sweep.trace.stderr(names),
-            cost=run.cost,
-            settings=work.settings(),
-        )
+    def of(names: list[str], *, judged: bool = False) -> Measurement:
+        estimate = work.sweep_estimate("trace", dict.fromkeys(names, 1.0))
+        status, text = Status.OK, work.sweep_text if estimate.variance else ""
+        if judged and not estimate.within(work.precision.rtol, work.precision.confidence):
+            status = Status.NOT_CONVERGED
+            text = f"{text}; {work.sweep_budget('trace', whole)}"
+        found = Found(estimate, "GGN", status, text, work.sweep_cost)
+        return hessian_measurement(work, "curvature.ggn_trace", found)
 
     layers = {layer: of(names) for layer, names in work.surface.layers().items()}
-    return Measured(of(list(work.surface.parameters)), layers)
+    return Measured(of(list(whole), judged=True), layers)
+
+
+@measure(
+    name="curvature.trace_squared",
+    summary="Trace of the squared Hessian: the sum of its squared eigenvalues",
+    formula=r"\operatorname{Tr} (\nabla^2_\theta L)^2 = \mathbb{E}_z \|\nabla^2_\theta L\, z\|^2",
+    paper="Flatness-Aware Regularization, eq. 1",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "A few large eigenvalues decide it. Moves under rescaling. An estimate: read its interval."
+    ),
+    needs=PRODUCTS,
+    default=False,
+)
+def trace_squared(work: Work) -> Measured:
+    """Of all chosen parameters together; `layers=` restricts it to a block."""
+    before = work.cost
+    estimate, count = estimate_trace_squared(work)
+    asked = work.precision
+    status, text = Status.OK, f"{count} weight probes"
+    if estimate.variance and not estimate.within(asked.rtol, asked.confidence):
+        enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)
+        status = Status.NOT_CONVERGED
+        text = f"{text}; max_passes={math.ceil(1.05 * enough)} would have sufficed."
+    found = Found(estimate, "Hessian", status, text, work.cost - before)
+    return Measured(hessian_measurement(work, "curvature.trace_squared", found))
+
+
+@measure(
+    name="curvature.lambda_max",
+    summary="Largest eigenvalue of the Hessian",
+    formula=r"\lambda_{\max}\bigl(\nabla^2_\theta L\bigr)",
+    paper="Keskar et al. 2017; Petzka et al. 2019, for one layer",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "One direction out of millions, and rescaling moves it at will: only networks of one "
+        "architecture and scale compare. Set by the optimizer's step size more than by the data."
+    ),
+    needs=PRODUCTS,
+    default=False,
+)
+def lambda_max(work: Work) -> Measured:
+    """Of all chosen parameters together; `layers=` restricts it to a block."""
+    return Measured(_extreme(work, "curvature.lambda_max", "largest"))
+
+
+@measure(
+    name="curvature.lambda_min",
+    summary="Smallest eigenvalue of the Hessian; negative where the loss still curves downwards",
+    formula=r"\lambda_{\min}\bigl(\nabla^2_\theta L\bigr)",
+    paper="Sagun et al. 2018, Empirical analysis of the Hessian",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "Negative is normal for trained networks and does not mean that training failed. Moves "
+        "under rescaling."
+    ),
+    needs=PRODUCTS,
+    default=False,
+)
+def lambda_min(work: Work) -> Measured:
+    """Of all chosen parameters together; `layers=` restricts it to a block."""
+    return Measured(_extreme(work, "curvature.lambda_min", "smallest"))
+
+
+def _extreme(work: Work, name: str, which: Which) -> Measurement:
+    before = work.cost
+    (found,) = eigenpairs_of(
+        work.products,
+        [Space(work.surface)],
+        operator="hessian",
+        which=which,
+        seed=work.seed,
+        max_products=work.precision.max_passes,
+    )
+    return eigenvalue_measurement(work, name, found, cost=work.cost - before)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
-from .._core import Cost, Measurement, Status
+from .._core import Cost, Measurement, SpiritlevelError
 from ..estimators.exact import Needs, Pass
-from ..estimators.lanczos import largest_eigenvalue
+from ..estimators.head_rows import RowBlock
+from ..estimators.lanczos import eigenpairs
 from ..estimators.work import Work
-from ..math.curvature import OutputCurvature
-from ..math.head import head_product, head_trace_squared_pairs
+from ..math.head import head_trace_squared_pairs
+from ..math.signs import random_signs
 from ._registry import Measured, measure
+from ._results import eigenvalue_measurement
 
 HEAD = Needs(head=True)
 STORED = Needs(head=True, features=True)
@@ -67,14 +71,15 @@ def head_kappa(work: Work) -> Measured:
 def head_trace_squared(work: Work) -> Measured:
     """‖H‖²_F over all pairs of samples, in blocks."""
     run = work.run(STORED)
-    blocks = list(_blocks(work, run))
+    blocks = _pair_blocks(work, run)
     total = torch.zeros((), dtype=torch.float64)
-    for i, (left, left_features, _) in enumerate(blocks):
-        for right, right_features, _ in blocks[: i + 1]:
+    for i, left in enumerate(blocks):
+        for right in blocks[: i + 1]:
             twice = 1 if right is left else 2
-            total += (
-                twice * head_trace_squared_pairs(left, left_features, right, right_features).cpu()
+            pairs = head_trace_squared_pairs(
+                left.curvature, left.features, right.curvature, right.features
             )
+            total += twice * pairs.cpu()
     value = float(total) / run.head.total_weight**2
     return Measured(_measurement(work, run, "head.trace_squared", value, None))
 
@@ -89,40 +94,37 @@ def head_trace_squared(work: Work) -> Measured:
     needs=STORED,
 )
 def head_lambda_max(work: Work) -> Measured:
-    """Lanczos on H·V = mean A_n (V φ_n) φ_nᵀ until the residual is round-off."""
+    """Lanczos on H·V = mean A_n (V φ_n) φ_nᵀ until the residual is that of the products."""
     run = work.run(STORED)
-    blocks = list(_blocks(work, run))
-    shape = work.head.weight().shape
+    weight = work.head.weight()
+    streamed = run.streamed
+    dtype = torch.promote_types(weight.dtype, torch.float32) if streamed else torch.float64
+    device = weight.device if streamed else torch.device("cpu")
     total = run.head.total_weight
+    processes = work.surface.processes
 
     def product(v: Tensor) -> Tensor:
-        direction = v.reshape(shape)
-        parts = [head_product(a, phi, ones, direction) for a, phi, ones in blocks]
-        return torch.stack(parts).sum(dim=0).flatten() / total
+        direction = v.reshape(weight.shape)
+        image = torch.zeros(weight.shape, dtype=dtype, device=device)
+        with processes.together():
+            for block in work.head_blocks():
+                image += block.product(direction).to(device)
+        processes.sum_(image)
+        return image.flatten() / total
 
-    generator = torch.Generator().manual_seed(work.seed)
-    found = largest_eigenvalue(
-        product, shape.numel(), generator=generator, device=torch.device("cpu")
+    start = random_signs(work.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype)
+    held = work.memory // (start.nbytes + 1)
+    found = eigenpairs(
+        product,
+        start,
+        rtol=1e-10 if dtype is torch.float64 else 1e-4,
+        max_products=300,
+        max_basis=max(4, min(held, 60)),
     )
-    # a Ritz value within `residual` of an eigenvalue: 1e-7 is far below float32 features' own error
-    if found.residual <= 1e-7 * abs(found.value):
-        return Measured(_measurement(work, run, "head.lambda_max", found.value, None))
-    text = (
-        f"residual {found.residual:.2g} after {found.products} products; an eigenvalue lies within "
-        "it. Use fewer samples or treat the last digits with care."
-    )
-    return Measured(
-        Measurement(
-            "head.lambda_max",
-            found.value,
-            exact=False,
-            stderr=found.residual,
-            status=Status.NOT_CONVERGED,
-            text=text,
-            cost=run.cost + Cost(products=found.products),
-            settings=_settings(work),
-        )
-    )
+    cost = run.cost + Cost(products=found.products)
+    result = eigenvalue_measurement(work, "head.lambda_max", found, cost=cost)
+    text = "; ".join(part for part in (_text(work), result.text) if part)
+    return Measured(dataclasses.replace(result, text=text, settings=_settings(work)))
 
 
 def _closed_form(work: Work, name: str, row: str) -> Measured:
@@ -149,7 +151,9 @@ def _measurement(
 def _text(work: Work) -> str:
     text = f"layer {work.head.layer!r}"
     if work.head.shared:
-        text += "; its weight is also used elsewhere, and that use is not part of this number"
+        text += (
+            "; its weight is also used elsewhere (tied), and that use is not part of this number"
+        )
     return text
 
 
@@ -157,15 +161,25 @@ def _settings(work: Work) -> dict[str, object]:
     return work.settings() | {"head": work.head.layer}
 
 
-def _blocks(work: Work, run: Pass) -> list[tuple[OutputCurvature, Tensor, Tensor]]:
-    """Curvature, features and ones of at most PAIR_BLOCK samples, in float64."""
-    features = torch.cat([phi for phi, _, _ in run.features])
-    outputs = torch.cat([z for _, z, _ in run.features]).double()
-    targets = torch.cat([y for _, _, y in run.features])
-    blocks = []
-    for start in range(0, len(features), PAIR_BLOCK):
-        part = slice(start, start + PAIR_BLOCK)
-        curvature = work.surface.loss.curvature(outputs[part], targets[part])
-        ones = torch.ones(len(features[part]), dtype=torch.float64)
-        blocks.append((curvature, features[part], ones))
-    return blocks
+def _pair_blocks(work: Work, run: Pass) -> list[RowBlock]:
+    """The rows of all processes in blocks of at most PAIR_BLOCK."""
+    own = [block for block in work.head_blocks() if isinstance(block, RowBlock)]
+    if run.streamed:
+        raise SpiritlevelError(
+            "The measure 'head.trace_squared' needs the outputs of all samples, and those of "
+            f"{work.plan.num_outputs} outputs a sample do not fit in memory={work.memory}. "
+            "Leave it out of 'measures', use fewer samples, or raise 'memory'."
+        )
+    blocks = [block.kept() for part in work.surface.processes.gather(own) for block in part]
+    kind = type(blocks[0].curvature)
+    features = torch.cat([block.features for block in blocks])
+    arguments = [
+        torch.cat(parts)
+        for parts in zip(*(block.curvature.arguments() for block in blocks), strict=True)
+    ]
+    return [
+        RowBlock(features[part], kind(*(argument[part] for argument in arguments)))
+        for part in (
+            slice(start, start + PAIR_BLOCK) for start in range(0, len(features), PAIR_BLOCK)
+        )
+    ]

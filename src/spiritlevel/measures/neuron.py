@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .._core import Measurement
 from ..estimators.exact import Needs
+from ..estimators.hessian import precise
 from ..estimators.work import Work
 from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
@@ -28,15 +28,13 @@ ALL = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
 )
 def rho_sum(work: Work) -> Measured:
     """ρ_σ of each layer and ρ^Σ of the network."""
-    run = work.run(RHO)
     weights = measured_weights(work, "neuron.rho_sum")
-
-    def of(layers: list[str]) -> Measurement:
-        used = [weights[layer] for layer in layers]
-        mean, error = run.sweep.rho.mean(layers), run.sweep.rho.stderr(layers)
-        return hessian_measurement(work, run, "neuron.rho_sum", mean, error, used)
-
-    return Measured(of(list(weights)), {layer: of([layer]) for layer in weights})
+    rows = precise(work, "rho", weights, dict.fromkeys(weights, 1.0))
+    layers = {
+        layer: hessian_measurement(work, "neuron.rho_sum", rows.found({layer: 1.0}))
+        for layer in weights
+    }
+    return Measured(hessian_measurement(work, "neuron.rho_sum", rows.found()), layers)
 
 
 @measure(
@@ -50,13 +48,11 @@ def rho_sum(work: Work) -> Measured:
 )
 def rho_max(work: Work) -> Measured:
     """ρ of each layer and ρ^max of the network; in a conv the neuron is the input channel."""
-    run = work.run(RHO)
     weights = measured_weights(work, "neuron.rho_max")
-    total = run.sweep.rho.total_weight
-    tops = {layer: float(run.sweep.neurons[layer].max()) / total for layer in weights}
+    rows = precise(work, "rho", weights, dict.fromkeys(weights, 1.0))
+
     layers = {
-        layer: hessian_measurement(work, run, "neuron.rho_max", tops[layer], None, [weight])
-        for layer, weight in weights.items()
+        layer: hessian_measurement(work, "neuron.rho_max", rows.sharpest_neuron(layer))
+        for layer in weights
     }
-    whole = hessian_measurement(work, run, "neuron.rho_max", 0.0, None, weights.values())
-    return Measured(largest_layer("neuron.rho_max", Measured(whole, layers)), layers)
+    return Measured(largest_layer("neuron.rho_max", layers), layers)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .._core import Measurement
 from ..estimators.exact import Needs
+from ..estimators.hessian import precise
 from ..estimators.work import Work
 from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
@@ -28,15 +28,13 @@ PAPER = "Petzka et al. 2021, Relative Flatness and Generalization, Definition 3"
 )
 def kappa(work: Work) -> Measured:
     """κ of a layer is mean ‖Wᵀ G‖² over samples and factor columns."""
-    run = work.run(KAPPA)
     weights = measured_weights(work, "relative.kappa")
-
-    def of(layers: list[str]) -> Measurement:
-        mean, error = run.sweep.kappa.mean(layers), run.sweep.kappa.stderr(layers)
-        used = [weights[layer] for layer in layers]
-        return hessian_measurement(work, run, "relative.kappa", mean, error, used)
-
-    return Measured(of(list(weights)), {layer: of([layer]) for layer in weights})
+    rows = precise(work, "kappa", weights, dict.fromkeys(weights, 1.0))
+    layers = {
+        layer: hessian_measurement(work, "relative.kappa", rows.found({layer: 1.0}))
+        for layer in weights
+    }
+    return Measured(hessian_measurement(work, "relative.kappa", rows.found()), layers)
 
 
 @measure(
@@ -50,4 +48,4 @@ def kappa(work: Work) -> Measured:
 )
 def kappa_max(work: Work) -> Measured:
     """The maximum over layers of relative.kappa."""
-    return Measured(largest_layer("relative.kappa_max", kappa(work)))
+    return Measured(largest_layer("relative.kappa_max", kappa(work).layers))

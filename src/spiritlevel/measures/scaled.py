@@ -1,15 +1,21 @@
-"""Scaled curvature: the Hessian trace of a layer times its squared weight norm."""
+"""Scaled curvature: trace or largest eigenvalue of a layer's Hessian times its squared norm."""
 
 from __future__ import annotations
 
-from .._core import Measurement
+import dataclasses
+
+from .._core import Measurement, Status
+from ..estimators.eigen import eigenpairs_of
 from ..estimators.exact import Needs
+from ..estimators.hessian import precise
+from ..estimators.products import Space
 from ..estimators.work import Work
 from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
-from ._results import hessian_measurement
+from ._results import eigenvalue_measurement, hessian_measurement
 
 SWEEP = Needs(sweep=True)
+PRODUCTS = Needs(products=True)
 PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Table 1"
 
 
@@ -27,19 +33,15 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ta
 )
 def scaled_trace(work: Work) -> Measured:
     """κ_τ of each layer and their sum."""
-    run = work.run(SWEEP)
     weights = measured_weights(work, "scaled.trace")
-    norms = {
-        layer: float(work.surface.parameters[name].detach().double().square().sum())
+    norms = {name: _squared_norm(work, name) for name in weights.values()}
+    names = list(work.surface.parameters)
+    rows = precise(work, "trace", {name: name for name in names}, norms)
+    layers = {
+        layer: hessian_measurement(work, "scaled.trace", rows.found({name: norms[name]}))
         for layer, name in weights.items()
     }
-
-    def of(layers: list[str]) -> Measurement:
-        names, factors = [weights[layer] for layer in layers], [norms[layer] for layer in layers]
-        mean, error = run.sweep.trace.mean(names, factors), run.sweep.trace.stderr(names, factors)
-        return hessian_measurement(work, run, "scaled.trace", mean, error, names)
-
-    return Measured(of(list(weights)), {layer: of([layer]) for layer in weights})
+    return Measured(hessian_measurement(work, "scaled.trace", rows.found()), layers)
 
 
 @measure(
@@ -54,4 +56,71 @@ def scaled_trace(work: Work) -> Measured:
 )
 def scaled_trace_max(work: Work) -> Measured:
     """The maximum over layers of scaled.trace."""
-    return Measured(largest_layer("scaled.trace_max", scaled_trace(work)))
+    return Measured(largest_layer("scaled.trace_max", scaled_trace(work).layers))
+
+
+@measure(
+    name="scaled.lambda_max",
+    summary="Squared weight norm times largest Hessian eigenvalue of each layer's weights (κ^l)",
+    formula=r"\sum_l \|w_l\|^2\, \lambda_{\max}\bigl(\nabla^2_{w_l} L\bigr)",
+    paper=PAPER,
+    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    misleads=(
+        "Neuron-wise rescaling moves it; one direction a layer. Biases and normalization "
+        "parameters are not part of it."
+    ),
+    needs=PRODUCTS,
+    default=False,
+)
+def scaled_lambda_max(work: Work) -> Measured:
+    """κ^l of each layer and their sum; the layers share their passes over the data."""
+    if "scaled.lambda_max" not in work.cache:
+        work.cache["scaled.lambda_max"] = _layer_eigenvalues(work)
+    found: Measured = work.cache["scaled.lambda_max"]
+    return found
+
+
+@measure(
+    name="scaled.lambda_max_max",
+    summary="The largest layer of scaled.lambda_max",
+    formula=r"\max_l \|w_l\|^2\, \lambda_{\max}\bigl(\nabla^2_{w_l} L\bigr)",
+    paper=PAPER,
+    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    misleads="As scaled.lambda_max; one direction of one layer decides.",
+    needs=PRODUCTS,
+    default=False,
+)
+def scaled_lambda_max_max(work: Work) -> Measured:
+    """The maximum over layers of scaled.lambda_max."""
+    return Measured(largest_layer("scaled.lambda_max_max", scaled_lambda_max(work).layers))
+
+
+def _squared_norm(work: Work, name: str) -> float:
+    return float(work.surface.parameters[name].detach().double().square().sum())
+
+
+def _layer_eigenvalues(work: Work) -> Measured:
+    weights = measured_weights(work, "scaled.lambda_max")
+    before = work.cost
+    found = eigenpairs_of(
+        work.products,
+        [Space(work.surface, [name]) for name in weights.values()],
+        operator="hessian",
+        seed=work.seed,
+        max_products=work.precision.max_passes,
+    )
+    cost = work.cost - before
+    layers: dict[str, Measurement] = {
+        layer: eigenvalue_measurement(
+            work, "scaled.lambda_max", pairs, cost=cost, factor=_squared_norm(work, name)
+        )
+        for (layer, name), pairs in zip(weights.items(), found, strict=True)
+    }
+    missed = [m for m in layers.values() if m.status is not Status.OK]
+    whole = dataclasses.replace(
+        (missed or list(layers.values()))[0],
+        value=sum(m.value for m in layers.values()),
+        exact=all(m.exact for m in layers.values()),
+        residual=sum(m.residual or 0.0 for m in layers.values()),
+    )
+    return Measured(whole, layers)

@@ -1,0 +1,118 @@
+"""`spiritlevel spectrum`: extreme eigenvalues of a network's Hessian, and their density."""
+
+from __future__ import annotations
+
+import json as json_text
+import pathlib
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from .. import spectra
+from .._core import SpiritlevelError
+from ..checkpoints import write_atomically
+from ..plots import density as draw_density
+from ..plots import new_figure, save
+from . import console, inputs, subject
+
+KINDS = ("png", "svg")
+
+
+def spectrum(
+    model: subject.Model,
+    option: subject.Options = None,
+    checkpoint: subject.Checkpoint = None,
+    data: subject.Data = "digits",
+    split: subject.Split = "train",
+    samples: subject.Samples = None,
+    batch_size: subject.BatchSize = 256,
+    loss: subject.LossName = "cross_entropy",
+    matrix: Annotated[str, typer.Option(help="hessian or ggn.")] = "hessian",
+    num: Annotated[int, typer.Option(min=1, help="Eigenvalues at each end.")] = 3,
+    max_passes: Annotated[
+        int, typer.Option(min=1, help="Products for the eigenvalues, one pass over the data each.")
+    ] = 200,
+    plot: Annotated[
+        pathlib.Path | None, typer.Option(help="Draw the density of all eigenvalues: .png or .svg.")
+    ] = None,
+    vectors: Annotated[int, typer.Option(min=1, help="Random vectors for the density.")] = 4,
+    steps: Annotated[int, typer.Option(min=2, help="Products a vector for the density.")] = 40,
+    layers: subject.Layers = None,
+    head: subject.HeadName = None,
+    memory: subject.Memory = None,
+    device: subject.Device = "cpu",
+    dtype: subject.Dtype = "float32",
+    seed: subject.Seed = 0,
+    json: subject.Json = None,
+    debug: subject.Debug = False,
+) -> None:
+    """Find the extreme eigenvalues of the Hessian, and draw the density of all of them."""
+    talk = console.err() if json == "-" else console.out()
+    if plot is not None and plot.suffix[1:] not in KINDS:
+        raise SpiritlevelError(
+            f"The --plot must be a file ending in .png or .svg. Got {str(plot)!r}."
+        )
+    options: dict[str, Any] = {
+        "matrix": matrix,
+        "loss": loss,
+        "layers": subject.one_or_many(layers),
+        "head": head,
+        "memory": None if memory is None else inputs.parse_memory(memory),
+        "seed": seed,
+    }
+    found = subject.load(
+        model=model,
+        option=option,
+        checkpoint=checkpoint,
+        data=data,
+        split=split,
+        samples=samples,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        seed=seed,
+    )
+    found.introduce(talk)
+    talk.print()
+    result: dict[str, Any] = {}
+    with console.progress("eigenvalues") as show:
+        options["progress"] = subject.by_pass(show, "eigenvalues")
+        pairs = found.attempt(
+            spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **options
+        )
+    result["eigenvalues"] = pairs.to_dict()
+    _print_pairs(talk, pairs)
+    if plot is not None:
+        with console.progress("density") as show:
+            options["progress"] = subject.by_pass(show, "density")
+            density = found.attempt(spectra.density, num_vectors=vectors, steps=steps, **options)
+        result["density"] = density.to_dict()
+        figure = new_figure(6.0, 3.4)
+        draw_density(density, pairs.values, ax=figure.subplots())
+        write_atomically(plot, save(figure, plot.suffix[1:]))
+        console.tell(talk, f"written: {plot}")
+    if json is not None:
+        text = json_text.dumps(result, indent=2, allow_nan=False) + "\n"
+        if json == "-":
+            sys.stdout.write(text)
+        else:
+            write_atomically(json, text.encode())
+            console.tell(talk, f"written: {json}")
+
+
+def _print_pairs(talk: Any, pairs: spectra.Eigenvalues) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    for heading in ("eigenvalue", "residual"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    rows = sorted(zip(pairs.values, pairs.residuals, pairs.converged, strict=True), reverse=True)
+    for value, residual, converged in rows:
+        table.add_row(f"{value:.6g}", f"{residual:.1e}", "" if converged else "not converged")
+    console.show(talk, table)
+    count = int(pairs.settings["num_samples"])
+    talk.print(f"counted: {pairs.cost.passes(count)} a sample over {count} samples")
+    if not all(pairs.converged):
+        console.tell(talk, "An eigenvalue lies within the residual; raise --max-passes for less.")

@@ -1,0 +1,169 @@
+"""What a command works on: a network from a factory and a checkpoint, and data for it.
+
+The options are the same for every command that measures something, so they stand here once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor, nn
+
+from .._core import SpiritlevelError
+from ..checkpoints import load_checkpoint
+from ..models import build
+from . import console, inputs
+
+Several = list[str] | None
+Model = Annotated[str, typer.Option(help="A built-in name, or module:factory of your own.")]
+Options = Annotated[
+    Several, typer.Option(help="key=value for the factory, as in width=16; repeat for more.")
+]
+Checkpoint = Annotated[
+    str | None, typer.Option(help="Weights: .safetensors, or a torch state dict.")
+]
+Data = Annotated[str, typer.Option(help="'digits', or an .npz file with the arrays x and y.")]
+Split = Annotated[str, typer.Option(help="Of the digits: train, test or all.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="Use at most this many samples, drawn at random.")
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
+LossName = Annotated[str, typer.Option(help="cross_entropy, mse or bce.")]
+Layers = Annotated[
+    Several, typer.Option(help="Module paths or patterns, or 'head'; repeat for more.")
+]
+HeadName = Annotated[
+    str | None, typer.Option(help="Path of the last linear layer, if it is not found.")
+]
+Memory = Annotated[str | None, typer.Option(help="Bound on working memory: 512MiB, 2GiB.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")]
+Dtype = Annotated[str, typer.Option(help="float32 or float64.")]
+Seed = Annotated[int, typer.Option(help="Of initial weights, drawn samples and probes.")]
+Json = Annotated[
+    str | None, typer.Option(help="Write the result here; '-' is stdout, and nothing else is.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A network in eval mode with its data in batches, and how they are spoken of."""
+
+    network: nn.Module
+    batches: list[tuple[Tensor, Tensor]]
+    model: str
+    data: str
+    lines: tuple[str, ...]  # what they are, for the reader
+
+    def introduce(self, talk: Console) -> None:
+        """Say what will be measured."""
+        for line in self.lines:
+            console.tell(talk, line)
+
+    def attempt(self, verb: Callable[..., Any], **options: Any) -> Any:
+        """Call, and say of an error inside the user's network that it came from there."""
+        try:
+            return verb(self.network, self.batches, **options)
+        except SpiritlevelError:
+            raise
+        except MemoryError as error:
+            raise _too_large() from error
+        except (RuntimeError, TypeError, IndexError) as error:
+            text = str(error)
+            if "out of memory" in text or "can't allocate memory" in text:
+                raise _too_large() from error
+            x = self.batches[0][0]
+            cause = (
+                text.strip().splitlines()[0].rstrip(".") if text.strip() else type(error).__name__
+            )
+            raise SpiritlevelError(
+                f"The model {self.model!r} failed on the data {self.data!r}, whose samples are "
+                f"{x.dtype} of shape {tuple(x.shape[1:])}: {cause}. Check that --model, --option "
+                "and --data belong together; --debug shows the traceback."
+            ) from error
+
+
+def load(
+    *,
+    model: str,
+    option: Several,
+    checkpoint: str | None,
+    data: str,
+    split: str,
+    samples: int | None,
+    batch_size: int,
+    device: str,
+    dtype: str,
+    seed: int,
+) -> Subject:
+    """Build, load and move everything to its place."""
+    place, kind = inputs.parse_device(device), inputs.parse_dtype(dtype)
+    x, y, origin = inputs.load_data(data, split=split, samples=samples, seed=seed)
+    network = build(model, seed=seed, **inputs.parse_options(option or []))
+    if checkpoint is not None:
+        weights = f"weights: {load_checkpoint(network, checkpoint)}"
+    else:
+        weights = _untrained(model, seed)
+    network = network.to(place, kind).eval()
+    x, y = (t.to(kind) if t.is_floating_point() else t for t in (x, y))
+    count = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    return Subject(
+        network,
+        list(zip(x.split(batch_size), y.split(batch_size), strict=True)),
+        model,
+        data,
+        (
+            f"model: {model}, {count:,} trainable parameters, {_name(kind)} on {place}",
+            weights,
+            f"data: {origin}",
+        ),
+    )
+
+
+def one_or_many(layers: Several) -> str | list[str] | None:
+    """A single word stays a word, so that "head" keeps its meaning."""
+    if not layers:
+        return None
+    return layers[0] if len(layers) == 1 else layers
+
+
+def by_pass(show: console.Report, text: str) -> Callable[[int, int | None], None]:
+    """Progress that starts anew with every pass over the data, which are numbered."""
+    last, passes = 0, 1
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal last, passes
+        if done <= last:
+            passes += 1
+        last = done
+        show(done, total, text if passes == 1 else f"{text}, pass {passes}")
+
+    return report
+
+
+def _name(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _untrained(model: str, seed: int) -> str:
+    if ":" not in model:
+        return (
+            f"weights: NOT TRAINED, initialized at random with seed {seed}. "
+            "Give --checkpoint to measure a trained network."
+        )
+    return (
+        f"weights: as {model} returns them, with seed {seed}. Unless it loads some itself they are "
+        "random and NOT TRAINED. Give --checkpoint to measure a trained network."
+    )
+
+
+def _too_large() -> SpiritlevelError:
+    return SpiritlevelError(
+        "The memory is exhausted. Lower --memory (for example 256MiB) or --batch-size, or measure "
+        "fewer --layers at a time."
+    )

@@ -1,0 +1,75 @@
+"""A number with its two errors: of the probes that estimated it, and of the data behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..math.student import t_quantile
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """`variance` is 0 for an exact value; `dof` says how well the variance itself is known."""
+
+    value: float
+    variance: float = 0.0
+    dof: float = math.inf
+    data_variance: float | None = None  # None where one sample or one part of the data says nothing
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of the probes."""
+        return math.sqrt(self.variance)
+
+    @property
+    def data_stderr(self) -> float | None:
+        """Standard error from having these samples only."""
+        return None if self.data_variance is None else math.sqrt(self.data_variance)
+
+    def half_width(self, confidence: float) -> float:
+        """Of the interval that covers the true value with this probability."""
+        if self.variance == 0.0:
+            return 0.0
+        return t_quantile(0.5 + confidence / 2, max(self.dof, 1.0)) * self.stderr
+
+    def within(self, rtol: float, confidence: float) -> bool:
+        """Whether the interval is as narrow as asked, relative to the value.
+
+        >>> Estimate(10.0, variance=0.01).within(0.05, 0.95)
+        True
+        >>> Estimate(0.0, variance=0.01).within(0.05, 0.95)      # its sign is not even known
+        False
+        """
+        return self.half_width(confidence) <= rtol * abs(self.value)
+
+    def __add__(self, other: Estimate) -> Estimate:
+        """The sum of two parts with independent probes on the same data.
+
+        How the data errors go together is not known; they are added as if fully correlated.
+        """
+        variance = self.variance + other.variance
+        spread = sum(e.variance**2 / e.dof for e in (self, other) if e.variance)
+        data = None
+        if self.data_stderr is not None and other.data_stderr is not None:
+            data = (self.data_stderr + other.data_stderr) ** 2
+        dof = variance**2 / spread if spread else math.inf  # Welch and Satterthwaite
+        return Estimate(self.value + other.value, variance, dof, data)
+
+    def scaled(self, factor: float) -> Estimate:
+        """The same of a multiple."""
+        data = None if self.data_variance is None else factor**2 * self.data_variance
+        return Estimate(factor * self.value, factor**2 * self.variance, self.dof, data)
+
+
+def of_repetitions(values: list[float], data_variance: float | None = None) -> Estimate:
+    """From independent repetitions with the same mean; at least two.
+
+    >>> found = of_repetitions([1.0, 2.0, 3.0])
+    >>> found.value, round(found.stderr, 4), found.dof
+    (2.0, 0.5774, 2)
+    """
+    count = len(values)
+    mean = math.fsum(values) / count
+    spread = math.fsum((value - mean) ** 2 for value in values)
+    return Estimate(mean, spread / (count - 1) / count, count - 1, data_variance)

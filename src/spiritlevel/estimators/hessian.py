@@ -1,0 +1,270 @@
+"""Choosing how a trace, κ or ρ is computed, and doing it to the precision that was asked for.
+
+Rows are parameters (trace) or layers (κ, ρ). The sweep gives their GGN values, exactly or by output
+probes. Where the certificate holds these are the Hessian's. For the other rows, those that bend,
+the residual H − GGN is estimated with weight probes; if a first look shows that the residual varies
+as much as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import torch
+
+from .._core import Cost, Status
+from .estimate import Estimate, of_repetitions
+from .exact import Needs
+from .metrics import Metric
+from .products import Operator
+from .sums import Kind
+from .weight_probes import GROWTH, PILOT, WeightProbes, next_count
+from .work import Work
+
+Factors = Mapping[str, float]  # by row
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """An estimate, of which matrix, and how it came about."""
+
+    estimate: Estimate
+    quantity: str  # "Hessian" or "GGN"
+    status: Status
+    text: str
+    cost: Cost
+
+    @property
+    def exact(self) -> bool:
+        """Whether the value is the Hessian's (or, where that was asked for, the GGN's) itself."""
+        return self.estimate.variance == 0.0 and self.status is Status.OK
+
+
+NEEDS: dict[Kind, Needs] = {
+    "trace": Needs(sweep=True),
+    "kappa": Needs(sweep=True, kappa=True),
+    "rho": Needs(sweep=True, rho=True),
+}
+
+
+class HessianRows:
+    """One kind of rows of a network; `whole` is what the precision is asked of."""
+
+    def __init__(self, work: Work, kind: Kind, parameters: Mapping[str, str], whole: Factors):
+        """`parameters` gives the parameter of every row."""
+        self.work, self.kind, self.whole = work, kind, whole
+        self.parameters = dict(parameters)
+        self.precision = work.precision
+        self.probes: WeightProbes | None = None
+        self.operator: Operator = "hessian"
+        self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
+        self._run()
+
+    # -- the choice --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        method = self.precision.method
+        if method in ("hutchinson", "hutch++"):
+            self.probed = tuple(self.parameters)
+            self.probes = _shared_probes(self.work, self.kind, self.probed)
+            if method == "hutch++" and self.probes.known is None:
+                self.probes.sketch("hessian", max(1, min(PILOT, self.precision.max_passes // 3)))
+            self._refine("hessian")
+            return
+        self.work.run(NEEDS[self.kind])
+        bent = self._bent(self.parameters)
+        if method in ("exact", "output_probes") or not bent:
+            self._sweep(self.precision.rtol)
+            return
+        self.probed = tuple(bent)
+        self._sweep(self.precision.rtol / 2)
+        self.probes = _shared_probes(self.work, self.kind, self.probed)
+        if method == "split":
+            self._refine("residual")
+            return
+        if not self.probes.values:
+            self.probes.draw(["residual", "hessian"], self._pilot(self.precision.max_passes // 2))
+        judged, count = self._of_probed(self.whole), self.probes.common
+        spread = {op: self.probes.spread(op, judged, count) for op in ("residual", "hessian")}
+        self._refine("residual" if spread["residual"] <= spread["hessian"] else "hessian")
+
+    def _bent(self, rows: Mapping[str, str] | Factors) -> list[str]:
+        certificates = self.work.certificates
+        return [row for row in rows if not certificates[self.parameters[row]].linear]
+
+    @property
+    def _probes(self) -> WeightProbes:
+        assert self.probes is not None
+        return self.probes
+
+    def _sweep(self, rtol: float) -> None:
+        """The GGN's rows; output probes are added until the whole is precise enough."""
+        self.work.sweep_to(NEEDS[self.kind], self.kind, self.whole, rtol)
+
+    def _refine(self, operator: Operator) -> None:
+        """Draw until the whole is within the tolerance, or the passes are spent."""
+        self.operator = operator
+        probes, asked = self._probes, self.precision
+        if not probes.count(operator):
+            probes.draw([operator], self._pilot(asked.max_passes - probes.passes))
+        while not self._converged():
+            count = probes.count(operator)
+            wanted = math.ceil(1.05 * min(self._sufficient(), GROWTH * count))
+            more = min(max(wanted - count, 1), asked.max_passes - probes.passes)
+            if more <= 0:
+                return
+            probes.draw([operator], more)
+
+    def _pilot(self, passes: int) -> int:
+        """Probes of the first look; an interval needs two."""
+        return max(2, min(PILOT, passes))
+
+    # -- the outcome -------------------------------------------------------------------------
+
+    def _converged(self) -> bool:
+        whole = self._estimate(self.whole)
+        return whole.variance == 0.0 or whole.within(self.precision.rtol, self.precision.confidence)
+
+    def _sufficient(self) -> float:
+        """Probes that would bring the whole within the tolerance."""
+        asked = self.precision
+        return next_count(
+            self._estimate(self.whole),
+            self._probes.estimate(self.operator, self._of_probed(self.whole)),
+            self._probes.count(self.operator),
+            rtol=asked.rtol,
+            confidence=asked.confidence,
+        )
+
+    def _of_probed(self, factors: Factors) -> dict[str, float]:
+        return {row: factor for row, factor in factors.items() if row in self.probed}
+
+    def _estimate(self, factors: Factors) -> Estimate:
+        probed = self._of_probed(factors)
+        swept = dict(factors)
+        if self.probes is not None and self.operator == "hessian":
+            swept = {row: factor for row, factor in factors.items() if row not in probed}
+        parts = []
+        if swept:
+            parts.append(self.work.sweep_estimate(self.kind, swept))
+        if probed and self.probes is not None:
+            parts.append(self.probes.estimate(self.operator, probed))
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    def found(self, factors: Factors | None = None) -> Found:
+        """The whole, or Σ over rows of factor × value."""
+        judged = factors is None
+        factors = self.whole if factors is None else factors
+        estimate = self._estimate(factors)
+        bent = self._bent(factors) if self.probes is None else []
+        if bent:
+            return Found(estimate, "GGN", Status.GGN, self._ggn_text(bent), self.cost)
+        status, text = Status.OK, ""
+        if estimate.variance:
+            text = self.how()
+            if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
+                status, text = Status.NOT_CONVERGED, self._missed(estimate)
+        text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
+        return Found(estimate, "Hessian", status, text, self.cost)
+
+    def _tied_text(self, factors: Factors) -> str:
+        tied = self.work.surface.tied
+        names = [self.parameters[row] for row in factors if self.parameters[row] in tied]
+        if not names:
+            return ""
+        return f"{names[0]!r} is also {tied[names[0]]!r} (tied): one weight, both uses counted"
+
+    @property
+    def cost(self) -> Cost:
+        """The sweep this rests on, and the probes."""
+        sweep = self.work.sweep_cost if self.work.swept else Cost()
+        return sweep + (Cost() if self.probes is None else self.probes.cost)
+
+    def how(self) -> str:
+        """What was picked, and why."""
+        if self.probes is None:
+            return self.work.sweep_text
+        count = f"{self.probes.count(self.operator)} weight probes"
+        if self.precision.method == "hutch++":
+            return f"Hutch++: {count} after {self.probes.sketched} dominant directions"
+        if self.operator == "residual":
+            return f"{self.work.sweep_text} and {count} of the residual H − GGN"
+        why = "" if self.precision.method == "hutchinson" else ": the residual varies as much"
+        return f"{count} of the Hessian{why}"
+
+    def _ggn_text(self, bent: list[str]) -> str:
+        name = self.parameters[bent[0]]
+        others = f" and {len(bent) - 1} more" if len(bent) > 1 else ""
+        return (
+            f"of the GGN, not the Hessian: not certified for {name!r}{others}, "
+            f"{self.work.certificates[name].reason}. For the Hessian's value use method='auto', "
+            "which adds weight probes."
+        )
+
+    def _missed(self, estimate: Estimate) -> str:
+        asked = self.precision
+        reached = estimate.half_width(asked.confidence)
+        share = f"{asked.confidence:.0%}"
+        if reached >= abs(estimate.value):
+            return (
+                f"{self.how()}; the {share} interval ±{reached:.2g} contains 0, so a relative "
+                "precision has no meaning yet. Raise max_passes, or read the interval."
+            )
+        passes = self._passes_that_suffice()
+        return (
+            f"{self.how()}; reached ±{reached / abs(estimate.value):.1%} at {share}, asked for "
+            f"±{asked.rtol:.1%}. {passes}"
+        )
+
+    def _passes_that_suffice(self) -> str:
+        if self.probes is None:
+            return self.work.sweep_budget(self.kind, self.whole)
+        count = self._sufficient()
+        if not math.isfinite(count):
+            return "The output probes alone exceed it: use method='exact', or a larger rtol."
+        others = self.probes.passes - self.probes.count(self.operator)
+        return f"max_passes={math.ceil(1.05 * count) + others} would have sufficed."
+
+    def sharpest_neuron(self, layer: str) -> Found:
+        """The largest ρ(j) of a layer, with the error of that neuron."""
+        parts = []
+        if not (layer in self.probed and self.operator == "hessian"):
+            parts.append(self.work.sweep_neurons(layer))
+        if layer in self.probed:
+            place = self._probes.metric.parts[layer]
+            parts.append(torch.stack([v[place] for v in self._probes.elements[self.operator]]))
+        top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
+        found = [
+            of_repetitions(rows[:, top].tolist())
+            if len(rows) > 1
+            else Estimate(float(rows[0, top]))
+            for rows in parts
+        ]
+        estimate = found[0] if len(found) == 1 else found[0] + found[1]
+        base = self.found({layer: 1.0})
+        text = base.text
+        if estimate.variance:
+            text = f"{text.rstrip('.')}; the largest of noisy values, so rather too large"
+        return dataclasses.replace(base, estimate=estimate, text=text)
+
+
+def _shared_probes(work: Work, kind: Kind, rows: tuple[str, ...]) -> WeightProbes:
+    """One set of probes for all measures of a kind."""
+    key = ("probes", kind)
+    if key not in work.cache:
+        metric = Metric(work.surface, kind, rows)
+        count = work.run(Needs()).num_samples
+        work.cache[key] = WeightProbes(work.products, metric, seed=work.seed, num_samples=count)
+    found: WeightProbes = work.cache[key]
+    return found
+
+
+def precise(work: Work, kind: Kind, parameters: Mapping[str, str], whole: Factors) -> HessianRows:
+    """The rows of a kind to the work's precision, once for every distinct request."""
+    key = (kind, tuple(sorted(whole.items())))
+    if key not in work.cache:
+        work.cache[key] = HessianRows(work, kind, parameters, whole)
+    found: HessianRows = work.cache[key]
+    return found

@@ -1,0 +1,320 @@
+"""Products with the Hessian, its residual H − GGN, and the GGN, over all data.
+
+Three ways give the same numbers:
+
+reverse      backward of the gradient. The gradient's graph of a chunk serves every vector.
+forward      a forward derivative of the gradient: needs no second backward.
+difference   (∇L(θ + hv) − ∇L(θ − hv)) / 2h: needs a gradient only. h is the cube root of the
+             precision, so about a third of the digits is lost: 1e-5 in float64, 1e-2 in float32,
+             and more where a ReLU switches within the step.
+
+The residual is Σ_c ∂ℓ/∂z_c ∇²z_c: the Hessian of ⟨g, z⟩ with g = ∂ℓ/∂z held fixed. So its product
+costs what one of the Hessian costs, and nothing is subtracted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vjp
+
+from .. import _batches
+from .._core import Cost, SpiritlevelError
+from ..hygiene import full_precision, twice_differentiable
+from ..surface import Place, Surface
+
+Operator = Literal["hessian", "residual", "ggn"]
+Way = Literal["reverse", "forward", "difference"]
+Product = Callable[["Space", Tensor], Tensor]  # (block of parameters, flat vector) -> flat vector
+
+PROBE_SAMPLES = 2
+
+
+class Space:
+    """Some parameters as one vector, in the order of their names."""
+
+    def __init__(self, surface: Surface, names: Sequence[str] | None = None) -> None:
+        """All measured parameters if no names are given."""
+        self.names = tuple(surface.parameters if names is None else names)
+        self.shapes = [surface.parameters[name].shape for name in self.names]
+        self.dtypes = [surface.parameters[name].dtype for name in self.names]
+        ends = [0]
+        for shape in self.shapes:
+            ends.append(ends[-1] + shape.numel())
+        self.size = ends[-1]
+        self.slices = {
+            name: slice(a, b) for name, a, b in zip(self.names, ends, ends[1:], strict=False)
+        }
+        self.dtype, self.device = surface.dtype, surface.device
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """By name, in the parameters' shapes and types, without a copy where they are the same."""
+        kinds = zip(self.slices.items(), self.shapes, self.dtypes, strict=True)
+        return {name: vector[part].view(shape).to(dtype) for (name, part), shape, dtype in kinds}
+
+    def join(self, parts: Sequence[Tensor | None]) -> Tensor:
+        """The inverse; None is zero."""
+        flat = torch.zeros(self.size, dtype=self.dtype, device=self.device)
+        for part, values in zip(self.slices.values(), parts, strict=True):
+            if values is not None:
+                flat[part] = values.flatten()
+        return flat
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Vectors to multiply by one operator, restricted to one block of parameters."""
+
+    operator: Operator
+    space: Space
+    vectors: Tensor  # shape: (count, size)
+
+
+class Products:
+    """Products over the data of a surface, one pass for any number of requests."""
+
+    def __init__(self, surface: Surface, *, chunk: int, way: Way | None = None) -> None:
+        """`way=None` takes the first of the three that the model admits."""
+        self.surface = surface
+        self.chunk = chunk
+        if way is not None and way not in get_args(Way):
+            raise SpiritlevelError(
+                f"The 'way' of Hessian products must be one of {', '.join(get_args(Way))}. "
+                f"Got {way!r}."
+            )
+        self.way = way or choose_way(surface)
+
+    def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
+        """The products, averaged over the data of all processes; shapes as in the requests."""
+        sums = [torch.zeros_like(r.vectors, dtype=torch.float64) for r in requests]
+        total = torch.zeros((), dtype=torch.float64, device=self.surface.device)
+        with self.surface.processes.together():
+            for weight, products in self.by_chunk(requests):
+                total += weight
+                for held, found in zip(sums, products, strict=True):
+                    held += found
+        self.surface.processes.sum_(total, *sums)
+        if float(total) == 0.0:
+            _refuse_no_weight()
+        return [(held / total).to(r.vectors.dtype) for held, r in zip(sums, requests, strict=True)]
+
+    def by_chunk(
+        self, requests: Sequence[Request], *, chunk: int | None = None
+    ) -> Iterator[tuple[float, list[Tensor]]]:
+        """(weight, products not divided by it) of every chunk of this process's data."""
+        size = min(self.chunk, chunk or self.chunk)
+        operators = tuple(dict.fromkeys(request.operator for request in requests))
+        names = {name: None for request in requests for name in request.space.names}
+        for where, batch in self.surface.chunks(size):
+            with full_precision(), twice_differentiable():
+                weight, product = _make(
+                    self.surface, batch, where, operators, tuple(names), self.way
+                )
+                found = [
+                    torch.stack([product[r.operator](r.space, v) for v in r.vectors])
+                    for r in requests
+                ]
+                del product  # or its graph would live on while the next one is made
+            count = sum(len(r.vectors) for r in requests) * _batches.num_samples(batch)
+            self.surface.cost += Cost(products=count)
+            yield weight, found
+
+
+def _refuse_no_weight() -> None:
+    raise SpiritlevelError(
+        "The data must hold at least one target that counts. All of them are ignored, masked or "
+        "have class weight 0. Check ignore_index, the mask and the labels."
+    )
+
+
+def choose_way(surface: Surface) -> Way:
+    """The first way that the model admits, tried on two samples."""
+    batch = surface.first_samples(PROBE_SAMPLES)
+    space = Space(surface)
+    ones = torch.ones(space.size, dtype=space.dtype, device=space.device)
+    failures = []
+    for way in get_args(Way):
+        try:
+            with full_precision(), twice_differentiable():
+                _, product = _make(surface, batch, Place(0), ("hessian",), space.names, way)
+                product["hessian"](space, ones)
+            return way
+        except (RuntimeError, NotImplementedError) as error:
+            if isinstance(error, SpiritlevelError):
+                raise
+            failures.append(f"{way}: {str(error).strip().splitlines()[0]}")
+    raise SpiritlevelError(
+        "No product with the Hessian of this model can be formed, not even from its gradients. "
+        f"Tried {'; '.join(failures)}. Check that loss.backward() works on it."
+    )
+
+
+def _make(
+    surface: Surface,
+    batch: Any,
+    where: Place,
+    operators: tuple[Operator, ...],
+    names: tuple[str, ...],
+    way: Way,
+) -> tuple[float, dict[Operator, Product]]:
+    """Weight of a chunk, and a function for each operator."""
+    make = _reverse if way == "reverse" else _functional
+    return make(surface, batch, where, operators, names, way)
+
+
+def _reverse(
+    surface: Surface,
+    batch: Any,
+    where: Place,
+    operators: tuple[Operator, ...],
+    names: tuple[str, ...],
+    way: Way,
+) -> tuple[float, dict[Operator, Product]]:
+    """Graphs of gradients, built once for all vectors."""
+    parameters = {name: surface.parameters[name] for name in names}
+    leaves = list(parameters.values())
+    with torch.enable_grad():
+        outputs, targets = surface.outputs(batch, where=where)
+        wide = outputs.double()
+        total = surface.loss.values(wide, targets).sum()
+        weight = float(surface.loss.weights(outputs.detach(), targets).double().sum())
+        found: dict[Operator, Product] = {}
+        for operator in operators:
+            surface.cost += Cost(backwards=len(outputs))
+            if operator == "ggn":
+                found[operator] = _reverse_ggn(surface, outputs, targets, parameters)
+                continue
+            value = total
+            if operator == "residual":
+                (signal,) = torch.autograd.grad(total, wide, retain_graph=True)
+                value = (wide * signal.detach()).sum()
+            gradients = torch.autograd.grad(value, leaves, create_graph=True, allow_unused=True)
+            found[operator] = _second_backward(dict(zip(names, gradients, strict=True)), parameters)
+    return weight, found
+
+
+def _second_backward(
+    gradients: dict[str, Tensor | None], parameters: dict[str, torch.nn.Parameter]
+) -> Product:
+    def product(space: Space, vector: Tensor) -> Tensor:
+        pairs = [(gradients[name], v) for name, v in space.split(vector).items()]
+        live = [(g, v) for g, v in pairs if g is not None and g.requires_grad]
+        if not live:  # outputs that are linear in these parameters, under a linear loss
+            return torch.zeros_like(vector)
+        second = torch.autograd.grad(
+            [g for g, _ in live],
+            [parameters[name] for name in space.names],
+            [v for _, v in live],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return space.join(second)
+
+    return product
+
+
+def _reverse_ggn(
+    surface: Surface,
+    outputs: Tensor,
+    targets: Tensor,
+    parameters: dict[str, torch.nn.Parameter],
+) -> Product:
+    """Jv is the derivative of ⟨Jᵀu, v⟩ in u; then A, then one more backward."""
+    curvature = surface.loss.curvature(outputs.detach().double(), targets)
+    u = torch.zeros_like(outputs, requires_grad=True)
+    leaves = list(parameters.values())
+    pulled = torch.autograd.grad(outputs, leaves, u, create_graph=True, allow_unused=True)
+    by_name = dict(zip(parameters, pulled, strict=True))
+
+    def product(space: Space, vector: Tensor) -> Tensor:
+        pairs = [(by_name[name], v) for name, v in space.split(vector).items()]
+        live = [(g, v) for g, v in pairs if g is not None and g.requires_grad]
+        if not live:
+            return torch.zeros_like(vector)
+        (pushed,) = torch.autograd.grad(
+            [g for g, _ in live], u, [v for _, v in live], retain_graph=True
+        )
+        signal = curvature.apply(pushed.detach().double().flatten(1)).to(outputs.dtype)
+        wanted = [parameters[name] for name in space.names]
+        signal = signal.reshape(outputs.shape)
+        back = torch.autograd.grad(outputs, wanted, signal, retain_graph=True, allow_unused=True)
+        return space.join(back)
+
+    return product
+
+
+def _functional(
+    surface: Surface,
+    batch: Any,
+    where: Place,
+    operators: tuple[Operator, ...],
+    names: tuple[str, ...],
+    way: Way,
+) -> tuple[float, dict[Operator, Product]]:
+    """The model as a function of its parameters; each vector runs it anew."""
+    with torch.no_grad():
+        outputs, targets = surface.outputs(batch, where=where)
+    weight = float(surface.loss.weights(outputs, targets).double().sum())
+    curvature = surface.loss.curvature(outputs.double(), targets) if "ggn" in operators else None
+    wide = outputs.double().requires_grad_()
+    with torch.enable_grad():
+        total = surface.loss.values(wide, targets).sum()
+    (signal,) = torch.autograd.grad(total, wide)
+    model = surface.function(batch)
+
+    def value(operator: Operator) -> Callable[[dict[str, Tensor]], Tensor]:
+        if operator == "residual":
+            return lambda p: (model(p).double() * signal).sum()
+        return lambda p: surface.loss.values(model(p).double(), targets).sum()
+
+    derivative = _forward_derivative if way == "forward" else _central_difference
+
+    def product(operator: Operator) -> Product:
+        def multiply(space: Space, vector: Tensor) -> Tensor:
+            start = {name: surface.parameters[name].detach() for name in space.names}
+            direction = space.split(vector)
+            if operator != "ggn":
+                second = derivative(_gradient(value(operator)), start, direction)
+                return space.join(list(second.values()))
+            assert curvature is not None
+            pushed = derivative(lambda p: {"z": model(p)}, start, direction)["z"]
+            pulled = curvature.apply(pushed.double().flatten(1)).to(outputs.dtype)
+            back = vjp(model, start)[1](pulled.reshape(outputs.shape))[0]
+            return space.join([back[name].detach() for name in space.names])
+
+        return multiply
+
+    return weight, {operator: product(operator) for operator in operators}
+
+
+Parts = dict[str, Tensor]
+
+
+def _gradient(value: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
+    return grad(value)
+
+
+def _forward_derivative(function: Callable[[Parts], Parts], start: Parts, along: Parts) -> Parts:
+    tangents: Parts = jvp(function, (start,), (along,))[1]
+    return {name: t.detach() for name, t in tangents.items()}
+
+
+def _central_difference(function: Callable[[Parts], Parts], start: Parts, along: Parts) -> Parts:
+    """A step as long as the cube root of the precision times the parameters' own length."""
+    length = math.sqrt(sum(float(v.double().square().sum()) for v in along.values()))
+    if length == 0.0:
+        return {name: torch.zeros_like(value) for name, value in function(start).items()}
+    scale = math.sqrt(sum(float(v.double().square().sum()) for v in start.values()))
+    eps = torch.finfo(next(iter(start.values())).dtype).eps
+    step = eps ** (1 / 3) * max(scale, 1.0) / length
+    ahead = function({name: value + step * along[name] for name, value in start.items()})
+    behind = function({name: value - step * along[name] for name, value in start.items()})
+    return {
+        name: ((ahead[name].double() - behind[name].double()) / (2 * step)).detach()
+        for name in ahead
+    }

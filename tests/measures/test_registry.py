@@ -1,0 +1,50 @@
+"""Registering measures: names are taken once, claims are known ones, users may add their own."""
+
+import dataclasses
+
+import pytest
+from torch import nn
+
+import spiritlevel as sl
+from spiritlevel import problems, symmetries
+from spiritlevel.measures import Measured, get, measure, names
+
+
+def test_a_name_is_taken_only_once():
+    card = get(names()[0])
+    fields = {f.name: getattr(card, f.name) for f in dataclasses.fields(card)}
+    function = fields.pop("function")
+    with pytest.raises(sl.SpiritlevelError, match=f"'{card.name}' is registered twice"):
+        measure(**fields)(function)
+
+
+def test_a_claim_about_an_unknown_symmetry_is_refused():
+    card = get(names()[0])
+    fields = {f.name: getattr(card, f.name) for f in dataclasses.fields(card)}
+    del fields["function"]
+    fields |= {"name": "mine.new", "invariant": {"rotation"}}
+    with pytest.raises(sl.SpiritlevelError, match=r"'mine.new' claims unknown .*\['rotation'\]"):
+        measure(**fields)
+
+
+def test_a_users_own_measure_takes_part(monkeypatch):
+    registry = measure.__globals__
+    monkeypatch.setitem(registry, "_CARDS", dict(registry["_CARDS"]))
+
+    @measure(
+        name="mine.size",
+        summary="Number of weights",
+        formula="d",
+        paper="none",
+        invariant=set(symmetries.SYMMETRIES),
+        misleads="Always.",
+        needs=get("softmax.gini").needs,
+    )
+    def size(work):
+        count = sum(p.numel() for p in work.surface.parameters.values())
+        return Measured(sl.Measurement("mine.size", float(count), exact=True))
+
+    problem = problems.softmax_regression()
+    report = sl.measure(problem.model, problem.data, measures="mine.*")
+    assert report["mine.size"].value == 15.0
+    assert isinstance(problem.model, nn.Linear)
