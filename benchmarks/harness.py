@@ -25,13 +25,15 @@ class Ratio:
     low: float  # smallest and largest pair: what the machine's noise does
     high: float
     goal: float | None
+    at_least: bool  # whether the goal is a lower bound
     work_seconds: float
     floor_seconds: float
     repeats: int
     details: dict[str, Any]
 
     def __str__(self) -> str:
-        goal = "" if self.goal is None else f"  goal ≤ {self.goal:.3g}"
+        sign = "≥" if self.at_least else "≤"
+        goal = "" if self.goal is None else f"  goal {sign} {self.goal:.3g}"
         return (
             f"{self.name:58s} {self.ratio:6.3f}  [{self.low:.3f}, {self.high:.3f}]"
             f"{goal}  ({self.work_seconds:.3g} s / {self.floor_seconds:.3g} s, n={self.repeats})"
@@ -57,6 +59,7 @@ def compare(
     device: torch.device,
     repeats: int,
     goal: float | None = None,
+    at_least: bool = False,
     per: float = 1.0,
     **details: Any,
 ) -> Ratio:
@@ -72,6 +75,7 @@ def compare(
         low=ratios[0],
         high=ratios[-1],
         goal=goal,
+        at_least=at_least,
         work_seconds=statistics.median(a for a, _ in pairs),
         floor_seconds=statistics.median(b for _, b in pairs),
         repeats=repeats,

@@ -6,7 +6,7 @@ import torch
 from harness import Ratio, compare
 from torch import Tensor, nn
 
-from spiritlevel.estimators.exact import Needs, run_pass
+from spiritlevel.estimators.exact import Budget, Needs, run_pass
 from spiritlevel.estimators.work import Work
 from spiritlevel.models import build
 from spiritlevel.surface import Surface
@@ -35,7 +35,7 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
             compare(
                 f"{name}: head.trace and head.kappa per forward",
                 lambda w=work, p=plan, h=head, c=batch: run_pass(
-                    w.surface, p, HEAD, head=h, chunk=c
+                    w.surface, p, HEAD, head=h, budget=Budget(chunk=c)
                 ),
                 lambda m=model, d=loader: forward(m, d),
                 device=device,

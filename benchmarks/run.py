@@ -11,10 +11,17 @@ import torch
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import head
+import hutchinson
+import lm_head
 import sweep
 from harness import RESULTS, machine, record
 
-BENCHMARKS = {"head": head.run, "sweep": sweep.run}
+BENCHMARKS = {
+    "head": head.run,
+    "sweep": sweep.run,
+    "hutchinson": hutchinson.run,
+    "lm_head": lm_head.run,
+}
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from harness import Ratio, compare, seconds
 from torch import Tensor, nn
 
-from spiritlevel.estimators.exact import Needs, run_pass
+from spiritlevel.estimators.exact import Budget, Needs, run_pass
 from spiritlevel.estimators.work import Work
 from spiritlevel.models import build
 from spiritlevel.surface import Surface
@@ -59,7 +59,7 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
                 compare(
                     f"{name}, {label}, per column and forward-backward",
                     lambda w=work, p=plan, n=needs, c=chunk: run_pass(
-                        w.surface, p, n, head=None, chunk=c
+                        w.surface, p, n, head=None, budget=Budget(chunk=c)
                     ),
                     lambda m=model, a=x, b=y, s=best: forward_backward(m, a, b, s),
                     device=device,

@@ -1,0 +1,82 @@
+"""Run by torchrun in tests/test_processes.py: measures a shard and writes what came out.
+
+distributed_worker.py CASE CUTS OUT      CUTS as "0:15,15:23", one part a process
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import spiritlevel as sl
+
+EXACT = ["curvature.trace", "relative.*", "neuron.*", "scaled.trace", "head.*", "softmax.*"]
+PRODUCTS = ["curvature.lambda_max", "curvature.lambda_min", "scaled.lambda_max"]
+
+
+def network(case: str) -> nn.Module:
+    torch.manual_seed(0)
+    activation = nn.Tanh() if case in ("smooth", "hutch++") else nn.ReLU()
+    classes = 24 if case in ("probes", "smooth") else 5
+    return nn.Sequential(nn.Linear(6, 8), activation, nn.Linear(8, classes)).double().eval()
+
+
+CASES = {
+    "exact": {"measures": EXACT},
+    "probes": {"measures": EXACT[:4], "rtol": 0.2},
+    "smooth": {"measures": ["curvature.*", "relative.*", "neuron.*"], "max_passes": 40},
+    "hutch++": {"measures": ["curvature.trace"], "method": "hutch++"},
+    "eigenvalues": {"measures": PRODUCTS},
+    "ddp": {"measures": EXACT},
+    "bad": {"measures": EXACT},
+    "fsdp": {"measures": EXACT},
+}
+
+
+def data(case: str, part: slice) -> list:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(23, 6, generator=generator, dtype=torch.float64)
+    y = torch.randint(5, (23,), generator=generator)
+    if case == "bad":
+        x[20, 0] = float("nan")
+    x, y = x[part], y[part]
+    return list(zip(x.split(4), y.split(4), strict=True)) if len(x) else []
+
+
+def run(case: str, part: slice) -> dict:
+    model = network(case)
+    if dist.is_initialized() and case == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    if dist.is_initialized() and case == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+    try:
+        report = sl.measure(model, data(case, part), **CASES[case])
+        found = json.loads(report.to_json())
+        if case == "eigenvalues":
+            found["top"] = sl.eigenvalues(model, data(case, part), num=3, which="both").values
+            found["moment"] = sl.density(model, data(case, part), num_vectors=2, steps=5).moment(1)
+        return found
+    except sl.SpiritlevelError as error:
+        return {"error": str(error)}
+
+
+def main(cuts: str, out: str) -> None:
+    rank = int(os.environ.get("RANK", 0))
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    start, end = cuts.split(",")[rank].split(":")
+    found = {case: run(case, slice(int(start), int(end))) for case in CASES}
+    pathlib.Path(f"{out}.{rank}").write_text(json.dumps(found))
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
