@@ -11,7 +11,7 @@ LAYERS = [  # low -> high; names on one line are siblings and may not import eac
     {"_core", "_trees"},
     {"math"},
     {"losses", "symmetries", "_batches", "processes", "hygiene"},
-    {"huggingface", "layers", "taps", "problems", "data", "models", "checkpoints"},
+    {"huggingface", "parameters", "layers", "taps", "problems", "data", "models", "checkpoints"},
     {"surface"},
     {"estimators"},
     {"measures"},

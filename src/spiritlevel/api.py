@@ -13,7 +13,7 @@ from ._batches import Forward, num_samples
 from ._core import Cost, Report, SpiritlevelError
 from .estimators.exact import Needs
 from .estimators.heads import choose_head
-from .estimators.plan import make_plan, matrix_layers
+from .estimators.plan import make_head_plan, matrix_layers
 from .estimators.precision import Method, Precision
 from .estimators.work import Work
 from .hygiene import full_precision
@@ -215,7 +215,7 @@ def open_work(
     surface.check_model()
     if layers == "head" and "head" not in surface.layers():
         with surface.preserved(), full_precision():
-            layers = choose_head(make_plan(surface, sweep=False).heads, head).layer
+            layers = choose_head(make_head_plan(surface).heads, head).layer
     if layers is not None:
         surface = Surface(model, data, layers=layers, **options)
     return Work(surface, head=head, memory=memory, seed=seed, precision=precision)

@@ -91,9 +91,16 @@ def _differentiable_kernels(model: nn.Module) -> Iterator[None]:
         torch.backends.cudnn.enabled = enabled
 
 
-def twice_differentiable() -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def twice_differentiable() -> Iterator[None]:
     """Attention written out in the block: the fused kernels have no second derivative."""
-    return sdpa_kernel(SDPBackend.MATH)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fnmatch
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -21,7 +20,8 @@ from . import _batches, huggingface, hygiene
 from ._batches import Forward
 from ._core import Cost, SpiritlevelError
 from .hygiene import ROOT
-from .losses import Loss, resolve
+from .losses import Loss, as_mask, resolve
+from .parameters import select_parameters
 from .processes import Processes, refuse_sharded, unwrapped
 
 Progress = Callable[[int, int | None], None]  # samples done, samples in all if known
@@ -46,11 +46,13 @@ class Surface:
         self.model = model = unwrapped(model)
         self.data = _as_loader(data)
         self.loss = huggingface.loss_for(model, resolve(loss))
-        self.forward = forward or huggingface.forward_for(model)
+        self.forward = forward or huggingface.forward_for(
+            model, self.loss, by_name=isinstance(loss, str)
+        )
         self.progress = progress
         self.processes = processes or Processes(join=False)
         self.cost = Cost()
-        self._unchecked: tuple[_Verdict, Tensor, Tensor, Tensor, Any, Place] | None = None
+        self._unchecked: tuple[_Verdict, Tensor, Tensor, Tensor, Any, Place, bool] | None = None
         self.watched: Tensor | None = None
         self._runner = _Runner(model, self.forward)
         self.parameters = select_parameters(model, layers)
@@ -92,10 +94,16 @@ class Surface:
         On a GPU the values are looked at one batch later, so that nobody waits for them.
         """
         self.settle()
+        self._decide(batch)
         with _input_of(watch) as taken:
             outputs, targets, mask = self._runner(batch)
         self.watched = taken[-1] if taken else None
         return outputs, self._checked(outputs, targets, mask, outputs.detach(), batch, where)
+
+    def _decide(self, batch: Any) -> None:
+        """Before any batch goes through: how the model reads its labels, where that is open."""
+        if isinstance(self.forward, huggingface.Call):
+            self.forward.decide(self.model, batch)
 
     def features(self, batch: Any, *, where: Place, head: nn.Module) -> tuple[Tensor, Tensor]:
         """What goes into the head, and the targets, without computing the head's output."""
@@ -117,33 +125,35 @@ class Surface:
         """The targets that count; `finite` is what must be so beside the batch itself."""
         self.cost += Cost(forwards=len(outputs))
         outputs = outputs.detach()
+        if not targets.is_floating_point():
+            targets = targets.long()  # −100 is another number in eight bits
+        _check_rows(outputs, batch, where)
         self.loss.check(outputs, targets, where=str(where))
-        invalid = self.loss.invalid(outputs, targets)
-        hidden = targets
-        if mask is not None:
-            hidden = self.loss.hidden(targets, mask, where=str(where))
-            invalid = invalid & (mask != 0).reshape(
-                *mask.shape, *[1] * (invalid.dim() - mask.dim())
-            )
-        bad = ~torch.isfinite(finite).all() | invalid.any()
-        for tensor in _batches.tensors(batch):
-            own = tensor.untyped_storage().data_ptr() == targets.untyped_storage().data_ptr()
-            if tensor.is_floating_point() and (
-                mask is None or not own
-            ):  # masked targets may be NaN
-                bad = bad | ~torch.isfinite(tensor).all()
-        self._unchecked = (_Verdict(bad), finite, outputs, targets, batch, where)
+        bad = ~torch.isfinite(finite).all()
+        invalid, counted = self.loss.invalid(outputs, targets), targets
+        if mask is None:
+            for tensor in _batches.tensors(batch):
+                if tensor.is_floating_point():
+                    bad = bad | ~torch.isfinite(tensor).all()
+        else:  # what a mask hides may be anything
+            counted = self.loss.hidden(targets, mask, where=str(where))
+            kept = as_mask(mask, targets.shape)
+            assert kept is not None  # or `hidden` would have refused it
+            invalid = invalid & kept
+        bad = bad | invalid.any()
+        self._unchecked = (_Verdict(bad), finite, outputs, counted, batch, where, mask is not None)
         if outputs.device.type == "cpu":
             self.settle()
-        return hidden
+        return counted
 
     def settle(self) -> None:
         """Look at the values of the last batch, and raise if they cannot be measured."""
         if self._unchecked is not None:
-            verdict, finite, outputs, targets, batch, where = self._unchecked
+            verdict, finite, outputs, targets, batch, where, masked = self._unchecked
             self._unchecked = None
             if verdict.bad():
-                _check_finite(finite, batch, where)
+                if not masked or not bool(torch.isfinite(finite).all()):
+                    _check_finite(finite, batch, where)
                 self.loss.explain(outputs, targets, where=str(where))
 
     def pull(
@@ -224,7 +234,9 @@ class Surface:
                 "Check the data set's length."
             )
         index = torch.arange(count, device=self.device) % _batches.num_samples(found)
-        return _batches.take(found, index)
+        chosen = _batches.take(found, index)
+        self._decide(chosen)
+        return chosen
 
     # -- hygiene -----------------------------------------------------------------------------
 
@@ -314,48 +326,6 @@ class _Runner(nn.Module):
         return outputs, targets, mask[0] if mask else None
 
 
-def select_parameters(
-    model: nn.Module, layers: str | Sequence[str] | None
-) -> dict[str, nn.Parameter]:
-    """Trainable parameters, all or those of the modules that match `layers`."""
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not trainable:
-        raise SpiritlevelError(
-            "The model must have at least one parameter with requires_grad=True. Got none. "
-            "Unfreeze what you want to measure: parameter.requires_grad_(True)."
-        )
-    if layers is None:
-        return trainable
-    patterns = [layers] if isinstance(layers, str) else list(layers)
-    owners = {name: name.rpartition(".")[0] or ROOT for name in trainable}
-    for pattern in patterns:
-        if not fnmatch.filter(owners.values(), pattern):
-            have = ", ".join(dict.fromkeys(owners.values()))
-            _refuse_tied(model, pattern, trainable)
-            raise SpiritlevelError(
-                f"The 'layers' argument must name modules with trainable parameters. Nothing "
-                f"matches {pattern!r}. Available: {have}."
-            )
-    return {
-        name: parameter
-        for name, parameter in trainable.items()
-        if any(fnmatch.fnmatchcase(owners[name], pattern) for pattern in patterns)
-    }
-
-
-def _refuse_tied(model: nn.Module, pattern: str, trainable: dict[str, nn.Parameter]) -> None:
-    """Raise SpiritlevelError for a layer whose weight is measured under another name."""
-    first = {id(p): name for name, p in trainable.items()}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        owner, known = name.rpartition(".")[0] or ROOT, first.get(id(parameter))
-        if known is not None and fnmatch.fnmatchcase(owner, pattern):
-            raise SpiritlevelError(
-                f"The 'layers' argument names {owner!r}, whose weight {name!r} is the same tensor "
-                f"as {known!r} (tied). It is measured once, with both uses: say "
-                f"layers={known.rpartition('.')[0] or ROOT!r}. head.* measure the last use alone."
-            )
-
-
 def _as_loader(data: Any) -> Iterable[Any]:
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
         return [data]
@@ -382,6 +352,16 @@ def _total_samples(data: Iterable[Any]) -> int | None:
     except TypeError:
         pass  # a streaming data set has no length; progress then shows counts only
     return None
+
+
+def _check_rows(outputs: Tensor, batch: Any, where: Place) -> None:
+    count = _batches.num_samples(batch)
+    if outputs.dim() == 0 or len(outputs) != count:
+        raise SpiritlevelError(
+            f"The outputs must hold one row a sample. Got outputs of shape {tuple(outputs.shape)} "
+            f"for {count} samples in {where}. Return them with the samples first and positions "
+            "after them: (samples, positions, classes), not flattened or transposed."
+        )
 
 
 def _check_finite(outputs: Tensor, batch: Any, where: Place) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -108,6 +108,16 @@ def parameter_uses(outputs: Tensor) -> dict[int, int]:
             if variable is not None:
                 counts[id(variable)] = counts.get(id(variable), 0) + 1
     return counts
+
+
+def lacks_second_derivative(gradients: Iterable[Tensor | None]) -> bool:
+    """Whether a function on the way was marked as differentiable only once.
+
+    Its gradient then ends in a node that raises. A backward towards the parameters goes past that
+    node without touching it, and what is missing would read as zero.
+    """
+    roots = (g for g in gradients if g is not None and g.grad_fn is not None)
+    return any(node.name() == "torch::autograd::Error" for root in roots for node in _nodes(root))
 
 
 def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:

@@ -28,7 +28,7 @@ from .. import _batches
 from .._core import Cost
 from ..layers import Layout
 from ..surface import Place, Surface
-from ..taps import Use, tapped
+from ..taps import Use, lacks_second_derivative, tapped
 from .plan import Plan
 
 
@@ -99,6 +99,8 @@ def _add_bends(
     ]
     cotangent = _noise(outputs, generator)
     deltas = torch.autograd.grad(outputs, edges, cotangent, create_graph=True, allow_unused=True)
+    if lacks_second_derivative(deltas):
+        raise RuntimeError("a function in the model is differentiable only once")
     parts = []  # ⟨δ_l, d_l⟩
     slope = outputs.new_zeros(len(outputs))
     for use, layout, delta in zip(uses, layouts, deltas, strict=True):

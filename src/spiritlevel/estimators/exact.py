@@ -64,6 +64,7 @@ class Pass:
 
     needs: Needs
     num_samples: int
+    total_weight: float  # what sums over the data are divided by
     cost: Cost
     sweep: Sums  # trace, κ and ρ; empty unless the sweep was needed
     head: Moments  # rows "trace" and "kappa"
@@ -91,6 +92,7 @@ def run_pass(
     result = Pass(
         needs=needs,
         num_samples=0,
+        total_weight=0.0,
         cost=Cost(),
         sweep=sweep.sums if sweep is not None else Sums(surface),
         head=Moments(["trace", "kappa"], surface.device),
@@ -101,6 +103,7 @@ def run_pass(
     )
     watch = head.module if needs.head and head is not None else None
     generator = torch.Generator().manual_seed(seed)
+    total = torch.zeros((), dtype=torch.float64, device=surface.device)
     with surface.processes.together():
         for index, (where, batch) in enumerate(surface.chunks(budget.chunk)):
             _sample(result.sampled, index, batch, generator)
@@ -109,6 +112,7 @@ def run_pass(
                 with torch.no_grad():
                     a, targets = surface.features(batch, where=where, head=head.module)
                     block, weights = block_of_tokens(surface, head, a, targets, budget.stream)
+                    total += weights.sum()
                     _add_head(result, block, head, weights, len(a), budget)
                     gini = (block.sums.gini * weights).reshape(len(a), -1).sum(dim=1)
                     result.softmax.add(gini[None], weights.reshape(len(a), -1).sum(dim=1))
@@ -121,6 +125,7 @@ def run_pass(
                     curvature = surface.loss.curvature(outputs.double(), targets)
             with torch.no_grad():
                 sample_weights = surface.loss.weights(outputs, targets).double()
+                total += sample_weights.sum()
                 if watch is not None and head is not None:
                     assert surface.watched is not None
                     rows = block_of_outputs(head, surface.watched, outputs, curvature)
@@ -128,21 +133,21 @@ def run_pass(
                 if needs.softmax and isinstance(surface.loss, CrossEntropy):
                     gini = _sample_gini(surface.loss, outputs, targets, curvature)
                     result.softmax.add(gini[None], sample_weights)
-    _reduce(surface, result)
+    _reduce(surface, result, total)
     result.cost = surface.processes.total_cost(surface.cost - before)
     return result
 
 
-def _reduce(surface: Surface, result: Pass) -> None:
+def _reduce(surface: Surface, result: Pass, total: Tensor) -> None:
     """Add up over the processes, and see that there was something to add."""
     processes = surface.processes
     result.sweep.reduce(processes)
     for moments in (result.head, result.softmax):
         moments.reduce(processes)
+    processes.sum_(total)
+    result.total_weight = float(total)
     result.num_samples = sum(processes.gather(result.num_samples))
-    sums = result.sweep.kinds["trace"].between if result.needs.sweep else None
-    used = sums or (result.head if result.needs.head else None)
-    if used is not None and used.total_weight == 0.0:
+    if result.total_weight == 0.0:
         raise SpiritlevelError(
             f"The data must hold at least one target that counts. All of {result.num_samples} "
             "samples are ignored, masked or have class weight 0. Check ignore_index, the mask and "

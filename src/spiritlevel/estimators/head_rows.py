@@ -86,7 +86,7 @@ class TokenBlock:
             sums,
             self.masses.to(weight.device),
             direction,
-            budget=self.budget,
+            budget=self.budget // 16,  # beside vectors as large as the weight
         )
 
     def kept(self) -> TokenBlock:

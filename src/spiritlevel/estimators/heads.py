@@ -32,6 +32,12 @@ class Head:
     reason: str
     shared: bool  # whether the network uses the same weight elsewhere too
     by_position: bool  # whether every position has outputs of its own
+    calls: int  # how often the model calls the module itself
+
+    @property
+    def can_be_left_out(self) -> bool:
+        """Whether the model can run without its output: nothing else depends on it."""
+        return isinstance(self.module, nn.Linear) and self.calls == 1
 
     def features(self, a: Tensor) -> Tensor:
         """φ: the layer's input or window, averaged over positions or one row a position."""
@@ -66,7 +72,8 @@ def find_heads(uses: list[Use], outputs: Tensor, acting: Positions | None) -> di
         if isinstance(use.module, (nn.Linear, *CONVOLUTIONS)):
             shared = counts.get(id(use.module.weight), 0) > 1
             by_position = use.output.shape == outputs.shape and outputs.dim() > 2
-            head = Head(use.layer, use.module, False, "", shared, by_position)
+            calls = sum(other.module is use.module for other in uses)
+            head = Head(use.layer, use.module, False, "", shared, by_position, calls)
             reason = _why_not(head, use, outputs.detach(), acting)
             found[use.layer] = dataclasses.replace(head, fits=not reason, reason=reason)
     return found
@@ -90,6 +97,8 @@ def _why_not(head: Head, use: Use, outputs: Tensor, acting: Positions | None) ->
     given, outputs = given.reshape(len(given), -1), outputs.reshape(len(outputs), -1)
     if given.shape != outputs.shape:
         return f"it gives {given.shape[1]} values a sample, the network {outputs.shape[1]}"
+    if given.data_ptr() == outputs.data_ptr():  # the same memory: nothing to compare
+        return ""
     gap = float((given - outputs).abs().max())
     if gap > 1e3 * torch.finfo(out.dtype).eps * max(float(outputs.abs().max()), 1e-30):
         return f"its pooled output differs from the network's by {gap:.2g}"

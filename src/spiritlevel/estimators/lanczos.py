@@ -19,7 +19,7 @@ from .._core import SpiritlevelError
 Which = Literal["largest", "smallest", "both"]
 Result = TypeVar("Result", covariant=True)
 
-CHUNK = 1 << 22  # entries converted to float64 at a time: 32 MiB
+CHUNK = 1 << 20  # entries converted to float64 at a time: 8 MiB
 # In units of eps·‖H‖: what is smaller than this in a product is taken for its round-off.
 ROUNDOFF = 10
 
@@ -111,7 +111,13 @@ def eigenpairs(
         max_basis=max_basis,
         generator=generator,
     )
-    return solve([run], lambda rows: {0: torch.stack([product(v) for v in rows[0]])})[0]
+    del start  # vectors may be large: no more of them than needed
+
+    def multiply(directions: dict[int, Tensor]) -> dict[int, Tensor]:
+        rows = [product(v) for v in directions[0]]
+        return {0: rows[0][None] if len(rows) == 1 else torch.stack(rows)}
+
+    return solve([run], multiply)[0]
 
 
 class Lanczos:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -79,8 +80,8 @@ def matrix_layers(surface: Surface) -> dict[str, AbstractMatrixRule]:
     return found
 
 
-def make_plan(surface: Surface, *, kappa: bool = False, sweep: bool = True) -> Plan:
-    """Probe the model on three samples and settle everything that a sweep needs, or a head."""
+def make_plan(surface: Surface, *, kappa: bool = False) -> Plan:
+    """Probe the model on three samples and settle everything that a sweep needs."""
     rules = rules_of(surface)
     batch = surface.first_samples(PROBE_SAMPLES)
     modules = {name: surface.module(name) for name in rules}
@@ -89,39 +90,31 @@ def make_plan(surface: Surface, *, kappa: bool = False, sweep: bool = True) -> P
         outputs, targets = _probe(surface, batch)
     try:
         _check_independent(surface, batch, outputs.detach())
+        _check_trainable(outputs)
         num_columns = surface.loss.num_columns(outputs, targets)
-        if not outputs.requires_grad:
-            raise SpiritlevelError(
-                "The model's outputs do not depend on any trainable parameter. Check that forward "
-                "does not run under torch.no_grad() and does not detach its result."
-            )
-        routes: dict[str, Route] = {}
-        layouts: dict[str, Layout] = {}
-        if sweep:
-            shapes = _other_shapes(surface, modules)
-            routes, layouts = _find_routes(surface, rules, taps.uses, shapes, outputs)
+        shapes = _other_shapes(surface, modules)
+        routes, layouts = _find_routes(surface, rules, taps.uses, shapes, outputs)
         generic = [name for name, route in routes.items() if route == "generic"]
         vectorize = bool(generic) and can_vectorize(
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
         )
-        own = _storages(surface.model)
-        saved = sum(size for address, size in sizes.items() if address not in own)
+        saved = _saved(surface.model, sizes) // PROBE_SAMPLES
         held = sum(surface.parameters[name].nbytes for name in generic)
         uses = [(u, rules[u.layer], layouts[u.layer]) for u in taps.uses if u.layer in layouts]
 
         def footprint_of(columns: int) -> Footprint:
             return footprint(
                 uses,
-                saved=saved // PROBE_SAMPLES,
+                saved=saved,
                 generic=2 * columns * held,
                 num_columns=columns,
                 kappa=kappa,
-                largest=max((u.output.nbytes for u in taps.uses), default=0) // PROBE_SAMPLES,
+                largest=_largest_output(taps.uses, PROBE_SAMPLES),
                 on_cpu=surface.device.type == "cpu",
             )
 
         return Plan(
-            sweep=sweep,
+            sweep=True,
             routes=routes,
             layouts=layouts,
             heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
@@ -133,6 +126,70 @@ def make_plan(surface: Surface, *, kappa: bool = False, sweep: bool = True) -> P
         )
     finally:
         taps.close()
+
+
+def make_head_plan(surface: Surface) -> Plan:
+    """What measures without a sweep need, from one sample: outputs may be very large."""
+    modules = {name: surface.module(name) for name in rules_of(surface)}
+    batch = surface.first_samples(1)
+    saving, sizes = saved_bytes()
+    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
+        outputs, targets = _probe(surface, batch)
+    try:
+        _check_trainable(outputs)
+        found = footprint(
+            [],
+            saved=_saved(surface.model, sizes),
+            generic=0,
+            num_columns=1,
+            kappa=False,
+            largest=_largest_output(taps.uses, 1),
+            on_cpu=surface.device.type == "cpu",
+        )
+        return Plan(
+            sweep=False,
+            routes={},
+            layouts={},
+            heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
+            vectorize=False,
+            num_outputs=outputs[0].numel(),
+            num_columns=surface.loss.num_columns(outputs, targets),
+            footprint=found,
+            probe_footprint=found,
+        )
+    finally:
+        taps.close()
+
+
+def check_samples(surface: Surface, head: Head | None) -> None:
+    """That samples do not act on each other, seen at the outputs or at what goes into a head."""
+    batch = surface.first_samples(PROBE_SAMPLES)
+
+    def run(part: Any) -> Tensor:
+        with torch.no_grad():
+            if head is not None and head.can_be_left_out:
+                return surface.features(part, where=Place(0), head=head.module)[0]
+            return surface.outputs(part, where=Place(0))[0]
+
+    _check_independent(surface, batch, run(batch), run)
+
+
+def _check_trainable(outputs: Tensor) -> None:
+    if not outputs.requires_grad:
+        raise SpiritlevelError(
+            "The model's outputs do not depend on any trainable parameter. Check that forward "
+            "does not run under torch.no_grad() and does not detach its result."
+        )
+
+
+def _saved(model: nn.Module, sizes: dict[int, int]) -> int:
+    """Bytes that autograd keeps; parameters and buffers are kept anyway."""
+    own = _storages(model)
+    return sum(size for address, size in sizes.items() if address not in own)
+
+
+def _largest_output(uses: list[Use], num_samples: int) -> int:
+    return max((use.output.nbytes for use in uses), default=0) // num_samples
 
 
 def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
@@ -158,11 +215,13 @@ def _storages(model: nn.Module) -> set[int]:
     return {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
 
 
-def _check_independent(surface: Surface, batch: Any, outputs: Tensor) -> None:
+def _check_independent(
+    surface: Surface, batch: Any, outputs: Tensor, run: Callable[[Any], Tensor] | None = None
+) -> None:
     """A sample alone must give the outputs it gives in a batch, and a batch give them again."""
     with torch.no_grad():
-        alone, _ = surface.outputs(_batches.take(batch, slice(1, 2)), where=Place(0))
-        again, _ = surface.outputs(batch, where=Place(0))
+        run = run or (lambda part: surface.outputs(part, where=Place(0))[0])
+        alone, again = run(_batches.take(batch, slice(1, 2))), run(batch)
     gaps = {
         f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES}": alone[0]
         - outputs[1],

@@ -27,6 +27,7 @@ from .. import _batches
 from .._core import Cost, SpiritlevelError
 from ..hygiene import full_precision, twice_differentiable
 from ..surface import Place, Surface
+from ..taps import lacks_second_derivative
 
 Operator = Literal["hessian", "residual", "ggn"]
 Way = Literal["reverse", "forward", "difference"]
@@ -99,8 +100,6 @@ class Products:
                 for held, found in zip(sums, products, strict=True):
                     held += found
         self.surface.processes.sum_(total, *sums)
-        if float(total) == 0.0:
-            _refuse_no_weight()
         return [(held / total).to(r.vectors.dtype) for held, r in zip(sums, requests, strict=True)]
 
     def by_chunk(
@@ -125,13 +124,6 @@ class Products:
             yield weight, found
 
 
-def _refuse_no_weight() -> None:
-    raise SpiritlevelError(
-        "The data must hold at least one target that counts. All of them are ignored, masked or "
-        "have class weight 0. Check ignore_index, the mask and the labels."
-    )
-
-
 def choose_way(surface: Surface) -> Way:
     """The first way that the model admits, tried on two samples."""
     batch = surface.first_samples(PROBE_SAMPLES)
@@ -141,6 +133,8 @@ def choose_way(surface: Surface) -> Way:
     for way in get_args(Way):
         try:
             with full_precision(), twice_differentiable():
+                if way == "reverse":
+                    _check_second_derivative(surface, batch)
                 _, product = _make(surface, batch, Place(0), ("hessian",), space.names, way)
                 product["hessian"](space, ones)
             return way
@@ -152,6 +146,17 @@ def choose_way(surface: Surface) -> Way:
         "No product with the Hessian of this model can be formed, not even from its gradients. "
         f"Tried {'; '.join(failures)}. Check that loss.backward() works on it."
     )
+
+
+def _check_second_derivative(surface: Surface, batch: Any) -> None:
+    """Raise RuntimeError where a second backward would miss a part of the derivative."""
+    with torch.enable_grad():
+        outputs, _ = surface.outputs(batch, where=Place(0))
+        leaves = list(surface.parameters.values())
+        gradients = torch.autograd.grad(outputs.sum(), leaves, create_graph=True, allow_unused=True)
+    surface.cost += Cost(backwards=len(outputs))
+    if lacks_second_derivative(gradients):
+        raise RuntimeError("a function in the model is differentiable only once")
 
 
 def _make(

@@ -20,7 +20,7 @@ from .estimate import Estimate
 from .exact import Budget, Needs, Pass, run_pass
 from .head_rows import Block, iterate_blocks
 from .heads import Head, choose_head
-from .plan import Plan, make_plan
+from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .products import Products
 from .sums import Kind, pooled
@@ -29,6 +29,7 @@ from .sweep import Probes
 CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
 EXACT_COLUMNS = 16  # up to here all columns cost no more than a few probes with their error bars
 MIN_SPREADS = 32  # samples × (probes − 1) that an error of output probes rests on
+STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
 GRAPH_FACTOR = 6  # a gradient's graph and what flows through it, against what a forward saves
 
 
@@ -70,11 +71,15 @@ class Work:
     @property
     def plan(self) -> Plan:
         """How this surface is measured; made anew where a sweep is wanted after all."""
-        if self._plan is None or (self._wanted.sweep and not self._plan.sweep):
+        wanted = self._wanted
+        if self._plan is None or (wanted.sweep and not self._plan.sweep):
             with full_precision():
-                self._plan = make_plan(
-                    self.surface, kappa=self._wanted.kappa, sweep=self._wanted.sweep
-                )
+                if wanted.sweep:
+                    self._plan = make_plan(self.surface, kappa=wanted.kappa)
+                else:
+                    self._plan = make_head_plan(self.surface)
+                    fitting = [head for head in self._plan.heads.values() if head.fits]
+                    check_samples(self.surface, fitting[-1] if fitting else None)
         return self._plan
 
     @functools.cached_property
@@ -136,11 +141,11 @@ class Work:
     def _run(self, needs: Needs, probes: Probes | None) -> Pass:
         head = self.head if needs.head else None
         stream = None
-        if (needs.head or needs.softmax) and not needs.sweep and self._outputs_are_large:
+        if (needs.head or needs.softmax) and not needs.sweep:
             fitting = [h for h in self.plan.heads.values() if h.fits]
             if head is None and fitting:
                 head = self.head
-            if head is not None and isinstance(head.module, torch.nn.Linear):
+            if head is not None and self._streams(head):
                 stream = self.memory // 4
         footprint = self.plan.footprint if probes is None else self.plan.probe_footprint
         chunk = footprint.chunk(self.memory, sweep=needs.sweep)
@@ -155,10 +160,11 @@ class Work:
             probes=probes,
         )
 
-    @property
-    def _outputs_are_large(self) -> bool:
-        """Whether the outputs of a sample, in float64 and worked on, would fill the memory."""
-        large = 48 * self.plan.num_outputs > self.memory // 4
+    def _streams(self, head: Head) -> bool:
+        """Whether the head's outputs are too many to form: a large vocabulary or long sequences."""
+        if not head.can_be_left_out:
+            return False
+        large = len(head.weight()) >= STREAM_FROM or 48 * self.plan.num_outputs > self.memory // 4
         return large and isinstance(self.surface.loss, CrossEntropy)
 
     # -- the sweep, exact or by output probes ------------------------------------------------

@@ -7,6 +7,7 @@ way.
 """
 
 from ._protocol import Loss as Loss
+from ._protocol import as_mask as as_mask
 from .cross_entropy import CrossEntropy as CrossEntropy
 from .elementwise import BinaryCrossEntropy as BinaryCrossEntropy
 from .elementwise import MeanSquaredError as MeanSquaredError

@@ -52,6 +52,13 @@ class CrossEntropy:
                 "Return class scores from the model, or pass forward=... that does; for one output "
                 "use loss='bce' or 'mse'."
             )
+        last = outputs.dim() - 1
+        if self.class_dim is not None and not 1 <= abs(self.class_dim) <= last:
+            raise SpiritlevelError(
+                f"The 'class_dim' of CrossEntropy must be one of 1 to {last} or -1 to -{last} for "
+                f"outputs of shape {tuple(outputs.shape)} in {where}. Got {self.class_dim}. Use 1 "
+                "as torch does, or -1 for sequences."
+            )
         places = self._possible_class_dims(outputs, targets)
         if not places:
             self._refuse_targets(outputs, targets, where)

@@ -40,31 +40,31 @@ def _shown(targets: Tensor) -> Tensor:
     return (~torch.isnan(targets)).to(targets.dtype).reshape(len(targets), -1)
 
 
-def _mean_shown(elements: Tensor, targets: Tensor) -> Tensor:
-    """Losses of the elements, averaged over a sample; what is hidden counts 0."""
+def _sum_shown(elements: Tensor, targets: Tensor) -> Tensor:
+    """Losses of the elements that count, added up over a sample."""
     flat = elements.reshape(len(elements), -1)
     if not targets.is_floating_point():
-        return flat.mean(dim=1)
-    return torch.where(_shown(targets) > 0, flat, torch.zeros_like(flat)).mean(dim=1)
+        return flat.sum(dim=1)
+    return torch.where(_shown(targets) > 0, flat, torch.zeros_like(flat)).sum(dim=1)
 
 
-def _share_shown(outputs: Tensor, targets: Tensor) -> Tensor:
-    """How much of a sample counts, between 0 and 1."""
+def _count_shown(outputs: Tensor, targets: Tensor) -> Tensor:
+    """How many elements of a sample count."""
     if not targets.is_floating_point():
-        return outputs.new_ones(len(outputs))
-    return _shown(targets).to(outputs.dtype).mean(dim=1)
+        return outputs.new_full((len(outputs),), math.prod(outputs.shape[1:]))
+    return _shown(targets).to(outputs.dtype).sum(dim=1)
 
 
 def _diagonal(elements: Tensor, targets: Tensor) -> DiagonalCurvature:
-    """Second derivatives of the elements as the curvature of their mean over a sample."""
+    """Second derivatives of the elements that count."""
     flat = elements.reshape(len(elements), -1)
     if targets.is_floating_point():
         flat = torch.where(_shown(targets) > 0, flat, torch.zeros_like(flat))
-    return DiagonalCurvature(flat / flat.shape[1])
+    return DiagonalCurvature(flat)
 
 
 class MeanSquaredError:
-    """Squared error averaged over the outputs of a sample, as `torch.nn.MSELoss` does."""
+    """Squared error averaged over all elements, as `torch.nn.MSELoss` does."""
 
     name = "mse"
 
@@ -89,11 +89,11 @@ class MeanSquaredError:
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """ℓ_n, shape (N,)."""
-        return _mean_shown((outputs - targets.nan_to_num()).square(), targets)
+        return _sum_shown((outputs - targets.nan_to_num()).square(), targets)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One a sample; less where a mask hides part of it."""
-        return _share_shown(outputs, targets)
+        """How many of its elements count: so elements are averaged, as torch does."""
+        return _count_shown(outputs, targets)
 
     def positions(self, outputs: Tensor, targets: Tensor) -> None:
         """Every output stands alone: any grouping will do."""
@@ -103,12 +103,12 @@ class MeanSquaredError:
         return math.prod(outputs.shape[1:])
 
     def curvature(self, outputs: Tensor, targets: Tensor) -> DiagonalCurvature:
-        """2/C times the identity."""
+        """Twice the identity."""
         return _diagonal(torch.full_like(outputs, 2.0), targets)
 
 
 class BinaryCrossEntropy:
-    """Sigmoid cross-entropy on logits, averaged over a sample's outputs, as in torch."""
+    """Sigmoid cross-entropy on logits, averaged over all elements, as in torch."""
 
     name = "bce"
 
@@ -127,10 +127,13 @@ class BinaryCrossEntropy:
 
     def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
         """Raise SpiritlevelError with the range that came."""
-        low, high = float(targets.min()), float(targets.max())
+        known = targets[~torch.isnan(targets)]  # what a mask hides is NaN here as well
+        got = "NaN"
+        if len(known) and bool(self.invalid(outputs, known).any()):
+            got = f"values from {float(known.min()):g} to {float(known.max()):g}"
         raise SpiritlevelError(
             "The targets of the loss 'bce' must lie in [0, 1]. "
-            f"Got values from {low:g} to {high:g} in {where}. Convert labels to 0 and 1."
+            f"Got {got} in {where}. Convert labels to 0 and 1."
         )
 
     def hidden(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
@@ -146,11 +149,11 @@ class BinaryCrossEntropy:
             pos_weight=None if self.pos_weight is None else self.pos_weight.to(outputs),
             reduction="none",
         )
-        return _mean_shown(elements, targets)
+        return _sum_shown(elements, targets)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One a sample; less where a mask hides part of it."""
-        return _share_shown(outputs, targets)
+        """How many of its elements count: so elements are averaged, as torch does."""
+        return _count_shown(outputs, targets)
 
     def positions(self, outputs: Tensor, targets: Tensor) -> None:
         """Every output stands alone: any grouping will do."""

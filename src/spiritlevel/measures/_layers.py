@@ -37,6 +37,7 @@ def largest_layer(name: str, layers: dict[str, Measurement]) -> Measurement:
         found = dataclasses.replace(
             found,
             exact=False,
+            quantity=rival.quantity,
             status=rival.status,
             stderr=rival.stderr,
             residual=rival.residual,

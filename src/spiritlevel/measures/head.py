@@ -19,6 +19,8 @@ from ._results import eigenvalue_measurement
 
 HEAD = Needs(head=True)
 STORED = Needs(head=True, features=True)
+# Products over a vocabulary are dear, and an eigenvalue's error falls with the residual's square.
+STREAMED_RESIDUALS = {torch.float32: 1e-3, torch.float64: 1e-8}
 PAIR_BLOCK = 2048  # samples a side: 32 MiB of float64 pair products
 PAPER = "Taleghani et al., An accurate flatness measure"
 
@@ -105,21 +107,23 @@ def head_lambda_max(work: Work) -> Measured:
 
     def product(v: Tensor) -> Tensor:
         direction = v.reshape(weight.shape)
-        image = torch.zeros(weight.shape, dtype=dtype, device=device)
+        image: Tensor | None = None  # vectors may be large: no more of them than needed
         with processes.together():
             for block in work.head_blocks():
-                image += block.product(direction).to(device)
+                part = block.product(direction).to(device)
+                image = part if image is None else image.add_(part)
+        if image is None:
+            image = torch.zeros(weight.shape, dtype=dtype, device=device)
         processes.sum_(image)
-        return image.flatten() / total
+        return image.flatten().div_(total)
 
-    start = random_signs(work.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype)
-    held = work.memory // (start.nbytes + 1)
+    size = weight.numel() * dtype.itemsize
     found = eigenpairs(
         product,
-        start,
-        rtol=1e-10 if dtype is torch.float64 else 1e-4,
+        random_signs(work.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype),
+        rtol=STREAMED_RESIDUALS[dtype] if streamed else 1e-10,
         max_products=300,
-        max_basis=max(4, min(held, 60)),
+        max_basis=max(3, min(work.memory // size - 2, 60)),  # products and result are as large
     )
     cost = run.cost + Cost(products=found.products)
     result = eigenvalue_measurement(work, "head.lambda_max", found, cost=cost)
