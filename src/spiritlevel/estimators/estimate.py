@@ -62,6 +62,16 @@ class Estimate:
         return Estimate(factor * self.value, factor**2 * self.variance, self.dof, data)
 
 
+def cautious(count: float, dof: float) -> int:
+    """A number of probes to promise, given how well the variance is known that it follows from.
+
+    >>> cautious(100, 1e9), cautious(100, 18)
+    (106, 149)
+    """
+    # the standard deviation of a variance is √(2/dof) of it; nine times in ten this is enough
+    return math.ceil(count * (1.05 + 1.3 * math.sqrt(2.0 / max(dof, 1.0))))
+
+
 def of_repetitions(values: list[float], data_variance: float | None = None) -> Estimate:
     """From independent repetitions with the same mean; at least two.
 

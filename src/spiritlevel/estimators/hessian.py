@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 
 from .._core import Cost, Status
-from .estimate import Estimate, of_repetitions
+from .estimate import Estimate, cautious, of_repetitions
 from .exact import Needs
 from .metrics import Metric
 from .products import Operator
@@ -225,7 +225,8 @@ class HessianRows:
         if not math.isfinite(count):
             return "The output probes alone exceed it: use method='exact', or a larger rtol."
         others = self.probes.passes - self.probes.count(self.operator)
-        return f"max_passes={math.ceil(1.05 * count) + others} would have sufficed."
+        enough = cautious(count, self._estimate(self.whole).dof) + others
+        return f"max_passes={enough} would have sufficed."
 
     def sharpest_neuron(self, layer: str) -> Found:
         """The largest ρ(j) of a layer, with the error of that neuron."""

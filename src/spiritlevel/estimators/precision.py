@@ -35,6 +35,16 @@ class Precision:
                 f"The 'method' argument must be one of {', '.join(get_args(Method))}. "
                 f"Got {self.method!r}. 'auto' picks by cost and certificate."
             )
+        for name in ("rtol", "confidence"):
+            if not isinstance(getattr(self, name), int | float):
+                raise SpiritlevelError(
+                    f"The {name!r} argument must be a number. Got {getattr(self, name)!r}."
+                )
+        if not isinstance(self.max_passes, int):
+            raise SpiritlevelError(
+                "The 'max_passes' argument must be a whole number of passes over the data. "
+                f"Got {self.max_passes!r}. Typical: 100."
+            )
         if not 0.0 < self.rtol < 1.0:
             raise SpiritlevelError(
                 f"The 'rtol' argument must lie between 0 and 1. Got {self.rtol!r}. 0.05 asks for "

@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp, vjp
+from torch.func import grad, jvp
 
 from .. import _batches
 from .._core import Cost, SpiritlevelError
@@ -278,18 +278,20 @@ def _functional(
         return lambda p: surface.loss.values(model(p).double(), targets).sum()
 
     derivative = _forward_derivative if way == "forward" else _central_difference
+    gradient = grad if way == "forward" else _plain_gradient
 
     def product(operator: Operator) -> Product:
         def multiply(space: Space, vector: Tensor) -> Tensor:
             start = {name: surface.parameters[name].detach() for name in space.names}
             direction = space.split(vector)
             if operator != "ggn":
-                second = derivative(_gradient(value(operator)), start, direction)
+                second = derivative(gradient(value(operator)), start, direction)
                 return space.join(list(second.values()))
             assert curvature is not None
             pushed = derivative(lambda p: {"z": model(p)}, start, direction)["z"]
             pulled = curvature.apply(pushed.double().flatten(1)).to(outputs.dtype)
-            back = vjp(model, start)[1](pulled.reshape(outputs.shape))[0]
+            pulled = pulled.reshape(outputs.shape)
+            back = gradient(lambda p: (model(p) * pulled).sum())(start)
             return space.join([back[name].detach() for name in space.names])
 
         return multiply
@@ -300,8 +302,20 @@ def _functional(
 Parts = dict[str, Tensor]
 
 
-def _gradient(value: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
-    return grad(value)
+def _plain_gradient(value: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
+    """By backward as users know it: every function that has a gradient takes part."""
+
+    def gradient(start: Parts) -> Parts:
+        leaves = {name: part.detach().requires_grad_() for name, part in start.items()}
+        with torch.enable_grad():
+            total = value(leaves)
+        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(leaf) if g is None else g
+            for (name, leaf), g in zip(leaves.items(), found, strict=True)
+        }
+
+    return gradient
 
 
 def _forward_derivative(function: Callable[[Parts], Parts], start: Parts, along: Parts) -> Parts:

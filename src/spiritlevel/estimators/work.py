@@ -16,7 +16,7 @@ from ..hygiene import full_precision, twice_differentiable
 from ..losses import CrossEntropy
 from ..surface import Surface
 from .certificate import Certificate, certify_parameters
-from .estimate import Estimate
+from .estimate import Estimate, cautious
 from .exact import Budget, Needs, Pass, run_pass
 from .head_rows import Block, iterate_blocks
 from .heads import Head, choose_head
@@ -28,6 +28,7 @@ from .sweep import Probes
 
 CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
 EXACT_COLUMNS = 16  # up to here all columns cost no more than a few probes with their error bars
+AGREEING = 16  # probes that must agree before this is not taken for chance
 MIN_SPREADS = 32  # samples × (probes − 1) that an error of output probes rests on
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
 GRAPH_FACTOR = 6  # a gradient's graph and what flows through it, against what a forward saves
@@ -200,10 +201,11 @@ class Work:
         self.run(needs)
         while self.probed:
             found = self.sweep_estimate(kind, factors)
-            if not found.variance or found.within(rtol, self.precision.confidence):
-                return
             count = self.num_probes
-            margin = rtol * abs(found.value)
+            certain = found.variance > 0 or found.value == 0.0 or count >= AGREEING
+            if certain and found.within(rtol, self.precision.confidence):
+                return
+            margin = rtol * abs(found.value) if certain else 0.0
             growth = (found.half_width(self.precision.confidence) / margin) ** 2 if margin else 4.0
             wanted = math.ceil(1.05 * count * min(growth, 4.0))
             if self.precision.method != "output_probes" and wanted >= self.plan.num_columns:
@@ -259,7 +261,8 @@ class Work:
         """What would have sufficed for the precision that was missed."""
         found, asked = self.sweep_estimate(kind, factors), self.precision
         wider = found.half_width(asked.confidence) / (asked.rtol * abs(found.value))
-        return f"max_passes={math.ceil(1.05 * self.num_probes * wider**2)} would have sufficed."
+        enough = cautious(self.num_probes * wider**2, found.dof)
+        return f"max_passes={enough} would have sufficed."
 
     # -- the record --------------------------------------------------------------------------
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from .._core import Measurement, Status
 from ..estimators.eigen import eigenpairs_of
+from ..estimators.estimate import cautious
 from ..estimators.exact import Needs
 from ..estimators.hessian import Found, precise
 from ..estimators.lanczos import Which
@@ -96,7 +95,7 @@ def trace_squared(work: Work) -> Measured:
     if estimate.variance and not estimate.within(asked.rtol, asked.confidence):
         enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)
         status = Status.NOT_CONVERGED
-        text = f"{text}; max_passes={math.ceil(1.05 * enough)} would have sufficed."
+        text = f"{text}; max_passes={cautious(enough, estimate.dof)} would have sufficed."
     found = Found(estimate, "Hessian", status, text, work.cost - before)
     return Measured(hessian_measurement(work, "curvature.trace_squared", found))
 
