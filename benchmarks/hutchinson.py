@@ -25,7 +25,7 @@ from spiritlevel.surface import Surface
 RTOL, CONFIDENCE, QUANTILE = 0.01, 0.95, 1.96
 GOAL = 100.0
 PROBES = 32  # for the variance of Hutchinson: known to a quarter of itself then
-IMAGES = {"cpu": 256, "cuda": 1024}
+IMAGES = {"cpu": 256, "cuda": 512}
 EPOCHS = 4
 
 

@@ -1,4 +1,4 @@
-"""Eigenvalues of networks against eigvalsh of dense float64 Hessians, and moments of the density."""
+"""Eigenvalues of networks against eigvalsh of dense Hessians, and moments of the density."""
 
 import copy
 

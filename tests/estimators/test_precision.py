@@ -39,7 +39,7 @@ def trace_of(model, x, y, loss=F.cross_entropy, names=None):
     return float(truth.hessian(names or list(truth.parameters)).trace())
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- what is refused --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_refused(argument, value, text):
         sl.measure(network(), (random(3, 4), classes(3, 3)), measures=TRACE, **{argument: value})
 
 
-# -- values that are zero or nearly so --------------------------------------------------------------
+# -- values that are zero or nearly so --------------------------------------------------------
 
 
 def half_squares(outputs, targets):
@@ -82,7 +82,7 @@ def linear(outputs, targets):
     return outputs.sum(dim=1)
 
 
-@pytest.mark.parametrize("method", PROBING + ["exact", "output_probes"])
+@pytest.mark.parametrize("method", [*PROBING, "exact", "output_probes"])
 def test_hessian_that_is_exactly_zero(method):
     model = nn.Linear(3, 2).double()
     data = (random(5, 3), random(5, 2))
@@ -143,7 +143,7 @@ def test_negative_trace_is_reached_like_a_positive_one(method):
     assert report[TRACE].value == pytest.approx(truth, rel=0.2)  # twice the interval
 
 
-@pytest.mark.parametrize("method", PROBING + ["output_probes"])
+@pytest.mark.parametrize("method", [*PROBING, "output_probes"])
 def test_one_sample(method):
     net = network(nn.ReLU if method == "output_probes" else nn.Tanh)
     x, y = random(1, 4), classes(1, 3)
@@ -157,7 +157,7 @@ def test_one_sample(method):
         assert abs(found.value - trace_of(net, x, y)) < 2 * margin
 
 
-# -- the precision that is asked for -----------------------------------------------------------------
+# -- the precision that is asked for ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", PROBING)
@@ -244,7 +244,7 @@ def test_ggn_trace_says_that_it_missed():
     assert promised(found.text) > 5
 
 
-# -- values that only look exact ----------------------------------------------------------------------
+# -- values that only look exact --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
@@ -281,7 +281,7 @@ def test_error_is_not_below_round_off(dtype):
         assert found.stderr >= torch.finfo(dtype).eps * abs(total) / 100
 
 
-# -- the two errors -------------------------------------------------------------------------------------
+# -- the two errors ---------------------------------------------------------------------------
 
 
 def test_probe_error_and_data_error_are_two_numbers():
@@ -320,7 +320,7 @@ def test_data_error_is_that_of_other_data(method):
     assert spread / 1.6 < claim < 1.6 * spread
 
 
-# -- parts of a network ---------------------------------------------------------------------------------
+# -- parts of a network -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", PROBING)

@@ -1,8 +1,4 @@
-"""Products with the Hessian, its residual and the GGN: three ways, against dense float64 matrices."""
-
-import gc
-import weakref
-from typing import ClassVar
+"""Products with the Hessian, its residual and the GGN: three ways, against dense matrices."""
 
 import pytest
 import torch
@@ -13,7 +9,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import references
 import spiritlevel as sl
-import wirings
 from networks import CASES, Case, cast, normal, then_head, tokens
 from plain_losses import LOSSES
 from spiritlevel.estimators.products import Products, Request, Space, choose_way
@@ -297,7 +292,7 @@ def test_once_differentiable_functions_are_worked_around(function):
 @pytest.mark.parametrize("function", [OnceOld, OnceNew])
 def test_once_differentiable_functions_are_not_certified(function):
     """Their second derivative is missing from the graph, which must not be read as zero."""
-    model, plain, batches = twin(function)
+    model, _, batches = twin(function)
     found = sl.measure(model, batches, measures="curvature.trace", method="exact")
     assert not found["curvature.trace"].exact
     assert found["curvature.trace"].status is sl.Status.GGN
@@ -357,78 +352,3 @@ def test_a_model_without_any_gradient_says_so():
     model, _, batches = twin(Broken)
     with pytest.raises(sl.SpiritlevelError, match=r"No product.*reverse: no backward here"):
         choose_way(Surface(model, batches))
-
-
-# -- memory --------------------------------------------------------------------------------------
-
-
-def live_tensors():
-    return sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_no_growth_and_no_cycles_over_200_products(way):
-    model, batches = PROBLEMS["layernorm_gelu"].make()
-    surface = Surface(model, batches)
-    space = Space(surface)
-    products = Products(surface, chunk=3, way=way)
-    requests = [Request(op, space, random(10, space.size)) for op in OPERATORS]
-    products.multiply(requests)
-    gc.collect()
-    gc.disable()  # whatever hangs in a cycle stays visible
-    try:
-        before = live_tensors()
-        for _ in range(7):  # 7 passes of 10 vectors by 3 operators
-            products.multiply(requests)
-        assert live_tensors() <= before
-    finally:
-        gc.enable()
-
-
-class Token:
-    """Lives as long as the node of the graph that holds it."""
-
-
-class Witness(torch.autograd.Function):
-    """The identity, twice differentiable; leaves a token in its node."""
-
-    tokens: ClassVar[list] = []
-    alive: ClassVar[list] = []  # tokens of earlier chunks at the start of each
-
-    @staticmethod
-    def forward(ctx, x):
-        Witness.alive.append(sum(ref() is not None for ref in Witness.tokens))
-        ctx.token = Token()
-        Witness.tokens.append(weakref.ref(ctx.token))
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient.clone()
-
-
-def test_graphs_die_with_their_chunk():
-    """A chunk's memory holds one graph: that of the chunk before is gone, without a collector."""
-    plain, batches = PROBLEMS["smooth_mlp_with_mse"].make()
-    surface = Surface(nn.Sequential(plain[0], Apply(Witness), *plain[1:]), batches, loss="mse")
-    space = Space(surface)
-    products = Products(surface, chunk=1, way="reverse")
-    Witness.tokens.clear()
-    Witness.alive.clear()
-    gc.disable()
-    try:
-        products.multiply([Request("hessian", space, random(2, space.size))])
-        assert len(Witness.alive) == 7  # one graph a sample
-        assert all(ref() is None for ref in Witness.tokens)
-        assert max(Witness.alive) == 0, "the graph of the chunk before is still there"
-    finally:
-        gc.enable()
-
-
-def test_the_witness_can_fail():
-    """A meta-test: a graph that is held is seen."""
-    Witness.tokens.clear()
-    held = Witness.apply(torch.ones(1, requires_grad=True))
-    assert Witness.tokens[0]() is not None
-    del held
-    assert Witness.tokens[0]() is None

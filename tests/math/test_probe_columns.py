@@ -30,7 +30,7 @@ def all_signs(count):
 
 
 def check_average_is(curvature, matrices):
-    """Σ σ·column·column' averaged over all signs is A, and no probe has a column of another sign."""
+    """Σ σ·column·column' averaged over all signs is A."""
     every = all_signs(curvature.num_signs)
     total = torch.zeros_like(matrices)
     for signs in every:

@@ -13,7 +13,7 @@ BROKEN = [1.0001, 1.05, 1.3, 1.5, 1.9, 2.1, 2.5, 3.7, 6.28, 14.9, 333.3, 1000.5]
 
 
 # Simpson's rule has about seven digits where the density in the angle is smooth. Below two degrees
-# of freedom its slope is infinite at one end: 1 % off at p = 0.9995, where no interval is asked for.
+# of freedom its slope is infinite at one end: 1 % off at p = 0.9995, which nobody asks for.
 @pytest.mark.parametrize("dof", WHOLE + BROKEN)
 @pytest.mark.parametrize("probability", PROBABILITIES)
 def test_agrees_with_scipy(probability, dof):

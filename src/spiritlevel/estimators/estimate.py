@@ -77,9 +77,24 @@ def of_repetitions(values: list[float], data_variance: float | None = None) -> E
 
     >>> found = of_repetitions([1.0, 2.0, 3.0])
     >>> found.value, round(found.stderr, 4), found.dof
-    (2.0, 0.5774, 2)
+    (2.0, 0.5774, 2.0)
     """
     count = len(values)
     mean = math.fsum(values) / count
-    spread = math.fsum((value - mean) ** 2 for value in values)
-    return Estimate(mean, spread / (count - 1) / count, count - 1, data_variance)
+    squares = [(value - mean) ** 2 for value in values]
+    variance = math.fsum(squares) / (count - 1) / count
+    return Estimate(mean, variance, _dof(squares), data_variance)
+
+
+def _dof(squares: list[float]) -> float:
+    """How well a variance is known: less than by `count − 1` numbers if they have heavy tails.
+
+    Where one direction carries the curvature a probe is the square of one normal number, and the
+    usual interval covers the truth in 88 % of the cases with 16 probes where 95 % were asked for.
+    """
+    count, total = len(squares), math.fsum(squares)
+    if count < 4 or total == 0.0:
+        return float(count - 1)
+    plain = count * math.fsum(s * s for s in squares) / total**2 - 3.0
+    kurtosis = (count - 1) / ((count - 2) * (count - 3)) * ((count + 1) * plain + 6.0)
+    return 2.0 / (2.0 / (count - 1) + max(kurtosis, 0.0) / count)

@@ -110,8 +110,17 @@ class Sums:
         diagonal = sums.within[row, row] if len(names) == 1 else sums.within.sum()
         fourth = float(sums.fourth[row])
         dof = (probes - 1) * float(diagonal) ** 2 / fourth if fourth else math.inf
+        # where few samples decide, their spread may be small by chance: count those that matter
+        dof = min(dof, (probes - 1) * self.effective_samples(kind, factors))
         data = None if total is None else max(total - variance, 0.0)
         return Estimate(value, variance, dof, data)
+
+    def effective_samples(self, kind: Kind, factors: Mapping[str, float]) -> float:
+        """(Σ v)² / Σ v² over the samples: all of them if they are alike, 1 if one decides."""
+        moments = self.kinds[kind].between
+        c = moments.combination(list(factors), list(factors.values()))
+        squares = float(c @ moments.products @ c)
+        return float(c @ moments.sums) ** 2 / squares if squares > 0 else float(moments.count)
 
     def neuron_values(self, layer: str) -> Tensor:
         """ρ(j) of a layer, a row a probe."""

@@ -20,7 +20,7 @@ from .metrics import Metric
 from .moments import Moments
 from .products import Operator, Products, Request
 
-PILOT = 16  # probes before the first look: an interval from fewer is wide and not to be trusted
+PILOT = 32  # probes before the first look: an interval from fewer is wide and not to be trusted
 CLUSTERS = 16  # parts of the data whose spread gives the data error
 GROWTH = 4  # a stage may multiply the probes so far by no more than this
 ROUND_OFF = 1e-13  # of a value: an error below it is one of the arithmetic

@@ -28,7 +28,6 @@ from .sweep import Probes
 
 CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
 EXACT_COLUMNS = 16  # up to here all columns cost no more than a few probes with their error bars
-AGREEING = 16  # probes that must agree before this is not taken for chance
 MIN_SPREADS = 32  # samples × (probes − 1) that an error of output probes rests on
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
 GRAPH_FACTOR = 6  # a gradient's graph and what flows through it, against what a forward saves
@@ -202,12 +201,15 @@ class Work:
         while self.probed:
             found = self.sweep_estimate(kind, factors)
             count = self.num_probes
-            certain = found.variance > 0 or found.value == 0.0 or count >= AGREEING
-            if certain and found.within(rtol, self.precision.confidence):
+            if found.value == 0.0 and found.variance == 0.0:
                 return
-            margin = rtol * abs(found.value) if certain else 0.0
+            deciding = self._passes[0].sweep.effective_samples(kind, factors)
+            least = 1 + math.ceil(MIN_SPREADS / max(deciding, 1.0))
+            if count >= least and found.within(rtol, self.precision.confidence):
+                return
+            margin = rtol * abs(found.value)
             growth = (found.half_width(self.precision.confidence) / margin) ** 2 if margin else 4.0
-            wanted = math.ceil(1.05 * count * min(growth, 4.0))
+            wanted = max(math.ceil(1.05 * count * min(growth, 4.0)), least)
             if self.precision.method != "output_probes" and wanted >= self.plan.num_columns:
                 self._more = []
                 self._pass = self._run(self._wanted, None)  # all columns are no more than that
