@@ -18,12 +18,13 @@ import spiritlevel as sl
 import spiritlevel.estimators.estimate
 from dense_problem import DenseProblem
 from spiritlevel.estimators.trace_squared import trace_squared
+from spiritlevel.estimators.weight_probes import PILOT
 
 SEEDS = range(1000, 1200)
 KINDS = ["trace", "kappa", "rho"]
 PLENTY = 100_000  # passes: the tolerance alone decides
 # one look and no stopping rule: what the first look of each method takes
-FIRST_LOOK = {"hutchinson": 16, "hutch++": 48, "split": 16, "auto": 32}
+FIRST_LOOK = {"hutchinson": PILOT, "hutch++": 3 * PILOT, "split": PILOT, "auto": 2 * PILOT}
 
 
 def random(*shape, seed=0):
@@ -199,13 +200,13 @@ def test_weight_probes_with_their_stopping_rule(problems, name, method, rtol, ki
         assert estimate.half_width(0.95) <= rtol * abs(estimate.value) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("rtol", "max_passes"), [(1e-6, 16), (0.5, PLENTY), (0.2, PLENTY)])
+@pytest.mark.parametrize(("rtol", "max_passes"), [(1e-6, PILOT), (0.5, PLENTY), (0.2, PLENTY)])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_trace_of_the_square(problems, name, rtol, max_passes):
     problem = problems(name)
     precision = {"rtol": rtol, "max_passes": max_passes}
     found = [trace_squared(problem.work(seed, **precision))[0] for seed in SEEDS]
-    check_coverage(found, problem.value("trace_squared"), None if max_passes == 16 else rtol)
+    check_coverage(found, problem.value("trace_squared"), None if max_passes == PILOT else rtol)
 
 
 # -- output probes ----------------------------------------------------------------------------
