@@ -1,6 +1,8 @@
 """A head of 50,257 classes: what measuring it takes, and that it is right."""
 
 import json
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ from torch import nn
 
 import spiritlevel as sl
 
+HERE = pathlib.Path(__file__).parent
 V, WIDTH = 50257, 768
 GIB = 1 << 30
 MEASURES = ["head.trace", "head.kappa", "softmax.gini"]
@@ -79,7 +82,9 @@ def test_memory_is_bounded_while_the_head_is_measured(sequences, length):
     # The logits of 1024 tokens are 0.2 GiB in float32 and each of the few copies in float64 that
     # the formula needs 0.4 GiB; the head's weight is 0.14 GiB. The bound does not grow with tokens.
     code = SCRIPT.format(sequences=sequences, length=length)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["extra"] < GIB, f"{found['extra'] / 2**20:.0f} MiB"

@@ -21,6 +21,8 @@ from spiritlevel.estimators.trace_squared import trace_squared
 from spiritlevel.estimators.weight_probes import PILOT
 
 SEEDS = range(1000, 1200)
+# Tr(H²) is skewed: 94 % of 6,000 seeds are covered, of which 200 in a row may well be 89 %
+MORE_SEEDS = range(1000, 1600)
 KINDS = ["trace", "kappa", "rho"]
 PLENTY = 100_000  # passes: the tolerance alone decides
 # one look and no stopping rule: what the first look of each method takes
@@ -205,7 +207,7 @@ def test_weight_probes_with_their_stopping_rule(problems, name, method, rtol, ki
 def test_trace_of_the_square(problems, name, rtol, max_passes):
     problem = problems(name)
     precision = {"rtol": rtol, "max_passes": max_passes}
-    found = [trace_squared(problem.work(seed, **precision))[0] for seed in SEEDS]
+    found = [trace_squared(problem.work(seed, **precision))[0] for seed in MORE_SEEDS]
     check_coverage(found, problem.value("trace_squared"), None if max_passes == PILOT else rtol)
 
 
