@@ -12,6 +12,7 @@ from .api import measure as measure
 from .api import measures as measures
 from .api import preflight as preflight
 from .estimators.density import Density as Density
+from .estimators.options import Options as Options
 from .spectra import Eigenvalues as Eigenvalues
 from .spectra import density as density
 from .spectra import eigenvalues as eigenvalues

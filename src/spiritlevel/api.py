@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,11 +13,11 @@ from ._batches import Forward, num_samples
 from ._core import Cost, Report, SpiritlevelError
 from .estimators.exact import Needs
 from .estimators.heads import choose_head
-from .estimators.plan import make_head_plan, matrix_layers
+from .estimators.options import Options, as_options
+from .estimators.plan import make_head_plan
 from .estimators.precision import Method, Precision
 from .estimators.work import Work
 from .hygiene import full_precision
-from .losses import CrossEntropy
 from .processes import Processes
 from .surface import Progress, Surface
 
@@ -37,6 +37,7 @@ def measure(
     rtol: float = 0.05,
     confidence: float = 0.95,
     max_passes: int = 100,
+    options: Options | Mapping[str, Any] | None = None,
     memory: int | None = None,
     seed: int = 0,
     distributed: bool = True,
@@ -59,6 +60,7 @@ def measure(
         rtol: estimates are refined until their interval is this narrow, relative to the value.
         confidence: the probability with which the interval covers the true value.
         max_passes: probes an estimate may take, each one pass over the data.
+        options: settings of single measures, such as {"rho": 0.1}; the cards name them.
         memory: bytes that a chunk of samples may take; None: 640 MiB, or half the free GPU memory.
         seed: of all random directions and signs.
         distributed: under torch.distributed, measure the data of all processes together; every
@@ -81,6 +83,7 @@ def measure(
         head=head,
         forward=forward,
         precision=Precision(method, rtol, confidence, max_passes),
+        options=as_options(options),
         memory=memory,
         seed=seed,
         distributed=distributed,
@@ -88,7 +91,7 @@ def measure(
     )
     with work.surface.preserved():
         work.run(work.wanted)
-        measured = {card.name: card.function(work) for card in chosen}
+        measured = {card.name: _with_options(card, card.function(work), work) for card in chosen}
     return Report(
         {name: m.whole for name, m in measured.items()},
         layers={name: m.layers for name, m in measured.items() if m.layers},
@@ -148,6 +151,7 @@ def _size(num_bytes: int) -> str:
 def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
     """What `measure` with the same arguments will take at least; runs a few samples only."""
     asked = {key: options.pop(key) for key in PRECISION if key in options}
+    options["options"] = as_options(options.get("options"))
     work, chosen = _prepare(model, data, precision=Precision(**asked), **options)
     needs = work.wanted
     with work.surface.preserved():
@@ -194,6 +198,7 @@ def open_work(
     head: str | None = None,
     forward: Forward | None = None,
     precision: Precision | None = None,
+    options: Options | None = None,
     memory: int | None = None,
     seed: int = 0,
     distributed: bool = True,
@@ -205,20 +210,20 @@ def open_work(
             f"The 'memory' argument must be a positive number of bytes. Got {memory!r}. "
             "Leave it out for 640 MiB, or half the free memory of a GPU."
         )
-    options = {
+    common = {
         "loss": loss,
         "forward": forward,
         "progress": progress,
         "processes": Processes(join=distributed),
     }
-    surface = Surface(model, data, **options)
+    surface = Surface(model, data, **common)
     surface.check_model()
     if layers == "head" and "head" not in surface.layers():
         with surface.preserved(), full_precision():
             layers = choose_head(make_head_plan(surface).heads, head).layer
     if layers is not None:
-        surface = Surface(model, data, layers=layers, **options)
-    return Work(surface, head=head, memory=memory, seed=seed, precision=precision)
+        surface = Surface(model, data, layers=layers, **common)
+    return Work(surface, head=head, memory=memory, seed=seed, precision=precision, options=options)
 
 
 def _prepare(
@@ -228,20 +233,40 @@ def _prepare(
     measures: str | Sequence[str] | None = None,
     **options: Any,
 ) -> tuple[Work, list[catalogue.Card]]:
-    chosen = _choose(measures)
+    cards, named = _choose(measures)
     work = open_work(model, data, **options)
-    if measures is None:
-        chosen = _applicable(work, chosen)
-    for card in chosen:
-        if card.needs.softmax:
-            catalogue.require_softmax(work.surface.loss, card.name)
+    work.want(_needs(cards))
+    with work.surface.preserved():
+        if work.head_name is not None and any("head" in card.requires for card in cards):
+            _ = work.head  # a layer that was named is refused, not left out
+        refusals = {card.name: error for card in cards if (error := _refusal(card, work))}
+    chosen = [card for card in cards if card.name not in refusals]
+    if wrong := [name for name in refusals if name in named or not chosen]:
+        raise refusals[wrong[0]]
     work.want(_needs(chosen))
     return work, chosen
 
 
-def _choose(measures: str | Sequence[str] | None) -> list[catalogue.Card]:
+def _refusal(card: catalogue.Card, work: Work) -> SpiritlevelError | None:
+    try:
+        card.refuse(work)
+    except SpiritlevelError as error:
+        return error
+    return None
+
+
+def _with_options(
+    card: catalogue.Card, measured: catalogue.Measured, work: Work
+) -> catalogue.Measured:
+    """The record of the settings that this measure read."""
+    own = work.options.chosen(card.options)
+    return measured.recording(own) if own else measured
+
+
+def _choose(measures: str | Sequence[str] | None) -> tuple[list[catalogue.Card], set[str]]:
+    """The cards, and which of them were asked for by their full name."""
     if measures is None:
-        return [card for card in map(catalogue.get, catalogue.names()) if card.default]
+        return [card for card in map(catalogue.get, catalogue.names()) if card.default], set()
     patterns = [measures] if isinstance(measures, str) else list(measures)
     if not patterns:
         raise SpiritlevelError(
@@ -249,20 +274,4 @@ def _choose(measures: str | Sequence[str] | None) -> list[catalogue.Card]:
             "Leave it out for a sensible choice; see `spiritlevel list`."
         )
     found = [name for pattern in patterns for name in catalogue.names(pattern)]
-    return [catalogue.get(name) for name in dict.fromkeys(found)]
-
-
-def _applicable(work: Work, cards: list[catalogue.Card]) -> list[catalogue.Card]:
-    """Of the default measures those that the network and the loss admit."""
-    work.want(_needs(cards))
-    with work.surface.preserved():
-        has_head = any(h.fits for h in work.plan.heads.values()) or work.head_name is not None
-    is_softmax = isinstance(work.surface.loss, CrossEntropy)
-    has_matrix = bool(matrix_layers(work.surface))
-    return [
-        card
-        for card in cards
-        if (has_head or not card.needs.head)
-        and (is_softmax or not card.needs.softmax)
-        and (has_matrix or card.family not in ("relative", "scaled", "neuron"))
-    ]
+    return [catalogue.get(name) for name in dict.fromkeys(found)], set(patterns)

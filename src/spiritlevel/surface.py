@@ -87,16 +87,23 @@ class Surface:
         return found
 
     def outputs(
-        self, batch: Any, *, where: Place, watch: nn.Module | None = None
+        self,
+        batch: Any,
+        *,
+        where: Place,
+        watch: nn.Module | None = None,
+        parameters: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Outputs and targets of a batch, checked; the input of `watch` is kept in `watched`.
+
+        `parameters` take the place of the model's own for this call.
 
         On a GPU the values are looked at one batch later, so that nobody waits for them.
         """
         self.settle()
         self._decide(batch)
         with _input_of(watch) as taken:
-            outputs, targets, mask = self._runner(batch)
+            outputs, targets, mask = self._run(batch, parameters or {})
         self.watched = taken[-1] if taken else None
         return outputs, self._checked(outputs, targets, mask, outputs.detach(), batch, where)
 
@@ -167,12 +174,17 @@ class Surface:
 
     def function(self, batch: Any) -> Callable[[dict[str, Tensor]], Tensor]:
         """Outputs as a pure function of (some of) the parameters, by their names in the model."""
+        return lambda parameters: self._run(batch, parameters)[0]
 
-        def outputs(parameters: dict[str, Tensor]) -> Tensor:
+    def _run(
+        self, batch: Any, parameters: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        if not parameters:
+            found: tuple[Tensor, Tensor, Tensor | None] = self._runner(batch)
+        else:
             renamed = {f"model.{name}": value for name, value in parameters.items()}
-            return functional_call(self._runner, renamed, (batch,))[0]
-
-        return outputs
+            found = functional_call(self._runner, renamed, (batch,))
+        return found
 
     # -- the data ----------------------------------------------------------------------------
 

@@ -10,20 +10,34 @@ from spiritlevel import problems, symmetries
 from spiritlevel.measures import Measured, get, measure, names
 
 
+def fields_of(card):
+    """What the decorator was given, and the function."""
+    fields = {f.name: getattr(card, f.name) for f in dataclasses.fields(card)}
+    fields["cost"] = fields.pop("cost_text")
+    return fields, fields.pop("function")
+
+
 def test_a_name_is_taken_only_once():
     card = get(names()[0])
-    fields = {f.name: getattr(card, f.name) for f in dataclasses.fields(card)}
-    function = fields.pop("function")
+    fields, function = fields_of(card)
     with pytest.raises(sl.SpiritlevelError, match=f"'{card.name}' is registered twice"):
         measure(**fields)(function)
 
 
-def test_a_claim_about_an_unknown_symmetry_is_refused():
-    card = get(names()[0])
-    fields = {f.name: getattr(card, f.name) for f in dataclasses.fields(card)}
-    del fields["function"]
-    fields |= {"name": "mine.new", "invariant": {"rotation"}}
-    with pytest.raises(sl.SpiritlevelError, match=r"'mine.new' claims unknown .*\['rotation'\]"):
+@pytest.mark.parametrize(
+    ("claim", "kind"),
+    [
+        ({"invariant": {"rotation"}}, "symmetries"),
+        ({"requires": ("rotation",)}, "requirements"),
+        ({"options": ("rotation",)}, "options"),
+    ],
+)
+def test_a_claim_about_something_unknown_is_refused(claim, kind):
+    fields, _ = fields_of(get(names()[0]))
+    fields |= {"name": "mine.new", **claim}
+    with pytest.raises(
+        sl.SpiritlevelError, match=rf"'mine.new' claims unknown {kind} \['rotation'\]"
+    ):
         measure(**fields)
 
 

@@ -20,6 +20,8 @@ from .estimate import Estimate, cautious
 from .exact import Budget, Needs, Pass, run_pass
 from .head_rows import Block, iterate_blocks
 from .heads import Head, choose_head
+from .options import Options
+from .perturbed import Perturbed
 from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .products import Products
@@ -44,12 +46,14 @@ class Work:
         memory: int | None = None,
         seed: int = 0,
         precision: Precision | None = None,
+        options: Options | None = None,
     ) -> None:
         """`memory` bounds in bytes what a chunk of samples may take."""
         self.surface = surface
         self.seed = seed
         self.head_name = head
         self.precision = precision or Precision()
+        self.options = options or Options()
         self.cache: dict[Any, Any] = {}  # estimates that several measures share
         self._memory = memory
         self._plan: Plan | None = None
@@ -105,6 +109,13 @@ class Work:
         size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
         chunk = max(1, self.memory // size)
         return Products(self.surface, chunk=min(chunk, self.plan.footprint.fitting))
+
+    @functools.cached_property
+    def perturbed(self) -> Perturbed:
+        """Loss and gradient at other weights than the network's own."""
+        plain = self.plan.footprint.chunk(self.memory, sweep=False)
+        size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
+        return Perturbed(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
 
     @functools.cached_property
     def memory(self) -> int:

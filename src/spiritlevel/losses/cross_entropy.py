@@ -157,6 +157,13 @@ class CrossEntropy:
         )
         return positions.by_sample(values).sum(dim=1)
 
+    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Weight of the targets that the largest output misses, summed over the positions."""
+        rows, row_targets, positions = self._rows(outputs, targets)
+        classes = row_targets.argmax(dim=1) if row_targets.is_floating_point() else row_targets
+        wrong = (rows.argmax(dim=1) != classes) * self.row_weights(rows, row_targets)
+        return positions.by_sample(wrong).sum(dim=1)
+
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The weights of the targets' classes, 0 where ignored, summed over the positions."""
         rows, row_targets, positions = self._rows(outputs, targets)

@@ -6,6 +6,5 @@ from ._registry import Measured as Measured
 from ._registry import get as get
 from ._registry import measure as measure
 from ._registry import names as names
-from ._registry import require_softmax as require_softmax
 
 FAMILIES = (curvature, head, neuron, relative, scaled, softmax)

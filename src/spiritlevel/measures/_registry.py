@@ -5,14 +5,24 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 from .._core import Cost, Measurement, SpiritlevelError
 from ..estimators.exact import Needs
+from ..estimators.options import TEXTS
 from ..estimators.plan import Plan
 from ..estimators.work import Work
-from ..losses import CrossEntropy, Loss
 from ..symmetries import SYMMETRIES
+from ._requirements import REQUIREMENTS, refuse
+
+FoundBy = Literal["formula", "products", "draws", "search"]
+WAYS = {
+    "formula": "exactly, or by probes with an error bar where the network asks for it",
+    "products": "by Hessian products until it has converged",
+    "draws": "by random draws, with an error bar",
+    "search": "by a search for the worst case: the value is a lower bound of it",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +31,14 @@ class Measured:
 
     whole: Measurement
     layers: dict[str, Measurement] = dataclasses.field(default_factory=dict)
+
+    def recording(self, settings: Mapping[str, Any]) -> Measured:
+        """The same with more settings in the record."""
+
+        def noted(m: Measurement) -> Measurement:
+            return dataclasses.replace(m, settings={**m.settings, **settings})
+
+        return Measured(noted(self.whole), {layer: noted(m) for layer, m in self.layers.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +53,10 @@ class Card:
     misleads: str  # when not to trust it
     needs: Needs  # the shared work it rests on
     default: bool  # whether `measure(model, loader)` includes it
+    requires: tuple[str, ...]  # keys of REQUIREMENTS
+    options: tuple[str, ...]  # fields of Options that it reads
+    found_by: FoundBy
+    cost_text: str  # where it is more than the shared pass
     function: Callable[[Work], Measured]
 
     @property
@@ -42,12 +64,18 @@ class Card:
         """The part of the name before the dot."""
         return self.name.partition(".")[0]
 
+    def refuse(self, work: Work) -> None:
+        """Raise where this cannot be computed, with what is missing."""
+        refuse(work, self.name, self.requires)
+
     def cost(self, plan: Plan, num_samples: int) -> Cost:
         """The planned cost; a measurement reports the counted one."""
         return plan.cost(num_samples, sweep=self.needs.sweep)
 
     def cost_in_words(self) -> str:
         """The planned cost for C outputs, as passes over the data."""
+        if self.cost_text:
+            return self.cost_text
         if self.needs.sweep:
             return (
                 "1 forward, C−1 backwards (C for losses other than cross-entropy; a few probes "
@@ -61,15 +89,6 @@ class Card:
 _CARDS: dict[str, Card] = {}
 
 
-def require_softmax(loss: Loss, name: str) -> None:
-    """Refuse a measure of the softmax for a loss that has none."""
-    if not isinstance(loss, CrossEntropy):
-        raise SpiritlevelError(
-            f"The measure {name!r} needs the loss 'cross_entropy'. Got {loss.name!r}. "
-            "Leave it out of 'measures'."
-        )
-
-
 def measure(
     *,
     name: str,
@@ -80,13 +99,21 @@ def measure(
     misleads: str,
     needs: Needs,
     default: bool = True,
+    requires: tuple[str, ...] = (),
+    options: tuple[str, ...] = (),
+    found_by: FoundBy = "formula",
+    cost: str = "",
 ) -> Callable[[Callable[[Work], Measured]], Callable[[Work], Measured]]:
     """Register a plain function as a measure. The function is returned unchanged."""
-    if unknown := set(invariant) - set(SYMMETRIES):
-        raise SpiritlevelError(
-            f"Measure {name!r} claims unknown symmetries {sorted(unknown)}. "
-            f"Known: {sorted(SYMMETRIES)}."
-        )
+    for kind, claimed, known in (
+        ("symmetries", set(invariant), set(SYMMETRIES)),
+        ("requirements", set(requires), set(REQUIREMENTS)),
+        ("options", set(options), set(TEXTS)),
+    ):
+        if unknown := claimed - known:
+            raise SpiritlevelError(
+                f"Measure {name!r} claims unknown {kind} {sorted(unknown)}. Known: {sorted(known)}."
+            )
 
     def add(function: Callable[[Work], Measured]) -> Callable[[Work], Measured]:
         if name in _CARDS:
@@ -96,7 +123,19 @@ def measure(
                 f"{function.__module__}.{function.__name__}. Choose another name."
             )
         _CARDS[name] = Card(
-            name, summary, formula, paper, frozenset(invariant), misleads, needs, default, function
+            name=name,
+            summary=summary,
+            formula=formula,
+            paper=paper,
+            invariant=frozenset(invariant),
+            misleads=misleads,
+            needs=needs,
+            default=default,
+            requires=requires,
+            options=options,
+            found_by=found_by,
+            cost_text=cost,
+            function=function,
         )
         return function
 

@@ -84,6 +84,7 @@ def ggn_trace(work: Work) -> Measured:
         "A few large eigenvalues decide it. Moves under rescaling. An estimate: read its interval."
     ),
     needs=PRODUCTS,
+    found_by="draws",
     default=False,
 )
 def trace_squared(work: Work) -> Measured:
@@ -111,6 +112,7 @@ def trace_squared(work: Work) -> Measured:
         "architecture and scale compare. Set by the optimizer's step size more than by the data."
     ),
     needs=PRODUCTS,
+    found_by="products",
     default=False,
 )
 def lambda_max(work: Work) -> Measured:
@@ -129,6 +131,7 @@ def lambda_max(work: Work) -> Measured:
         "under rescaling."
     ),
     needs=PRODUCTS,
+    found_by="products",
     default=False,
 )
 def lambda_min(work: Work) -> Measured:

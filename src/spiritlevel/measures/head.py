@@ -36,6 +36,7 @@ PAPER = "Taleghani et al., An accurate flatness measure"
         "is left out; it would add the mean Gini term."
     ),
     needs=HEAD,
+    requires=("head",),
 )
 def head_trace(work: Work) -> Measured:
     """For cross-entropy as in the formula; for other losses Tr A_n replaces the Gini term."""
@@ -54,6 +55,7 @@ def head_trace(work: Work) -> Measured:
         "scale looks flatter and decides the same."
     ),
     needs=HEAD,
+    requires=("head",),
 )
 def head_kappa(work: Work) -> Measured:
     """The closed form of relative.kappa for the head."""
@@ -68,6 +70,7 @@ def head_kappa(work: Work) -> Measured:
     invariant={"unit_permute", "batch_split"},
     misleads="Its cost grows with the square of the number of samples; moves under rescaling.",
     needs=STORED,
+    requires=("head",),
     default=False,
 )
 def head_trace_squared(work: Work) -> Measured:
@@ -94,6 +97,8 @@ def head_trace_squared(work: Work) -> Measured:
     invariant={"unit_permute", "batch_split"},
     misleads="Moves under rescaling; one direction of C·d.",
     needs=STORED,
+    found_by="products",
+    requires=("head",),
 )
 def head_lambda_max(work: Work) -> Measured:
     """Lanczos on H·V = mean A_n (V φ_n) φ_nᵀ until the residual is that of the products."""

@@ -25,6 +25,7 @@ ALL = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
         "not seen. Falls with confidence like every softmax curvature."
     ),
     needs=RHO,
+    requires=("matrix",),
 )
 def rho_sum(work: Work) -> Measured:
     """ρ_σ of each layer and ρ^Σ of the network."""
@@ -45,6 +46,7 @@ def rho_sum(work: Work) -> Measured:
     invariant=ALL,
     misleads="As neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
     needs=RHO,
+    requires=("matrix",),
 )
 def rho_max(work: Work) -> Measured:
     """ρ of each layer and ρ^max of the network; in a conv the neuron is the input channel."""

@@ -25,6 +25,7 @@ PAPER = "Petzka et al. 2021, Relative Flatness and Generalization, Definition 3"
         "parameters are not part of it."
     ),
     needs=KAPPA,
+    requires=("matrix",),
 )
 def kappa(work: Work) -> Measured:
     """κ of a layer is mean ‖Wᵀ G‖² over samples and factor columns."""
@@ -45,6 +46,7 @@ def kappa(work: Work) -> Measured:
     invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads="As relative.kappa; one layer decides, often the first or the last.",
     needs=KAPPA,
+    requires=("matrix",),
 )
 def kappa_max(work: Work) -> Measured:
     """The maximum over layers of relative.kappa."""

@@ -30,6 +30,7 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ta
         "raise it. Biases and normalization parameters are not part of it."
     ),
     needs=SWEEP,
+    requires=("matrix",),
 )
 def scaled_trace(work: Work) -> Measured:
     """κ_τ of each layer and their sum."""
@@ -52,6 +53,7 @@ def scaled_trace(work: Work) -> Measured:
     invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads="As scaled.trace; the widest layer tends to decide.",
     needs=SWEEP,
+    requires=("matrix",),
     default=False,
 )
 def scaled_trace_max(work: Work) -> Measured:
@@ -70,6 +72,8 @@ def scaled_trace_max(work: Work) -> Measured:
         "parameters are not part of it."
     ),
     needs=PRODUCTS,
+    found_by="products",
+    requires=("matrix",),
     default=False,
 )
 def scaled_lambda_max(work: Work) -> Measured:
@@ -88,6 +92,8 @@ def scaled_lambda_max(work: Work) -> Measured:
     invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads="As scaled.lambda_max; one direction of one layer decides.",
     needs=PRODUCTS,
+    found_by="products",
+    requires=("matrix",),
     default=False,
 )
 def scaled_lambda_max_max(work: Work) -> Measured:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._core import Measurement
 from ..estimators.exact import Needs
 from ..estimators.work import Work
-from ._registry import Measured, measure, require_softmax
+from ._registry import Measured, measure
 
 SOFTMAX = Needs(softmax=True)
 
@@ -21,10 +21,10 @@ SOFTMAX = Needs(softmax=True)
         "only the logits were scaled up."
     ),
     needs=SOFTMAX,
+    requires=("softmax",),
 )
 def gini(work: Work) -> Measured:
     """Exact to the last digits also where 1 − Σp² is 0 in floating point."""
-    require_softmax(work.surface.loss, "softmax.gini")
     run = work.run(SOFTMAX)
     return Measured(
         Measurement(
