@@ -10,10 +10,12 @@ import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import catalogue
 import head
 import hutchinson
 import lm_head
 import sweep
+import training
 from harness import RESULTS, machine, record
 
 BENCHMARKS = {
@@ -21,6 +23,8 @@ BENCHMARKS = {
     "sweep": sweep.run,
     "hutchinson": hutchinson.run,
     "lm_head": lm_head.run,
+    "training": training.run,
+    "catalogue": catalogue.run,
 }
 
 

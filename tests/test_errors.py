@@ -346,8 +346,8 @@ def test_an_unknown_measure_suggests_close_names(name, suggestion):
 
 
 def test_a_pattern_without_a_match_lists_the_families():
-    match = r"No measure matches 'sharpness\.\*'\. Families: curvature, head, neuron, relative"
-    refused(match, measures="sharpness.*")
+    match = r"No measure matches 'flatness\.\*'\. Families: activity, bound, curvature, "
+    refused(match, measures="flatness.*")
 
 
 def test_no_measures_at_all():

@@ -11,8 +11,14 @@ from .api import Preflight as Preflight
 from .api import measure as measure
 from .api import measures as measures
 from .api import preflight as preflight
+from .audits import Audit as Audit
+from .audits import audit as audit
+from .comparisons import Comparison as Comparison
+from .comparisons import compare as compare
 from .estimators.density import Density as Density
 from .estimators.options import Options as Options
+from .per_neuron import Neurons as Neurons
+from .per_neuron import neurons as neurons
 from .spectra import Eigenvalues as Eigenvalues
 from .spectra import density as density
 from .spectra import eigenvalues as eigenvalues

@@ -74,21 +74,32 @@ def measure(
     >>> round(report["curvature.trace"].value, 12)        # 2·mean ‖x‖²
     2.0
     """
-    work, chosen = _prepare(
+    return measure_also(
         model,
         data,
+        also=(),
         loss=loss,
         measures=measures,
         layers=layers,
         head=head,
         forward=forward,
-        precision=Precision(method, rtol, confidence, max_passes),
-        options=as_options(options),
+        method=method,
+        rtol=rtol,
+        confidence=confidence,
+        max_passes=max_passes,
+        options=options,
         memory=memory,
         seed=seed,
         distributed=distributed,
         progress=progress,
     )
+
+
+def measure_also(
+    model: nn.Module, data: Iterable[Any], *, also: Sequence[str], **options: Any
+) -> Report:
+    """As `measure`, with further measures where the network has what they require."""
+    work, chosen = _prepare(model, data, also=also, **_parsed(options))
     with work.surface.preserved():
         work.run(work.wanted)
         measured = {card.name: _with_options(card, card.function(work), work) for card in chosen}
@@ -150,9 +161,7 @@ def _size(num_bytes: int) -> str:
 
 def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
     """What `measure` with the same arguments will take at least; runs a few samples only."""
-    asked = {key: options.pop(key) for key in PRECISION if key in options}
-    options["options"] = as_options(options.get("options"))
-    work, chosen = _prepare(model, data, precision=Precision(**asked), **options)
+    work, chosen = _prepare(model, data, **_parsed(options))
     needs = work.wanted
     with work.surface.preserved():
         plan = work.plan
@@ -176,8 +185,8 @@ def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Prefligh
 def measures(pattern: str = "*") -> list[catalogue.Card]:
     """The cards of the measures that match a pattern.
 
-    >>> [card.name for card in measures("relative.*")]
-    ['relative.kappa', 'relative.kappa_max']
+    >>> [card.name for card in measures("neuron.*")]
+    ['neuron.rho_max', 'neuron.rho_sum']
     """
     return [catalogue.get(name) for name in catalogue.names(pattern)]
 
@@ -226,14 +235,30 @@ def open_work(
     return Work(surface, head=head, memory=memory, seed=seed, precision=precision, options=options)
 
 
+def open_measurement(model: nn.Module, data: Iterable[Any], **options: Any) -> Work:
+    """The same from the arguments of `measure`."""
+    return open_work(model, data, **_parsed(options))
+
+
+def _parsed(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `measure` as `open_work` takes them."""
+    asked = {key: value for key, value in arguments.items() if key in PRECISION}
+    rest = {key: value for key, value in arguments.items() if key not in PRECISION}
+    precision, options = Precision(**asked), as_options(rest.get("options"))
+    return rest | {"precision": precision, "options": options}
+
+
 def _prepare(
     model: nn.Module,
     data: Iterable[Any],
     *,
     measures: str | Sequence[str] | None = None,
+    also: Sequence[str] = (),
     **options: Any,
 ) -> tuple[Work, list[catalogue.Card]]:
     cards, named = _choose(measures)
+    known = {card.name for card in cards}
+    cards = cards + [catalogue.get(name) for name in also if name not in known]
     work = open_work(model, data, **options)
     work.want(_needs(cards))
     with work.surface.preserved():

@@ -54,6 +54,10 @@ class Surface:
         self.cost = Cost()
         self._unchecked: tuple[_Verdict, Tensor, Tensor, Tensor, Any, Place, bool] | None = None
         self.watched: Tensor | None = None
+        # entered around every plain call of the model, by those who look inside while it runs
+        self.observer: Callable[[], contextlib.AbstractContextManager[object]] = (
+            contextlib.nullcontext
+        )
         self._runner = _Runner(model, self.forward)
         self.parameters = select_parameters(model, layers)
         anchor = next(iter(model.parameters()), torch.empty(0))
@@ -102,7 +106,7 @@ class Surface:
         """
         self.settle()
         self._decide(batch)
-        with _input_of(watch) as taken:
+        with _input_of(watch) as taken, self.observer():
             outputs, targets, mask = self._run(batch, parameters or {})
         self.watched = taken[-1] if taken else None
         return outputs, self._checked(outputs, targets, mask, outputs.detach(), batch, where)
@@ -115,7 +119,7 @@ class Surface:
     def features(self, batch: Any, *, where: Place, head: nn.Module) -> tuple[Tensor, Tensor]:
         """What goes into the head, and the targets, without computing the head's output."""
         self.settle()
-        with _input_of(head) as taken, _stand_in(head):
+        with _input_of(head) as taken, _stand_in(head), self.observer():
             outputs, targets, mask = self._runner(batch)
         (features,) = taken
         return features, self._checked(outputs, targets, mask, features, batch, where)

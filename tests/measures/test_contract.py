@@ -20,18 +20,33 @@ from spiritlevel.surface import Surface
 
 CARDS = [get(name) for name in names()]
 FAMILIES = {  # of the design; the catalogue is complete when all are there
+    "activity",
+    "bound",
     "curvature",
+    "decomposition",
     "head",
     "neuron",
+    "norms",
+    "pac_bayes",
     "relative",
     "scaled",
+    "sensitivity",
+    "sharpness",
     "softmax",
 }
 MAXIMUM = r"\max"  # how the formula of a maximum over layers starts
-SIGNED = {"curvature.lambda_min"}  # the others are positive on all problems here
+# the others are positive on all problems here
+SIGNED = {"curvature.lambda_min", "norms.margin", "norms.margin_mean", "activity.death"}
 # how the layers of these make the whole, where that is neither a sum nor a maximum; None: by a rule
 # of their own, which the family's tests hold
-COMBINED = {}
+COMBINED = {
+    "activity.activation_norm": math.hypot,
+    "activity.gradient_norm": math.hypot,
+    "norms.weight": math.hypot,
+    "norms.distance": math.hypot,
+    "activity.frequency": None,
+    "activity.death": None,
+}
 MORE_FORMS = {path.stem for path in pathlib.Path(__file__).parents[1].glob("forms/*.py")}
 
 
@@ -47,7 +62,16 @@ def options_for(problem):
         name: torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p)
         for name, p in problem.model.named_parameters()
     }
-    return Options(m=3, initial=initial, region=(1, 1, 2, 2) if x.dim() == 4 else None)
+    region = (1, 1, 2, 2) if x.dim() == 4 else None
+    return Options(
+        m=3,
+        initial=initial,
+        region=region,
+        bandwidth=1.0,  # under a narrow kernel the loss around a sample is its own, whatever moves
+        sigma=0.1,  # and under little noise the rise of the loss drowns in its error bar
+        target="loss",  # labels are random here: the error cannot rise
+        draws=48,
+    )
 
 
 def work_on(problem, **options):
@@ -346,7 +370,7 @@ def check_symmetry(card, move, problem, generator):
         check_agree(before, after, probes=probes)
     else:
         apart = abs(after.value - before.value)
-        assert apart > 1e-3 * abs(before.value) + margin(before, after, rel=0, probes=True)
+        assert apart > 1e-3 * abs(before.value) + margin(before, after, rel=0, probes=probes)
 
 
 @each_card
@@ -401,7 +425,7 @@ def test_planned_cost_is_the_counted_cost(card, name):
     before = work.cost
     cost = card.function(work).whole.cost
     if card.cost_text:  # more than the shared pass, all of it counted
-        assert sum(counted) == (work.cost - before).forwards <= cost.forwards
+        assert sum(counted) <= (work.cost - before).forwards <= cost.forwards
     elif card.needs.products:  # the pass is not part of it; planned are only the pass's own runs
         assert sum(counted) == cost.forwards == cost.backwards
         assert cost.products % 8 == 0
@@ -451,7 +475,8 @@ def test_whole_is_the_sum_or_the_maximum_of_the_layers():
         values = [m.value for m in rows.values()]
         combined = COMBINED.get(name, max if get(name).formula.startswith(MAXIMUM) else sum)
         if combined is not None:
-            assert report[name].value == pytest.approx(combined(values), rel=1e-12), name
+            whole = combined(*values) if combined is math.hypot else combined(values)
+            assert report[name].value == pytest.approx(whole, rel=1e-12), name
 
 
 def test_maximum_names_its_layer():

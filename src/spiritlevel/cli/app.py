@@ -18,6 +18,8 @@ from .. import api
 from .._core import SpiritlevelError, __version__
 from ..checkpoints import write_atomically
 from . import cards, console, demo
+from .audit import audit
+from .compare import compare
 from .measure import measure
 from .spectrum import spectrum
 
@@ -142,6 +144,26 @@ Examples:
   spiritlevel measure --model mlp --json - | jq .measures
 """
 )(measure)
+
+
+app.command(
+    epilog="""\b
+Examples:
+  spiritlevel audit --model mlp --samples 500
+  spiritlevel audit --model my_nets:make --checkpoint run7.safetensors \\
+      --data val.npz --measures 'relative.*' --measures curvature.trace
+"""
+)(audit)
+
+
+app.command(
+    epilog="""\b
+Examples:
+  spiritlevel compare sgd.safetensors adam.safetensors --model mlp
+  spiritlevel compare early=e10.pt late=e90.pt --model my_nets:make \\
+      --data train.npz --json comparison.json
+"""
+)(compare)
 
 
 app.command(

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from ..measures import Card
+from ..estimators.options import DEFAULTS, TEXTS
+from ..measures import WAYS, Card
 from ..symmetries import SYMMETRIES
 from . import console
 
@@ -36,7 +37,9 @@ def print_card(card: Card) -> None:
         "paper": card.paper,
         "unchanged by": _symmetry_lines(unchanged),
         "moved by": _symmetry_lines(moved),
+        "found": WAYS[card.found_by],
         "cost": card.cost_in_words(),
+        "settings": "\n".join(_settings(card)) or "none",
         "when it misleads": card.misleads,
         "measured": "by default" if card.default else "only where it is asked for",
     }
@@ -49,6 +52,10 @@ def print_card(card: Card) -> None:
 
 def _symmetry_lines(names: Sequence[str]) -> str:
     return "\n".join(f"{name}: {SYMMETRIES[name]}" for name in names) or "none of the known moves"
+
+
+def _settings(card: Card) -> list[str]:
+    return [f"{name} ({DEFAULTS[name]}): {TEXTS[name]}" for name in card.options]
 
 
 def _short_cost(card: Card) -> str:
@@ -95,6 +102,8 @@ def _markdown_card(card: Card) -> str:
         f"{card.summary}. {default}\n\n"
         f"$$ {card.formula} $$\n\n"
         f"- **Paper:** {card.paper}\n"
+        f"- **Found:** {WAYS[card.found_by]}\n"
         f"- **Cost:** {card.cost_in_words()}\n"
+        f"{''.join(f'- **Setting** {text}{chr(10)}' for text in _settings(card))}"
         f"- **When it misleads:** {card.misleads}\n"
     )

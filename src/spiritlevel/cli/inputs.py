@@ -19,7 +19,7 @@ WORDS = {"true": True, "false": False, "none": None}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def parse_options(texts: Sequence[str]) -> dict[str, object]:
+def parse_options(texts: Sequence[str], flag: str = "--option width=16") -> dict[str, object]:
     """`key=value` pairs; a value is a Python literal where it reads as one, else a string.
 
     >>> parse_options(["hidden=128,64", "activation=gelu", "bias=true"])
@@ -30,7 +30,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, object]:
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise SpiritlevelError(
-                f"An --option must be key=value, as in --option width=16. Got {text!r}."
+                f"An {flag.split()[0]} must be key=value, as in {flag}. Got {text!r}."
             )
         try:
             options[key] = ast.literal_eval(value)

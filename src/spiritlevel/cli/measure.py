@@ -21,22 +21,16 @@ def measure(
     samples: subject.Samples = None,
     batch_size: subject.BatchSize = 256,
     loss: subject.LossName = "cross_entropy",
-    measures: Annotated[
-        subject.Several,
-        typer.Option(help="A name or a pattern such as 'relative.*'; repeat for more."),
-    ] = None,
+    measures: subject.Measures = None,
+    setting: subject.Settings = None,
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     method: Annotated[
         str, typer.Option(help="auto, exact, output_probes, split, hutchinson or hutch++.")
     ] = "auto",
-    rtol: Annotated[
-        float, typer.Option(help="Refine estimates to this share of their value.")
-    ] = 0.05,
+    rtol: subject.Rtol = 0.05,
     confidence: Annotated[float, typer.Option(help="Of the intervals of estimates.")] = 0.95,
-    max_passes: Annotated[
-        int, typer.Option(help="Probes an estimate may take, one pass over the data each.")
-    ] = 100,
+    max_passes: subject.MaxPasses = 100,
     memory: subject.Memory = None,
     device: subject.Device = "cpu",
     dtype: subject.Dtype = "float32",
@@ -74,6 +68,7 @@ def measure(
         dtype=dtype,
         seed=seed,
     )
+    options["options"] = found.settings(setting)
     found.introduce(talk)
     first, *more = str(found.attempt(api.preflight, **options)).splitlines()
     console.tell(talk, f"planned: {first}")

@@ -5,6 +5,7 @@ The options are the same for every command that measures something, so they stan
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -40,6 +41,17 @@ Layers = Annotated[
 HeadName = Annotated[
     str | None, typer.Option(help="Path of the last linear layer, if it is not found.")
 ]
+Measures = Annotated[
+    Several, typer.Option(help="A name or a pattern such as 'relative.*'; repeat for more.")
+]
+Settings = Annotated[
+    Several,
+    typer.Option(help="key=value for the measures, as in rho=0.1; the cards name them."),
+]
+Rtol = Annotated[float, typer.Option(help="Refine estimates to this share of their value.")]
+MaxPasses = Annotated[
+    int, typer.Option(help="Probes an estimate may take, one pass over the data each.")
+]
 Memory = Annotated[str | None, typer.Option(help="Bound on working memory: 512MiB, 2GiB.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")]
 Dtype = Annotated[str, typer.Option(help="float32 or float64.")]
@@ -64,6 +76,15 @@ class Subject:
         """Say what will be measured."""
         for line in self.lines:
             console.tell(talk, line)
+
+    def settings(self, texts: Several) -> dict[str, object]:
+        """Settings of the measures; `initial` is a checkpoint of the same network."""
+        found = inputs.parse_options(texts or [], "--setting rho=0.1")
+        if "initial" in found:
+            initial = copy.deepcopy(self.network)
+            load_checkpoint(initial, str(found["initial"]))
+            found["initial"] = initial
+        return found
 
     def attempt(self, verb: Callable[..., Any], **options: Any) -> Any:
         """Call, and say of an error inside the user's network that it came from there."""

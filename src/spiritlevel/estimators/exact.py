@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,12 +14,14 @@ from ..losses import CrossEntropy
 from ..math.curvature import SoftmaxCurvature
 from ..math.positions import OutputCurvature, PositionCurvature
 from ..surface import Surface
-from .head_rows import Block, block_of_outputs, block_of_tokens
+from .activity import Activity, Places
+from .head_rows import Block, block_of_outputs, block_of_tokens, margins_of_tokens
 from .heads import Head
 from .moments import Moments
 from .plan import Plan
 from .sums import Sums
 from .sweep import Probes, Sweep
+from .watching import observed
 
 SAMPLED_CHUNKS, SAMPLES_A_CHUNK = 4, 16
 
@@ -34,6 +36,8 @@ class Needs:
     head: bool = False
     features: bool = False  # keep the rows of the head for λ_max and Tr H²
     softmax: bool = False
+    activity: bool = False  # which outputs of rectifiers are 0, and the norms of layers' inputs
+    margins: bool = False  # of every target that counts
     products: bool = False  # products with the Hessian will follow: the pass need bring nothing
 
     def __or__(self, other: Needs) -> Needs:
@@ -68,7 +72,10 @@ class Pass:
     cost: Cost
     sweep: Sums  # trace, κ and ρ; empty unless the sweep was needed
     head: Moments  # rows "trace" and "kappa"
-    softmax: Moments  # row "gini"
+    softmax: Moments  # rows "gini", "entropy" and "confidence"
+    margin: Moments  # row "margin": of the targets that count, whatever their class weight
+    margins: list[Tensor]  # the same one by one, on the host
+    activity: Activity | None
     blocks: list[Block] | None  # None where they did not fit
     sampled: list[Any]  # a few samples from a few places of the data, for the certificate
     streamed: bool  # whether the head's outputs were never formed
@@ -83,6 +90,7 @@ def run_pass(
     budget: Budget,
     seed: int = 0,
     probes: Probes | None = None,
+    places: Places | None = None,
 ) -> Pass:
     """Go over the data once, in all processes."""
     before = surface.cost
@@ -96,7 +104,10 @@ def run_pass(
         cost=Cost(),
         sweep=sweep.sums if sweep is not None else Sums(surface),
         head=Moments(["trace", "kappa"], surface.device),
-        softmax=Moments(["gini"], surface.device),
+        softmax=Moments(["gini", "entropy", "confidence"], surface.device),
+        margin=Moments(["margin"], surface.device),
+        margins=[],
+        activity=None if places is None else Activity(surface, places),
         blocks=[],
         sampled=[],
         streamed=budget.stream is not None,
@@ -104,18 +115,17 @@ def run_pass(
     watch = head.module if needs.head and head is not None else None
     generator = torch.Generator().manual_seed(seed)
     total = torch.zeros((), dtype=torch.float64, device=surface.device)
-    with surface.processes.together():
+    observer = None if result.activity is None else result.activity.observer
+    with surface.processes.together(), observed(surface, observer):
         for index, (where, batch) in enumerate(surface.chunks(budget.chunk)):
             _sample(result.sampled, index, batch, generator)
             result.num_samples += _batches.num_samples(batch)
+            if result.activity is not None:
+                result.activity.num_samples = _batches.num_samples(batch)
             if budget.stream is not None and head is not None:
                 with torch.no_grad():
                     a, targets = surface.features(batch, where=where, head=head.module)
-                    block, weights = block_of_tokens(surface, head, a, targets, budget.stream)
-                    total += weights.sum()
-                    _add_head(result, block, head, weights, len(a), budget)
-                    gini = (block.sums.gini * weights).reshape(len(a), -1).sum(dim=1)
-                    result.softmax.add(gini[None], weights.reshape(len(a), -1).sum(dim=1))
+                    total += _add_tokens(surface, result, head, a, targets, budget)
                 continue
             if sweep is not None:
                 outputs, targets, curvature = sweep.run(batch, where, watch)
@@ -130,9 +140,12 @@ def run_pass(
                     assert surface.watched is not None
                     rows = block_of_outputs(head, surface.watched, outputs, curvature)
                     _add_head(result, rows, head, sample_weights, len(outputs), budget)
-                if needs.softmax and isinstance(surface.loss, CrossEntropy):
-                    gini = _sample_gini(surface.loss, outputs, targets, curvature)
-                    result.softmax.add(gini[None], sample_weights)
+                if isinstance(surface.loss, CrossEntropy):
+                    if needs.softmax:
+                        sums = _softmax_sums(surface.loss, outputs, targets, curvature)
+                        result.softmax.add(sums, sample_weights)
+                    if needs.margins:
+                        _add_margins(result, *surface.loss.margins(outputs.double(), targets))
     _reduce(surface, result, total)
     result.cost = surface.processes.total_cost(surface.cost - before)
     return result
@@ -142,8 +155,13 @@ def _reduce(surface: Surface, result: Pass, total: Tensor) -> None:
     """Add up over the processes, and see that there was something to add."""
     processes = surface.processes
     result.sweep.reduce(processes)
-    for moments in (result.head, result.softmax):
+    for moments in (result.head, result.softmax, result.margin):
         moments.reduce(processes)
+    if result.activity is not None:
+        result.activity.reduce(processes)
+    if result.needs.margins:
+        mine = torch.cat([*result.margins, torch.zeros(0, dtype=torch.float64)])
+        result.margins = processes.gather(mine)
     processes.sum_(total)
     result.total_weight = float(total)
     result.num_samples = sum(processes.gather(result.num_samples))
@@ -182,12 +200,39 @@ def _add_head(
             result.blocks = None
 
 
-def _sample_gini(
+def _softmax_sums(
     loss: CrossEntropy, outputs: Tensor, targets: Tensor, curvature: OutputCurvature
 ) -> Tensor:
-    """Σ over the positions of weight × Gini."""
+    """Σ over the positions of weight × Gini, entropy and confidence, shape (3, N)."""
     rows = curvature.rows if isinstance(curvature, PositionCurvature) else curvature
     assert isinstance(rows, SoftmaxCurvature)
     positions = loss.positions(outputs, targets)
     weights = loss.row_weights(rows.p, loss.row_targets(targets, positions))
-    return positions.by_sample(rows.gini() * weights).sum(dim=1)
+    values = (rows.gini(), rows.entropy(), rows.p_top)
+    return torch.stack([positions.by_sample(v * weights).sum(dim=1) for v in values])
+
+
+def _add_tokens(
+    surface: Surface, result: Pass, head: Head, a: Tensor, targets: Tensor, budget: Budget
+) -> Tensor:
+    """A batch whose outputs are not formed; returns its weight."""
+    assert budget.stream is not None
+    if result.needs.margins:
+        loss = cast(CrossEntropy, surface.loss)
+        found, shown = margins_of_tokens(head, loss, a, targets, budget.stream)
+        _add_margins(result, found.reshape(len(a), -1), shown.reshape(len(a), -1))
+    block, weights = block_of_tokens(surface, head, a, targets, budget.stream)
+    by_sample = weights.reshape(len(a), -1).sum(dim=1)
+    _add_head(result, block, head, weights, len(a), budget)
+    values = (block.sums.gini, block.sums.entropy, block.sums.confidence)
+    sums = [(v * weights).reshape(len(a), -1).sum(dim=1) for v in values]
+    result.softmax.add(torch.stack(sums), by_sample)
+    return weights.sum()
+
+
+def _add_margins(result: Pass, margins: Tensor, shown: Tensor) -> None:
+    """Of shape (N, positions); class weights have no say in how often one counts."""
+    zeros = torch.zeros_like(margins)
+    sums = torch.where(shown, margins, zeros).sum(dim=1)
+    result.margin.add(sums[None], shown.sum(dim=1).double())
+    result.margins.append(margins[shown].cpu())

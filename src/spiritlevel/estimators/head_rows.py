@@ -17,6 +17,7 @@ from torch import Tensor
 from ..losses import CrossEntropy
 from ..math.curvature import RowCurvature
 from ..math.head import head_kappa, head_product, head_trace
+from ..math.margins import stream_margins
 from ..math.positions import OutputCurvature, Positions, row_curvature
 from ..math.streaming import TokenSums, stream_product, stream_tokens
 from ..surface import Place, Surface
@@ -66,7 +67,7 @@ class TokenBlock:
     @property
     def nbytes(self) -> int:
         """What keeping it takes."""
-        return self.features.nbytes + 5 * self.masses.nbytes
+        return self.features.nbytes + 7 * self.masses.nbytes
 
     def trace_and_kappa(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Tr and κ of each row."""
@@ -122,6 +123,17 @@ def block_of_tokens(
     return block, loss.row_weights(like, row_targets)
 
 
+def margins_of_tokens(
+    head: Head, loss: CrossEntropy, a: Tensor, targets: Tensor, budget: int
+) -> tuple[Tensor, Tensor]:
+    """z_y − max_{j≠y} z_j of each row, and which rows count."""
+    features, labels = head.features(a), targets.flatten()
+    weight = head.weight()
+    shown = loss.row_weights(features.new_empty(len(features), 0), labels) > 0
+    known = labels.clamp(0, len(weight) - 1)
+    return stream_margins(features, weight, _bias(head), known, budget=budget), shown
+
+
 def iterate_blocks(
     surface: Surface, head: Head, *, chunk: int, stream: int | None
 ) -> Iterator[Block]:
@@ -148,10 +160,10 @@ def _positions(head: Head, outputs: Tensor) -> Positions:
 
 
 def _moved(sums: TokenSums, device: torch.device) -> TokenSums:
-    quadratic = None if sums.quadratic is None else sums.quadratic.to(device)
-    return TokenSums(
-        sums.logsumexp.to(device), sums.top.to(device), sums.gini.to(device), quadratic
-    )
+    moved: dict[str, Any] = {
+        name: None if held is None else held.to(device) for name, held in vars(sums).items()
+    }
+    return TokenSums(**moved)
 
 
 def _bias(head: Head) -> Tensor | None:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from .._core import Cost, Status
 from .estimate import Estimate, cautious, of_repetitions
@@ -230,25 +231,36 @@ class HessianRows:
 
     def sharpest_neuron(self, layer: str) -> Found:
         """The largest ρ(j) of a layer, with the error of that neuron."""
+        parts = self._neuron_parts(layer)
+        top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
+        estimate = self._of_neuron(parts, top)
+        base = self.found({layer: 1.0})
+        text = base.text
+        if estimate.variance:
+            text = f"{text.rstrip('.')}; the largest of noisy values, so rather too large"
+        return dataclasses.replace(base, estimate=estimate, text=text)
+
+    def neurons(self, layer: str) -> list[Estimate]:
+        """ρ(j) of every input neuron of a layer."""
+        parts = self._neuron_parts(layer)
+        return [self._of_neuron(parts, j) for j in range(parts[0].shape[1])]
+
+    def _neuron_parts(self, layer: str) -> list[Tensor]:
+        """ρ(j) a row a probe, from the sweep and from weight probes as far as each is used."""
         parts = []
         if not (layer in self.probed and self.operator == "hessian"):
             parts.append(self.work.sweep_neurons(layer))
         if layer in self.probed:
             place = self._probes.metric.parts[layer]
             parts.append(torch.stack([v[place] for v in self._probes.elements[self.operator]]))
-        top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
+        return parts
+
+    def _of_neuron(self, parts: list[Tensor], j: int) -> Estimate:
         found = [
-            of_repetitions(rows[:, top].tolist())
-            if len(rows) > 1
-            else Estimate(float(rows[0, top]))
+            of_repetitions(rows[:, j].tolist()) if len(rows) > 1 else Estimate(float(rows[0, j]))
             for rows in parts
         ]
-        estimate = found[0] if len(found) == 1 else found[0] + found[1]
-        base = self.found({layer: 1.0})
-        text = base.text
-        if estimate.variance:
-            text = f"{text.rstrip('.')}; the largest of noisy values, so rather too large"
-        return dataclasses.replace(base, estimate=estimate, text=text)
+        return found[0] if len(found) == 1 else found[0] + found[1]
 
 
 def _shared_probes(work: Work, kind: Kind, rows: tuple[str, ...]) -> WeightProbes:

@@ -30,7 +30,7 @@ TEXTS = {
     "initial": "model or state_dict from before training",
     "delta": "relative size of the feature perturbations",
     "region": "top, left, height, width of the part of an image to leave out",
-    "bandwidth": "of the kernel density: 'likelihood', 'scott', 'silverman' or a number",
+    "bandwidth": "of the kernel: 'likelihood', 'scott', 'silverman', or a share of the spread",
     "splits": "random halves of the data that representativeness is averaged over",
     "failure": "probability with which the bound may fail",
 }

@@ -32,10 +32,11 @@ class Drawn:
     neurons: dict[str, Tensor]  # ρ(j) summed over the samples, by layer
 
 
-class _KindSums:
-    """One kind: a row a parameter (trace) or a layer (κ, ρ)."""
+class RowSums:
+    """Named rows: a value a sample and row, or one a probe."""
 
     def __init__(self, names: Iterable[str], device: torch.device) -> None:
+        """One row a name."""
         self.between = Moments(names, device)
         size = len(self.between.index)
         zeros = {"dtype": torch.float64, "device": device}
@@ -59,6 +60,36 @@ class _KindSums:
         self.between.reduce(processes)
         processes.sum_(self.within, self.fourth)
 
+    def estimate(self, factors: Mapping[str, float], num_probes: int | None) -> Estimate:
+        """Σ over rows of factor × mean value; exact where there were no probes."""
+        moments = self.between
+        names, values = list(factors), list(factors.values())
+        value, spread = moments.mean(names, values), moments.stderr(names, values)
+        total = None if spread is None else spread**2
+        if num_probes is None:
+            return Estimate(value, data_variance=total)
+        c = moments.combination(names, values)
+        squares = float(c @ self.within @ c)
+        variance = squares / (num_probes - 1) / num_probes / moments.total_weight**2
+        if variance == 0.0:
+            return Estimate(value, data_variance=total)
+        # the rows of one name have their own; groups are judged by all rows together
+        row = moments.index[names[0]] if len(names) == 1 else len(self.fourth) - 1
+        diagonal = self.within[row, row] if len(names) == 1 else self.within.sum()
+        fourth = float(self.fourth[row])
+        dof = (num_probes - 1) * float(diagonal) ** 2 / fourth if fourth else math.inf
+        # where few samples decide, their spread may be small by chance: count those that matter
+        dof = min(dof, (num_probes - 1) * self.effective_samples(factors))
+        data = None if total is None else max(total - variance, 0.0)
+        return Estimate(value, variance, dof, data)
+
+    def effective_samples(self, factors: Mapping[str, float]) -> float:
+        """(Σ v)² / Σ v² over the samples: all of them if they are alike, 1 if one decides."""
+        moments = self.between
+        c = moments.combination(list(factors), list(factors.values()))
+        squares = float(c @ moments.products @ c)
+        return float(c @ moments.sums) ** 2 / squares if squares > 0 else float(moments.count)
+
 
 class Sums:
     """All kinds; `num_probes` is None for an exact sweep."""
@@ -72,7 +103,7 @@ class Sums:
             "rho": matrices,
         }
         self.num_probes = num_probes
-        self.kinds = {kind: _KindSums(rows, surface.device) for kind, rows in names.items()}
+        self.kinds = {kind: RowSums(rows, surface.device) for kind, rows in names.items()}
         self.index = {kind: sums.between.index for kind, sums in self.kinds.items()}
         self.neurons: dict[str, Tensor] = {}  # ρ(j) of each such layer by probe, not yet averaged
 
@@ -92,35 +123,11 @@ class Sums:
 
     def estimate(self, kind: Kind, factors: Mapping[str, float]) -> Estimate:
         """Σ over rows of factor × mean value."""
-        sums = self.kinds[kind]
-        moments = sums.between
-        names, values = list(factors), list(factors.values())
-        value, spread = moments.mean(names, values), moments.stderr(names, values)
-        total = None if spread is None else spread**2
-        if self.num_probes is None:
-            return Estimate(value, data_variance=total)
-        c = moments.combination(names, values)
-        probes = self.num_probes
-        squares = float(c @ sums.within @ c)
-        variance = squares / (probes - 1) / probes / moments.total_weight**2
-        if variance == 0.0:
-            return Estimate(value, data_variance=total)
-        # the rows of one name have their own; groups are judged by all rows together
-        row = sums.between.index[names[0]] if len(names) == 1 else len(sums.fourth) - 1
-        diagonal = sums.within[row, row] if len(names) == 1 else sums.within.sum()
-        fourth = float(sums.fourth[row])
-        dof = (probes - 1) * float(diagonal) ** 2 / fourth if fourth else math.inf
-        # where few samples decide, their spread may be small by chance: count those that matter
-        dof = min(dof, (probes - 1) * self.effective_samples(kind, factors))
-        data = None if total is None else max(total - variance, 0.0)
-        return Estimate(value, variance, dof, data)
+        return self.kinds[kind].estimate(factors, self.num_probes)
 
     def effective_samples(self, kind: Kind, factors: Mapping[str, float]) -> float:
-        """(Σ v)² / Σ v² over the samples: all of them if they are alike, 1 if one decides."""
-        moments = self.kinds[kind].between
-        c = moments.combination(list(factors), list(factors.values()))
-        squares = float(c @ moments.products @ c)
-        return float(c @ moments.sums) ** 2 / squares if squares > 0 else float(moments.count)
+        """How many samples decide a sum of rows."""
+        return self.kinds[kind].effective_samples(factors)
 
     def neuron_values(self, layer: str) -> Tensor:
         """ρ(j) of a layer, a row a probe."""

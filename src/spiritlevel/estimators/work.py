@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._core import Cost
+from .._core import Cost, SpiritlevelError
 from ..hygiene import full_precision, twice_differentiable
 from ..losses import CrossEntropy
 from ..surface import Surface
+from .activity import Places, find_places
 from .certificate import Certificate, certify_parameters
 from .estimate import Estimate, cautious
 from .exact import Budget, Needs, Pass, run_pass
@@ -75,6 +77,14 @@ class Work:
     @property
     def plan(self) -> Plan:
         """How this surface is measured; made anew where a sweep is wanted after all."""
+        plan = self._network_plan
+        if self._wanted.activity:
+            with contextlib.suppress(SpiritlevelError):  # raised again for those who need it
+                _ = self.places  # looked for before the pass that counts
+        return plan
+
+    @property
+    def _network_plan(self) -> Plan:
         wanted = self._wanted
         if self._plan is None or (wanted.sweep and not self._plan.sweep):
             with full_precision():
@@ -85,6 +95,13 @@ class Work:
                     fitting = [head for head in self._plan.heads.values() if head.fits]
                     check_samples(self.surface, fitting[-1] if fitting else None)
         return self._plan
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Where rectifiers are applied and layers called."""
+        heads = [h for h in self._network_plan.heads.values() if h.fits and h.can_be_left_out]
+        with full_precision():
+            return find_places(self.surface, heads[-1].module if heads else None)
 
     @functools.cached_property
     def head(self) -> Head:
@@ -152,7 +169,7 @@ class Work:
     def _run(self, needs: Needs, probes: Probes | None) -> Pass:
         head = self.head if needs.head else None
         stream = None
-        if (needs.head or needs.softmax) and not needs.sweep:
+        if (needs.head or needs.softmax or needs.margins) and not needs.sweep:
             fitting = [h for h in self.plan.heads.values() if h.fits]
             if head is None and fitting:
                 head = self.head
@@ -169,6 +186,7 @@ class Work:
             budget=budget,
             seed=self.seed,
             probes=probes,
+            places=self.places if needs.activity else None,
         )
 
     def _streams(self, head: Head) -> bool:

@@ -98,6 +98,10 @@ class AbstractMatrixRule(AbstractRule):
         """Input neurons of one group; j owns the columns j, j + neurons, j + 2·neurons, ..."""
 
     @abc.abstractmethod
+    def squared_inputs(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
+        """Σ ‖u_t‖² over the patches of each sample, float64, shape (N,)."""
+
+    @abc.abstractmethod
     def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
         """The sizes that decide which form is cheapest."""
 

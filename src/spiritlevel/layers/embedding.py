@@ -97,6 +97,14 @@ class EmbeddingRule(AbstractMatrixRule):
         """One a token."""
         return module.num_embeddings
 
+    def squared_inputs(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
+        """One a token; the padding token's row is not trained and does not count."""
+        split = layout.split(a)
+        tokens = split.reshape(len(split), -1)
+        padding = module.padding_idx
+        counted = torch.ones_like(tokens) if padding is None else tokens != padding
+        return counted.double().sum(dim=1)
+
     def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
         """T counts the tokens of a sample."""
         positions = math.prod(out[:-1]) // layout.num_samples

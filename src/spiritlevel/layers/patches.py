@@ -158,6 +158,10 @@ class LinearRule(PatchRule):
         """Nothing to unfold."""
         return None
 
+    def squared_inputs(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
+        """Every position counts."""
+        return layout.split(a).double().square().flatten(1).sum(dim=1)
+
     def signal(self, module: Any, delta: Tensor, layout: Layout) -> Tensor:
         """δ of shape (N, 1, out, T)."""
         split = layout.split(delta)
@@ -222,6 +226,12 @@ class ConvRule(PatchRule):
     def raw_windows(self, module: Any, a: Tensor, out: torch.Size) -> Tensor:
         """Input windows of shape (N, groups, positions…, kernel…, in/groups)."""
         return conv_windows(module, a)
+
+    def squared_inputs(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
+        """Windows of the squares, whose channels are summed first: padding commutes with both."""
+        squares = a.double().square().unflatten(1, (module.groups, -1)).sum(dim=2)
+        windows = self.raw_windows(module, squares, out)
+        return layout.split(windows.flatten(1).sum(dim=1)).sum(dim=1)
 
     def signal(self, module: Any, delta: Tensor, layout: Layout) -> Tensor:
         """δ of shape (N, g, out/g, T)."""

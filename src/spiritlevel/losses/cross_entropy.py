@@ -164,6 +164,15 @@ class CrossEntropy:
         wrong = (rows.argmax(dim=1) != classes) * self.row_weights(rows, row_targets)
         return positions.by_sample(wrong).sum(dim=1)
 
+    def margins(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """z_y − max_{j≠y} z_j of each position, and which positions count; (N, positions) each."""
+        rows, row_targets, positions = self._rows(outputs, targets)
+        shown = self.row_weights(rows, row_targets) > 0
+        label = row_targets.clamp(0, rows.shape[1] - 1)[:, None]
+        others = rows.scatter(1, label, -torch.inf).amax(dim=1)
+        margins = rows.gather(1, label).squeeze(1) - others
+        return positions.by_sample(margins), positions.by_sample(shown)
+
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The weights of the targets' classes, 0 where ignored, summed over the positions."""
         rows, row_targets, positions = self._rows(outputs, targets)

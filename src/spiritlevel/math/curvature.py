@@ -57,6 +57,12 @@ class SoftmaxCurvature:
         """1 − Σ p², shape (N,)."""
         return self.rest * (2.0 - self.rest) - self.tail.square().sum(dim=1)
 
+    def entropy(self) -> Tensor:
+        """−Σ p log p, shape (N,): −log p_i = −log p_top + (z_top − z_i), and no term cancels."""
+        below = self.logits.gather(1, self.top) - self.logits
+        tail = torch.where(self.tail > 0, self.tail * below, torch.zeros_like(below))
+        return torch.log1p(self.rest / self.p_top) + tail.sum(dim=1)
+
     def trace(self) -> Tensor:
         """Tr A_n."""
         return self.mass * self.gini()

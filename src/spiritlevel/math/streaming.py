@@ -19,18 +19,16 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-# Numbers in a block of logits. A GPU needs this many to run matrix products at full speed; on a CPU
-# a tensor above 32 MiB is handed out page by page each time anew, which costs more than filling it.
-GPU_BLOCK, CPU_BLOCK = 1 << 27, 1 << 22
+from .blocks import CPU_BLOCK, GPU_BLOCK, block_shape, matmul, slices, wide_type
+
 MEAN_ROWS = 1024  # of a half-precision head that its mean row is taken of
-MIN_CLASSES = 16  # the least that a chunk of vocabulary holds, whatever the budget
 
 # Compiling takes seconds. It is worth them where the logits are this many: there a plain pass over
 # them takes a good part of the time of the matrix products.
@@ -44,6 +42,8 @@ class TokenSums:
     logsumexp: Tensor
     top: Tensor  # int64: the most likely class, the first of several
     gini: Tensor  # 1 − Σ p²
+    entropy: Tensor  # −Σ p log p
+    confidence: Tensor  # the largest p
     quadratic: Tensor | None  # Tr(Wᵀ (diag p − p pᵀ) W) = Σ p_i ‖w_i‖² − ‖Σ p_i w_i‖²
 
 
@@ -64,9 +64,9 @@ def stream_tokens(
     """
     features, weight = features.detach(), weight.detach()
     head = _Head(features, weight, bias, kappa=kappa, budget=budget)
-    parts = [head.sums(features[tokens]) for tokens in _slices(len(features), head.tokens)]
-    logsumexp, top, gini, quadratic = (torch.cat(column) for column in zip(*parts, strict=True))
-    return TokenSums(logsumexp, top, gini, quadratic if kappa else None)
+    parts = [head.sums(features[tokens]) for tokens in slices(len(features), head.tokens)]
+    found = TokenSums(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    return found if kappa else replace(found, quadratic=None)
 
 
 @torch.no_grad()
@@ -91,7 +91,7 @@ def stream_product(
     >>> stream_product(phi, W, None, sums, torch.ones(1), V, budget=2**20).tolist()
     [[1.0], [-1.0]]
     """
-    wide = _wide(features, weight, direction)
+    wide = wide_type(features, weight, direction)
     row = wide.itemsize * features.shape[1]
     tokens, classes = block_shape(
         len(features),
@@ -104,17 +104,17 @@ def stream_product(
     )
     result = torch.zeros(weight.shape, dtype=wide, device=features.device)
     every = torch.arange(len(weight), device=features.device)
-    for block in _slices(len(features), tokens):
+    for block in slices(len(features), tokens):
         phi, top = features[block], sums.top[block]
         scale = sums.logsumexp[block].to(wide)[:, None]
         x_top = (phi.to(wide) * direction[top].to(wide)).sum(dim=1, keepdim=True)
         weights = token_weights[block].to(wide)[:, None]
         mean = torch.zeros_like(scale)
         for sweep in ("mean", "product"):
-            for chunk in _slices(len(weight), classes):
-                z = _matmul(phi, weight[chunk].T, wide)
+            for chunk in slices(len(weight), classes):
+                z = matmul(phi, weight[chunk].T, wide)
                 p = (z - scale if bias is None else z + bias[chunk] - scale).exp_()
-                x = _matmul(phi, direction[chunk].T, wide) - x_top
+                x = matmul(phi, direction[chunk].T, wide) - x_top
                 # exactly 0: what rounding leaves at the top would outweigh a whole tail
                 x.masked_fill_(every[chunk] == top[:, None], 0.0)
                 if sweep == "mean":
@@ -122,74 +122,6 @@ def stream_product(
                 else:
                     result[chunk].addmm_((p * (x - mean) * weights).T, phi.to(wide))
     return result
-
-
-def block_shape(
-    num_tokens: int,
-    num_classes: int,
-    *,
-    budget: int,
-    logit_bytes: int,
-    token_bytes: int,
-    class_bytes: int,
-    limit: int,
-) -> tuple[int, int]:
-    """Tokens and classes of a block: at most `limit` logits, and `budget` bytes if that can be.
-
-    Every block of tokens passes over W once and every chunk of classes over (tokens, d) sums, so
-    the two sides stay alike. Chunks are alike, so that compiled code meets one size, and
-    multiples of 16, as matrix units want them.
-
-    >>> sizes = {"logit_bytes": 6, "token_bytes": 4096 * 12, "class_bytes": 0}
-    >>> block_shape(8192, 128256, budget=2**31, limit=2**27, **sizes)
-    (8192, 16032)
-    >>> block_shape(8192, 128256, budget=1, limit=2**27, **sizes)
-    (1, 16)
-    """
-    tokens = min(num_tokens, math.isqrt(limit // 2))
-    classes = min(num_classes, limit // max(tokens, 1))
-    least = min(num_classes, MIN_CLASSES)
-    while tokens * classes * logit_bytes + tokens * token_bytes + classes * class_bytes > budget:
-        if tokens > 1 and (2 * tokens > classes or classes <= least):
-            tokens = math.ceil(tokens / 2)
-        elif classes > least:
-            classes = max(math.ceil(classes / 2), least)
-        else:
-            break
-    return _even(num_tokens, tokens, 1), _even(num_classes, classes, MIN_CLASSES)
-
-
-def _even(total: int, part: int, multiple: int) -> int:
-    """A part no larger than `part` that cuts `total` evenly, a multiple if it is large enough."""
-    if part >= total:
-        return max(total, 1)
-    multiple = multiple if part >= multiple else 1
-    pieces = math.ceil(total / (part - part % multiple))
-    return math.ceil(total / (pieces * multiple)) * multiple
-
-
-def _slices(total: int, part: int) -> Iterator[slice]:
-    """0…total in pieces; one empty piece where total is 0."""
-    return (slice(i, min(i + part, total)) for i in range(0, max(total, 1), part))
-
-
-def _wide(*tensors: Tensor) -> torch.dtype:
-    """The type that sums have: what the tensors promote to, and float32 at least."""
-    types = [tensor.dtype for tensor in tensors]
-    return functools.reduce(torch.promote_types, types, torch.float32)
-
-
-def _matmul(left: Tensor, right: Tensor, wide: torch.dtype) -> Tensor:
-    """A product in `wide`; half-precision operands are multiplied as they are where that exists."""
-    if left.is_cuda and left.dtype == right.dtype != wide and _has_wide_results():
-        return torch.mm(left, right, out_dtype=wide)
-    return left.to(wide) @ right.to(wide)
-
-
-@functools.cache
-def _has_wide_results() -> bool:
-    """Whether mm takes `out_dtype` (torch 2.8 and newer, on CUDA only)."""
-    return "dtype" in torch.ops.aten.mm.overloads()
 
 
 class _Tail(NamedTuple):
@@ -200,6 +132,7 @@ class _Tail(NamedTuple):
     reference: Tensor
     mass: Tensor  # Σ e
     squares: Tensor  # Σ e²
+    depth: Tensor  # Σ e (reference − z)
     kept: Tensor  # Σ e of the rounded numbers, as in
     spread: Tensor  # Σ e ‖w − μ‖²
 
@@ -221,7 +154,7 @@ class _Head:
     ) -> None:
         self.weight, self.bias, self.kappa = weight, bias, kappa
         self.fuse = fuse = features.is_cuda and len(features) * len(weight) >= COMPILE_FROM
-        self.wide = _wide(features, weight)
+        self.wide = wide_type(features, weight)
         half = weight.dtype.itemsize == 2
         self.narrow = weight.dtype if half else self.wide
         # Half-precision vectors are sums of rounded numbers: float32 is enough to add them up in.
@@ -237,7 +170,7 @@ class _Head:
             class_bytes=2 * width * size * (not (fuse and half)),
             limit=GPU_BLOCK if features.is_cuda else CPU_BLOCK,
         )
-        self.chunks = list(_slices(len(weight), classes))
+        self.chunks = list(slices(len(weight), classes))
         self.every = torch.arange(len(weight), device=weight.device)
         # A variance of rows does not change when the mean row μ is subtracted, and large rows that
         # nearly agree keep their digits then. Half-precision rows cannot be shifted without
@@ -253,7 +186,7 @@ class _Head:
         self.centred = kappa and not half
         self.shift = self.mean if self.centred else torch.zeros_like(self.mean)
 
-    def sums(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def sums(self, phi: Tensor) -> tuple[Tensor, ...]:
         """The fields of `TokenSums` for one block of tokens; the last is 0 without κ."""
         tail, vectors = self._sweep(phi)
         scale = (tail.reference - tail.top).exp()
@@ -261,8 +194,12 @@ class _Head:
         rest = mass / (1.0 + mass)  # 1 − p_top
         gini = rest * (2.0 - rest) - tail.squares * (scale / (1.0 + mass)).square()
         logsumexp = tail.top + torch.log1p(mass)
+        # −log p_i = log(1 + mass) + (z_top − z_i): no term is negative, so none cancels
+        below = (tail.depth + (tail.top - tail.reference) * tail.mass) * scale
+        entropy = torch.log1p(mass) + below / (1.0 + mass)
+        found = (tail.leader, gini, entropy, 1.0 / (1.0 + mass))
         if self.norms is None:
-            return logsumexp, tail.leader, gini, torch.zeros_like(gini)
+            return logsumexp, *found, torch.zeros_like(gini)
         if self.centred:
             logsumexp += phi.double() @ self.mean.double()
         dot, deviation = self._run(
@@ -271,17 +208,17 @@ class _Head:
         unit = scale / (1.0 + tail.kept * scale)  # turns sums of e^{z − reference} into those of p
         # Σ e_i ‖w_i − w_top‖², both rows relative to μ
         spread = tail.spread - 2.0 * dot + tail.kept * self.norms[tail.leader]
-        return logsumexp, tail.leader, gini, unit * spread - unit.square() * deviation
+        return logsumexp, *found, unit * spread - unit.square() * deviation
 
     def _sweep(self, phi: Tensor) -> tuple[_Tail, Tensor]:
         """The tail sums over all classes, and Σ e_i (w_i − shift), shape (T, d), if κ is wanted."""
-        start = (-math.inf, 0, torch.finfo(torch.float32).min, 0, 0, 0, 0)
+        start = (-math.inf, 0, torch.finfo(torch.float32).min, 0, 0, 0, 0, 0)
         tail = _Tail(*(phi.new_full((len(phi),), x, dtype=torch.float64) for x in start))
         tail = tail._replace(leader=tail.leader.long())
         vectors = torch.zeros_like(phi if self.kappa else phi[:0], dtype=self.sum_type)
         for chunk in self.chunks:
             rows = self.weight[chunk] - self.mean if self.centred else self.weight[chunk]
-            logits = _matmul(phi, rows.T, self.wide)
+            logits = matmul(phi, rows.T, self.wide)
             bias = None if self.bias is None else self.bias[chunk]
             norms = None if self.norms is None else self.norms[chunk]
             tail, rounded, joining = self._run(
@@ -289,7 +226,7 @@ class _Head:
             )
             del logits  # before there are new ones
             if rounded is not None:
-                new = _matmul(rounded, rows, self.wide)
+                new = matmul(rounded, rows, self.wide)
                 vectors = self._run(_join, vectors, new, self.weight, self.shift, joining)
         return tail, vectors
 
@@ -327,12 +264,15 @@ def _absorb(
     e = (rest - reference[:, None]).exp_()
     mass = e.sum(dim=1)
     squares = torch.linalg.vector_norm(e, dim=1).double().square()
+    depth = torch.special.entr(e).sum(dim=1).double()  # 0 where e is
 
     first, second = top.double(), tail.top
     loser = torch.minimum(first, second)
     common = torch.maximum(torch.maximum(tail.reference, reference.double()), loser)
     old, new = (tail.reference - common).exp(), (reference.double() - common).exp()
     joins = (loser - common).exp()
+    # what each sum's own reference lies below the common one; a sum that is 0 stays 0
+    deeper = _lower(common, tail.reference) * tail.mass, _lower(common, reference) * mass
     leads = first > second
     loser_index = torch.where(leads, tail.leader, index)
     rounded, kept, spread = None, tail.kept, tail.spread
@@ -347,10 +287,16 @@ def _absorb(
         common,
         old * tail.mass + new * mass + joins,
         old.square() * tail.squares + new.square() * squares + joins.square(),
+        old * (tail.depth + deeper[0]) + new * (depth + deeper[1]) + _lower(common, loser) * joins,
         kept,
         spread,
     )
     return tail, rounded, _Joining(old, new, joins, loser_index)
+
+
+def _lower(common: Tensor, reference: Tensor) -> Tensor:
+    """How far a reference lies below the common one; no more than the exponential can tell."""
+    return (common - reference.double()).clamp(max=1e9)  # −∞ stands for no class at all
 
 
 def _join(old: Tensor, new: Tensor, weight: Tensor, shift: Tensor, joining: _Joining) -> Tensor:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from .._core import Measurement
 from ..estimators.exact import Needs
 from ..estimators.hessian import precise
+from ..estimators.standardized import standardized_rows
 from ..estimators.work import Work
 from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
@@ -11,6 +15,17 @@ from ._results import hessian_measurement
 
 KAPPA = Needs(sweep=True, kappa=True)
 PAPER = "Petzka et al. 2021, Relative Flatness and Generalization, Definition 3"
+THEOREM = "Petzka et al. 2021, Relative Flatness and Generalization, Theorem 4"
+STANDARDIZED = (
+    "A feature that hardly varies is blown up by the division, however little it matters: there is "
+    "no upper limit. A constant feature is divided by its size, one that is always zero takes "
+    "no part. Padding counts as data unless an attention_mask marks it. Confidence lowers the "
+    "value as it does relative.kappa."
+)
+TWO_PASSES = (
+    "2 forwards, C−1 backwards (C for losses other than cross-entropy; a few probes where C is "
+    "large; Hessian products on top where the network is not certified), and a copy of the model"
+)
 
 
 @measure(
@@ -51,3 +66,54 @@ def kappa(work: Work) -> Measured:
 def kappa_max(work: Work) -> Measured:
     """The maximum over layers of relative.kappa."""
     return Measured(largest_layer("relative.kappa_max", kappa(work).layers))
+
+
+@measure(
+    name="relative.kappa_std",
+    summary="Relative flatness after dividing each input feature by its standard deviation",
+    formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
+    r"\quad V_l = \operatorname{diag}\bigl(\operatorname{std}_n a^l_j\bigr)",
+    paper=THEOREM + ", with the standard deviation: as printed, with the variance, its claim fails",
+    invariant={"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"},
+    misleads=STANDARDIZED,
+    needs=Needs(),
+    requires=("matrix", "inputs"),
+    default=False,
+    cost=TWO_PASSES,
+)
+def kappa_std(work: Work) -> Measured:
+    """A neuron times α has α times the deviation: V⁻¹a and WV do not notice."""
+    return _standardized(work, "relative.kappa_std", power=1)
+
+
+@measure(
+    name="relative.kappa_var",
+    summary="Relative flatness after dividing each input feature by its variance, as printed",
+    formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
+    r"\quad V_l = \operatorname{diag}\bigl(\operatorname{var}_n a^l_j\bigr)",
+    paper=THEOREM + ", as printed",
+    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    misleads=(
+        "Neuron-wise rescaling moves it, contrary to the theorem: a neuron times α has α² times "
+        "the variance while its weights have 1/α. relative.kappa_std does what the theorem wants. "
+        + STANDARDIZED
+    ),
+    needs=Needs(),
+    requires=("matrix", "inputs"),
+    default=False,
+    cost=TWO_PASSES,
+)
+def kappa_var(work: Work) -> Measured:
+    """The variance in place of the standard deviation."""
+    return _standardized(work, "relative.kappa_var", power=2)
+
+
+def _standardized(work: Work, name: str, *, power: int) -> Measured:
+    weights = measured_weights(work, name)
+    rows, cost = standardized_rows(work, power, weights)
+
+    def measured(factors: dict[str, float] | None) -> Measurement:
+        found = hessian_measurement(rows.work, name, rows.found(factors))
+        return dataclasses.replace(found, cost=cost, settings=work.settings())
+
+    return Measured(measured(None), {layer: measured({layer: 1.0}) for layer in weights})

@@ -8,6 +8,7 @@ from ..estimators.work import Work
 from ._registry import Measured, measure
 
 SOFTMAX = Needs(softmax=True)
+FUNCTION = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
 
 
 @measure(
@@ -15,7 +16,7 @@ SOFTMAX = Needs(softmax=True)
     summary="Mean Gini impurity of the predictions: 0 when certain, 1 − 1/C when undecided",
     formula=r"\operatorname{mean}_n \bigl(1 - \|p_n\|^2\bigr)",
     paper="Sharpness can be manipulated and misleading for generalization (Gini term)",
-    invariant={"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"},
+    invariant=FUNCTION,
     misleads=(
         "Not a flatness measure but the confounder of all of them: curvature falls with it even if "
         "only the logits were scaled up."
@@ -25,13 +26,52 @@ SOFTMAX = Needs(softmax=True)
 )
 def gini(work: Work) -> Measured:
     """Exact to the last digits also where 1 − Σp² is 0 in floating point."""
+    return _mean(work, "gini")
+
+
+@measure(
+    name="softmax.entropy",
+    summary="Mean entropy of the predictions in nats: 0 when certain, log C when undecided",
+    formula=r"\operatorname{mean}_n \bigl(-\textstyle\sum_i p_{n,i} \log p_{n,i}\bigr)",
+    paper="Sharpness can be manipulated and misleading for generalization (entropy of the output)",
+    invariant=FUNCTION,
+    misleads="As softmax.gini; unlike it, many classes of tiny probability can carry it.",
+    needs=SOFTMAX,
+    requires=("softmax",),
+    default=False,
+)
+def entropy(work: Work) -> Measured:
+    """Exact to the last digits also for confident networks."""
+    return _mean(work, "entropy")
+
+
+@measure(
+    name="softmax.confidence",
+    summary="Mean probability of the most likely class",
+    formula=r"\operatorname{mean}_n \max_i p_{n,i}",
+    paper="Sharpness can be manipulated and misleading for generalization (confidence)",
+    invariant=FUNCTION,
+    misleads=(
+        "Confidence is not accuracy: the most likely class may be the wrong one. For a confident "
+        "network softmax.gini shows what is left, which here is lost beside 1."
+    ),
+    needs=SOFTMAX,
+    requires=("softmax",),
+    default=False,
+)
+def confidence(work: Work) -> Measured:
+    """The largest probability, whichever class it is of."""
+    return _mean(work, "confidence")
+
+
+def _mean(work: Work, row: str) -> Measured:
     run = work.run(SOFTMAX)
     return Measured(
         Measurement(
-            "softmax.gini",
-            run.softmax.mean(["gini"]),
+            f"softmax.{row}",
+            run.softmax.mean([row]),
             exact=True,
-            data_stderr=run.softmax.stderr(["gini"]),
+            data_stderr=run.softmax.stderr([row]),
             cost=run.cost,
             settings=work.settings(),
         )

@@ -1,4 +1,4 @@
-"""Moves that change a network's parameters, or how its data is cut, but not its function.
+"""Moves between two layers that the caller names.
 
 A number that moves under one of these says something about the parameters and nothing about the
 function; such numbers cannot be compared between networks. Each move returns a changed copy.
@@ -10,13 +10,6 @@ import copy
 
 import torch
 from torch import Tensor, nn
-
-SYMMETRIES = {
-    "layer_rescale": "multiply a layer by α > 0 and divide the next one by α",
-    "neuron_rescale": "multiply a neuron's incoming weights by α > 0, divide the outgoing by α",
-    "unit_permute": "renumber the hidden units of a layer",
-    "batch_split": "cut the same data into other batches",
-}
 
 
 def rescale_layers(model: nn.Module, producer: str, consumer: str, factor: float) -> nn.Module:

@@ -1,0 +1,288 @@
+"""Which flatness numbers mean anything for a given network.
+
+The network is moved along its own symmetries: its weights change, its function does not. A number
+that changes under such a move says something about the weights and nothing about the function. Two
+further moves change only how certain the predictions are; what follows them measures confidence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from . import _batches, api, symmetries
+from ._core import Measurement, Report, SpiritlevelError, Status
+from ._tables import aligned
+from .estimators.work import EXACT_COLUMNS
+from .surface import Place, Surface
+
+Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is being done
+Kind = Literal["comparable", "confidence", "nearly", "scale", "open", "confounder"]
+
+CONFOUNDERS = {
+    "norms.weight": "weight norm",
+    "activity.activation_norm": "activation norm",
+    "activity.frequency": "activation frequency",
+    "softmax.gini": "Gini impurity of the predictions",
+}
+EXTRA = ("curvature.lambda_max", "sharpness.worst", "sharpness.adaptive")  # beside the defaults
+CONFIDENCE = ("logit_temperature", "weight_scale")  # the moves that change the function
+UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
+NEARLY = 2.0  # a factor that matters little beside those on the weights
+NUM_SAMPLES = 4  # that the search for symmetries runs on
+WORDS: dict[Kind, str] = {
+    "comparable": "comparable between networks: no move found here changes it",
+    "confidence": "comparable at equal confidence: it follows the size of the logits",
+    "nearly": "nearly comparable: factors of 5 to 25 on the weights move it less than twofold",
+    "scale": "not comparable here: it moves although the function stays the same",
+    "open": "not decided: its error is wider than what the moves do to it",
+    "confounder": "no measure of flatness; look at it beside the others",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a measure is worth for this network."""
+
+    kind: Kind
+    text: str
+
+
+class Audit:
+    """Values before and after every move, and what follows from them."""
+
+    def __init__(
+        self,
+        original: Report,
+        moved: Mapping[str, Report],
+        *,
+        moves: Mapping[str, str],
+        absent: Mapping[str, str],
+    ) -> None:
+        """`moves` describes what was done, `absent` why other moves do not exist here."""
+        self.original, self.moved = original, dict(moved)
+        self.moves, self.absent = dict(moves), dict(absent)
+
+    @property
+    def preserving(self) -> list[str]:
+        """The moves that leave the function as it is."""
+        return [move for move in self.moved if move not in CONFIDENCE]
+
+    def factor(self, measure: str, move: str) -> float:
+        """By which the number was multiplied; not a number where it was 0."""
+        before, after = self.original[measure].value, self.moved[move][measure].value
+        if before == after:
+            return 1.0
+        return after / before if before else math.nan
+
+    def has_moved(self, measure: str, move: str) -> bool | None:
+        """Whether the number changed; None where its errors leave that open."""
+        before, after = self.original[measure], self.moved[move][measure]
+        apart = abs(after.value - before.value)
+        largest = max(abs(before.value), abs(after.value))
+        errors = _error(before, after)
+        if apart <= UNCHANGED * largest:  # the same random numbers met both: errors do not matter
+            return False
+        if apart > errors:
+            return True
+        return None if errors > 0.5 * largest else False  # an error that would hide any move
+
+    def verdict(self, measure: str) -> Verdict:
+        """In plain words."""
+        if measure in CONFOUNDERS:
+            return Verdict("confounder", WORDS["confounder"])
+        outcomes = {move: self.has_moved(measure, move) for move in self.preserving}
+        moving = [move for move, outcome in outcomes.items() if outcome]
+        if moving:
+            worst = max(
+                moving, key=lambda move: abs(math.log(abs(self.factor(measure, move)) or 1))
+            )
+            factor = self.factor(measure, worst)
+            kind: Kind = "nearly" if 1 / NEARLY < factor < NEARLY else "scale"
+            return Verdict(kind, f"{WORDS[kind]} ({factor:.3g} times under {worst})")
+        unknown = [move for move, outcome in outcomes.items() if outcome is None]
+        if unknown:
+            text = f"{WORDS['open']} ({', '.join(unknown)}); raise max_passes or use more samples"
+            return Verdict("open", text)
+        following = [m for m in CONFIDENCE if m in self.moved and self.has_moved(measure, m)]
+        if following:
+            by = f"{self.factor(measure, following[0]):.3g} times under {following[0]}"
+            return Verdict("confidence", f"{WORDS['confidence']} ({by})")
+        return Verdict("comparable", WORDS["comparable"])
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Of every measure."""
+        return {measure: self.verdict(measure) for measure in self.original}
+
+    def confounders(self) -> dict[str, Measurement]:
+        """What differs between networks without being flatness, as far as it exists here."""
+        return {name: self.original[name] for name in CONFOUNDERS if name in self.original}
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        rows = [("measure", "value", *self.moved, "verdict")]
+        for measure, verdict in self.verdicts.items():
+            cells = (cell(self, measure, move) for move in self.moved)
+            rows.append((measure, f"{self.original[measure].value:.4g}", *cells, verdict.kind))
+        return "\n".join([aligned(rows), "", *self.findings()])
+
+    def findings(self) -> list[str]:
+        """What the table shows, in sentences."""
+        lines = ["Numbers under a move are factors; = is unchanged, ? is within the error."]
+        lines += [f"{move}: {text}." for move, text in self.moves.items()]
+        lines += [f"{move} does not exist here: {why}." for move, why in self.absent.items()]
+        if not self.preserving:
+            lines.append("No symmetry was found, so nothing here shows a number to be misleading.")
+        by_kind: dict[Kind, list[str]] = {}
+        for measure, verdict in self.verdicts.items():
+            by_kind.setdefault(verdict.kind, []).append(measure)
+        for kind, text in WORDS.items():
+            if kind in by_kind:
+                lines.append(f"{text[0].upper()}{text[1:]}: {', '.join(by_kind[kind])}.")
+        for name, m in self.confounders().items():
+            lines.append(self._confounder(name, m))
+        return lines
+
+    def _confounder(self, name: str, m: Measurement) -> str:
+        found = [
+            f"{self.factor(name, move):.3g} times under {move}"
+            for move in self.moved
+            if self.has_moved(name, move)
+        ]
+        text = f"The {CONFOUNDERS[name]} ({name}) is {m.value:.4g}"
+        return f"{text}; {', '.join(found)}." if found else f"{text}; no move changes it."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types."""
+        return {
+            "format": "spiritlevel-audit-1",
+            "original": self.original.to_dict(),
+            "moved": {move: report.to_dict() for move, report in self.moved.items()},
+            "moves": self.moves,
+            "absent": self.absent,
+            "verdicts": {n: dataclasses.asdict(v) for n, v in self.verdicts.items()},
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """As JSON text; `Audit.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Audit:
+        """Read what `to_json` wrote."""
+        try:
+            data = json.loads(text)
+            if data["format"] != "spiritlevel-audit-1":
+                raise KeyError("format")
+            return cls(
+                Report.from_json(json.dumps(data["original"])),
+                {move: Report.from_json(json.dumps(r)) for move, r in data["moved"].items()},
+                moves=data["moves"],
+                absent=data["absent"],
+            )
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise SpiritlevelError(
+                "The 'text' argument of Audit.from_json must be what Audit.to_json wrote (format "
+                f"'spiritlevel-audit-1'). Reading it failed with: {error!r}. Write it again with "
+                "to_json()."
+            ) from error
+
+
+def audit(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Audit:
+    """Find out which measures can be trusted for this network. The model is left exactly as it was.
+
+    The network's symmetries are found by running it, each is verified to leave the outputs as they
+    are, and the measures are taken again on a copy moved by random factors between 5 and 25. Traces
+    of smooth networks are those of the GGN, which moves as the Hessian does and can be had exactly;
+    pass method="auto" for the Hessian's own.
+
+    Args:
+        model: a network in eval mode.
+        data: as for `measure`.
+        measures: names or patterns; None takes those that suit the network, its largest
+            eigenvalue and its worst-case sharpness. The confounders are always added.
+        seed: of the factors and of everything random in the measures.
+        progress: called with (steps done, steps in all, what is being done).
+        **options: everything else that `measure` takes.
+    """
+    also = (*CONFOUNDERS, *(EXTRA if measures is None else ()))
+    tell = progress or (lambda done, total, text: None)
+    tell(0, 1, "looking for symmetries")
+    found, num_outputs = _find(model, data, seed, options)
+    # without weight probes: a move acts on the GGN as on the Hessian, and its values have no noise
+    options = {"method": "exact" if num_outputs <= EXACT_COLUMNS else "output_probes"} | options
+    steps = len(found.moves) + 2
+    reports = {}
+    for done, (name, move) in enumerate([("", None), *found.moves.items()]):
+        tell(done + 1, steps, f"measuring after {name}" if name else "measuring")
+        generator = torch.Generator().manual_seed(seed)
+        subject = model if move is None else move.apply(model, generator)
+        reports[name] = api.measure_also(
+            subject, data, also=also, measures=measures, seed=seed, **options
+        )
+    tell(steps, steps, "done")
+    original = reports.pop("")
+    return Audit(
+        original,
+        reports,
+        moves={name: move.describe() for name, move in found.moves.items()},
+        absent=found.absent,
+    )
+
+
+def cell(audit: Audit, measure: str, move: str) -> str:
+    """A factor as the table shows it."""
+    outcome = audit.has_moved(measure, move)
+    if outcome is None:
+        return "?"
+    return f"{audit.factor(measure, move):.3g}" if outcome else "="
+
+
+def _error(one: Measurement, other: Measurement) -> float:
+    """How far apart two values of the same number may be: 3 standard errors, and the residuals."""
+    if Status.NONFINITE in (one.status, other.status):
+        return math.inf
+    spread = 3 * math.hypot(one.stderr or 0.0, other.stderr or 0.0)
+    return spread + (one.residual or 0.0) + (other.residual or 0.0)
+
+
+def _find(
+    model: nn.Module, data: Iterable[Any], seed: int, options: Mapping[str, Any]
+) -> tuple[symmetries.Found, int]:
+    """The symmetries of the network, looked for on its first samples; and its number of outputs."""
+    shared = {key: options[key] for key in ("loss", "forward") if key in options}
+    work = api.open_work(model, data, head=options.get("head"), **shared)
+    surface = work.surface
+    with surface.preserved():
+        batch = surface.first_samples(NUM_SAMPLES)
+        try:
+            head = work.head.layer
+        except SpiritlevelError:
+            head = None
+        num_outputs = work.plan.num_outputs
+
+    def run(network: nn.Module) -> Tensor:
+        dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), None)
+        cast = _batches.map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, batch)
+        place = Surface(network, [cast], **shared)
+        with torch.no_grad():
+            return place.outputs(cast, where=Place(0))[0].detach()
+
+    generator = torch.Generator().manual_seed(seed)
+    return symmetries.find_moves(model, run, head=head, generator=generator), num_outputs

@@ -1,0 +1,106 @@
+"""`spiritlevel audit`: which flatness numbers mean anything for a network."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from .. import audits
+from ..checkpoints import write_atomically
+from . import console, inputs, subject
+
+MOVES_A_TABLE = 3  # side by side in 80 columns
+STYLES = {
+    "comparable": "green",
+    "confidence": "green",
+    "nearly": "yellow",
+    "scale": "red",
+    "open": "magenta",
+}
+
+
+def audit(
+    model: subject.Model,
+    option: subject.Options = None,
+    checkpoint: subject.Checkpoint = None,
+    data: subject.Data = "digits",
+    split: subject.Split = "train",
+    samples: subject.Samples = None,
+    batch_size: subject.BatchSize = 256,
+    loss: subject.LossName = "cross_entropy",
+    measures: subject.Measures = None,
+    setting: subject.Settings = None,
+    head: subject.HeadName = None,
+    rtol: subject.Rtol = 0.05,
+    max_passes: subject.MaxPasses = 100,
+    memory: subject.Memory = None,
+    device: subject.Device = "cpu",
+    dtype: subject.Dtype = "float32",
+    seed: subject.Seed = 0,
+    json: subject.Json = None,
+    debug: subject.Debug = False,
+) -> None:
+    """Find out which measures can be trusted for a network.
+
+    Its symmetries are found by running it; every measure is taken again on copies that compute the
+    same with other weights. What changes says nothing about the function.
+    """
+    talk = console.err() if json == "-" else console.out()
+    found = subject.load(
+        model=model,
+        option=option,
+        checkpoint=checkpoint,
+        data=data,
+        split=split,
+        samples=samples,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        seed=seed,
+    )
+    found.introduce(talk)
+    options: dict[str, Any] = {
+        "loss": loss,
+        "options": found.settings(setting),
+        "measures": measures or None,
+        "head": head,
+        "rtol": rtol,
+        "max_passes": max_passes,
+        "memory": None if memory is None else inputs.parse_memory(memory),
+        "seed": seed,
+    }
+    with console.progress("auditing") as show:
+        result = found.attempt(audits.audit, progress=show, **options)
+    print_audit(talk, result)
+    if json == "-":
+        sys.stdout.write(result.to_json() + "\n")
+    elif json is not None:
+        write_atomically(json, f"{result.to_json()}\n".encode())
+        console.tell(talk, f"written: {json}")
+
+
+def print_audit(talk: Console, result: audits.Audit) -> None:
+    """A table measure × move, then the sentences."""
+    moves = list(result.moved)
+    verdicts = result.verdicts
+    for start in range(0, max(len(moves), 1), MOVES_A_TABLE):
+        shown = moves[start : start + MOVES_A_TABLE]
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+        table.add_column("measure", no_wrap=True)
+        for move in shown:
+            table.add_column(move.replace("_", "\n", 1), justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+        for name, verdict in verdicts.items():
+            cells = (audits.cell(result, name, move) for move in shown)
+            table.add_row(escape(name), *cells, Text(verdict.kind, STYLES.get(verdict.kind, "")))
+        talk.print()
+        console.show(talk, table)
+    talk.print()
+    for line in result.findings():
+        console.tell(talk, line, mark="• ")

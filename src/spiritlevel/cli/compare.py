@@ -1,0 +1,146 @@
+"""`spiritlevel compare`: several checkpoints of one architecture side by side."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import nn
+
+from .. import api, comparisons
+from .._core import Report, SpiritlevelError
+from ..checkpoints import write_atomically
+from . import console, inputs, subject
+
+NETWORKS_A_TABLE = 3  # side by side in 80 columns
+
+
+def compare(
+    checkpoints: Annotated[
+        list[str], typer.Argument(help="Two or more: a path, or name=path to choose its name.")
+    ],
+    model: subject.Model,
+    option: subject.Options = None,
+    data: subject.Data = "digits",
+    split: subject.Split = "train",
+    samples: subject.Samples = None,
+    batch_size: subject.BatchSize = 256,
+    loss: subject.LossName = "cross_entropy",
+    measures: subject.Measures = None,
+    setting: subject.Settings = None,
+    head: subject.HeadName = None,
+    rtol: subject.Rtol = 0.05,
+    max_passes: subject.MaxPasses = 100,
+    match: Annotated[
+        bool, typer.Option(help="Measure again at equal confidence: what does that explain?")
+    ] = True,
+    memory: subject.Memory = None,
+    device: subject.Device = "cpu",
+    dtype: subject.Dtype = "float32",
+    seed: subject.Seed = 0,
+    json: subject.Json = None,
+    debug: subject.Debug = False,
+) -> None:
+    """Compare checkpoints: ranks, disagreements, and what explains them.
+
+    Ctrl-C keeps the networks measured so far and compares those.
+    """
+    talk = console.err() if json == "-" else console.out()
+    paths = named_paths(checkpoints)
+    options: dict[str, Any] = {
+        "loss": loss,
+        "measures": measures or None,
+        "head": head,
+        "rtol": rtol,
+        "max_passes": max_passes,
+        "memory": None if memory is None else inputs.parse_memory(memory),
+        "seed": seed,
+    }
+    reports: dict[str, Report] = {}
+    networks: dict[str, nn.Module] = {}
+    try:
+        for name, path in paths.items():
+            found = subject.load(
+                model=model,
+                option=option,
+                checkpoint=path,
+                data=data,
+                split=split,
+                samples=samples,
+                batch_size=batch_size,
+                device=device,
+                dtype=dtype,
+                seed=seed,
+            )
+            if not reports:
+                found.introduce(talk)
+            with console.progress(f"measuring {name}") as show:
+                options["options"] = found.settings(setting)
+                options["progress"] = subject.by_pass(show, f"measuring {name}")
+                networks[name] = found.network
+                reports[name] = found.attempt(api.measure_also, also=comparisons.BESIDE, **options)
+    except KeyboardInterrupt:
+        if len(reports) < 2:
+            raise
+        left = [name for name in paths if name not in reports]
+        console.tell(talk, f"interrupted: not measured, and left out: {', '.join(left)}")
+        result = comparisons.Comparison(reports, unmatched="it was interrupted.")
+    else:
+        with console.progress("measuring at equal confidence") as show:
+            options["progress"] = subject.by_pass(show, "measuring at equal confidence")
+            result = comparisons.matched_comparison(
+                reports, networks, found.batches, match=match, **options
+            )
+    print_comparison(talk, result)
+    if json == "-":
+        sys.stdout.write(result.to_json() + "\n")
+    elif json is not None:
+        write_atomically(json, f"{result.to_json()}\n".encode())
+        console.tell(talk, f"written: {json}")
+
+
+def named_paths(checkpoints: list[str]) -> dict[str, str]:
+    """Names from name=path, or from the file's name; each once."""
+    found: dict[str, str] = {}
+    for given in checkpoints:
+        name, separator, path = given.partition("=")
+        if not separator:
+            name, path = pathlib.Path(given).stem, given
+        if name in found:
+            raise SpiritlevelError(
+                f"The name {name!r} is given to two checkpoints: {found[name]} and {path}. Write "
+                "name=path to choose other names."
+            )
+        found[name] = path
+    if len(found) < 2:
+        raise SpiritlevelError(
+            f"A comparison needs at least two checkpoints. Got {len(found)}. Measure a single one "
+            "with `spiritlevel measure`."
+        )
+    return found
+
+
+def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
+    """Values with ranks, then the sentences."""
+    names = list(result.reports)
+    for start in range(0, len(names), NETWORKS_A_TABLE):
+        shown = names[start : start + NETWORKS_A_TABLE]
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+        table.add_column("measure", no_wrap=True)
+        for name in shown:
+            table.add_column(escape(name), justify="right", overflow="fold")
+        for measure in result.measures:
+            places = result.places(measure)
+            cells = (f"{result.value(measure, n).value:.4g} #{places[n]}" for n in shown)
+            table.add_row(escape(measure), *cells)
+        talk.print()
+        console.show(talk, table)
+    talk.print()
+    for line in result.findings():
+        console.tell(talk, line, mark="• ")

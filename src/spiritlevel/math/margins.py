@@ -1,0 +1,46 @@
+"""The margin of a softmax head over its vocabulary, without forming the outputs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .blocks import CPU_BLOCK, GPU_BLOCK, block_shape, matmul, slices, wide_type
+
+
+@torch.no_grad()
+def stream_margins(
+    features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, budget: int
+) -> Tensor:
+    """z_y − max_{j≠y} z_j for z = W φ + b, float64, shape (T,); `budget` in bytes.
+
+    >>> phi, W = torch.tensor([[1.0]]), torch.tensor([[2.0], [5.0], [4.0]])
+    >>> stream_margins(phi, W, None, torch.tensor([1]), budget=2**20).tolist()
+    [1.0]
+    """
+    wide = wide_type(features, weight)
+    tokens, classes = block_shape(
+        len(features),
+        len(weight),
+        budget=budget,
+        logit_bytes=(3 + (bias is not None)) * wide.itemsize,
+        token_bytes=wide.itemsize * features.shape[1],
+        class_bytes=wide.itemsize * features.shape[1],
+        limit=GPU_BLOCK if features.is_cuda else CPU_BLOCK,
+    )
+    every = torch.arange(len(weight), device=weight.device)
+    parts = []
+    for block in slices(len(features), tokens):
+        phi, label = features[block], labels[block, None]
+        own = torch.zeros(len(phi), dtype=wide, device=phi.device)
+        others = torch.full_like(own, -math.inf)
+        for chunk in slices(len(weight), classes):
+            z = matmul(phi, weight[chunk].T, wide)
+            z = z if bias is None else z + bias[chunk]
+            mine = every[chunk] == label
+            own += torch.where(mine, z, torch.zeros_like(z)).sum(dim=1)
+            others = torch.maximum(others, z.masked_fill_(mine, -math.inf).amax(dim=1))
+        parts.append(own.double() - others.double())
+    return torch.cat(parts)

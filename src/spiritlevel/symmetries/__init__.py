@@ -1,0 +1,32 @@
+"""Moves that change a network's parameters, or how its data is cut, but not its function.
+
+`find_moves` finds them in a user's network by running it. A number that moves under one of these
+says something about the parameters and nothing about the function; such numbers cannot be compared
+between networks.
+"""
+
+from __future__ import annotations
+
+from .by_name import permute_units, rescale_layers, rescale_neurons
+from .confidence import temperature_move, weight_scale_move
+from .moves import Group, Move, Role, Site
+from .names import CONFIDENCE_ONLY, FUNCTION_PRESERVING, MOVES, SYMMETRIES
+from .search import Found, find_moves
+
+__all__ = [
+    "CONFIDENCE_ONLY",
+    "FUNCTION_PRESERVING",
+    "MOVES",
+    "SYMMETRIES",
+    "Found",
+    "Group",
+    "Move",
+    "Role",
+    "Site",
+    "find_moves",
+    "permute_units",
+    "rescale_layers",
+    "rescale_neurons",
+    "temperature_move",
+    "weight_scale_move",
+]

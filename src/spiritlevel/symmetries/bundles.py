@@ -1,0 +1,166 @@
+"""Bundles: layers whose units must move together, and which bundles can be tried in one run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import Tensor
+
+from .moves import NOBODY, ROOT, Group, Role, Site
+from .ports import Port
+from .tracing import Diverged, Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """Layers that write the same units, or a run of `width` units of one layer."""
+
+    ports: tuple[Port, ...]
+    width: int
+    start: int = 0
+
+    @property
+    def label(self) -> str:
+        """The layers' paths."""
+        first = _shown(self.ports[0])
+        others = len(self.ports) - 1
+        return first + (f" (with {others} more)" if others else "")
+
+    def sites(self) -> list[Site]:
+        """What must be multiplied to multiply the units."""
+        return [site for port in self.ports for site in port.written(self.width, self.start)]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a run showed about a bundle: the unit each entry of a reader belongs to, or why not."""
+
+    units: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    attends: bool = False
+    reason: str | None = None
+
+    def note(self, port: Port, units: Tensor | None, reason: str) -> None:
+        """One call's reading; None where it cannot be told apart by units."""
+        if units is None:
+            self.refuse(reason)
+            return
+        found = tuple(units.tolist())
+        if self.units.setdefault(port.path, found) != found:
+            self.refuse(f"{port.path!r} reads the units at different places in different calls")
+
+    def refuse(self, reason: str) -> None:
+        """The first reason is the one to tell."""
+        self.reason = self.reason or reason
+
+
+def bundles_of(trace: Trace, meetings: Iterable[frozenset[str]]) -> list[Bundle]:
+    """One bundle for all called layers that meet, directly or through others."""
+    called = list(dict.fromkeys(call.port.path for call in trace.calls))
+    parent = {path: path for path in called}
+
+    def root(path: str) -> str:
+        while parent[path] != path:
+            path = parent[path]
+        return path
+
+    for meeting in (*meetings, *_met_in_one_layer(trace)):
+        first, *others = sorted(meeting)
+        for other in others:
+            if trace.ports[first].width == trace.ports[other].width:
+                parent[root(other)] = root(first)
+    members: dict[str, list[Port]] = {}
+    for path in called:
+        members.setdefault(root(path), []).append(trace.ports[path])
+    return [Bundle(tuple(ports), ports[0].width) for ports in members.values()]
+
+
+def _met_in_one_layer(trace: Trace) -> list[frozenset[str]]:
+    """A layer that is called twice must find the same units where it reads different layers."""
+    behind: dict[str, list[frozenset[str]]] = {}
+    for call, layers in zip(trace.calls, trace.reach.behind, strict=True):
+        behind.setdefault(call.port.path, []).append(layers)
+    differing = (
+        frozenset().union(*calls) - frozenset.intersection(*calls) for calls in behind.values()
+    )
+    return [layers for layers in differing if layers]
+
+
+Attempt = Callable[[list[Bundle], dict[Bundle, Outcome]], None]
+
+
+def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundle, Outcome]:
+    """Try bundles that share no reader in one run: what a reader sees then has one cause."""
+    outcomes = {bundle: Outcome(reason=_obstacle(trace, bundle)) for bundle in bundles}
+    planned: list[tuple[list[Bundle], set[int]]] = []
+    for bundle in bundles:
+        if outcomes[bundle].reason is not None:
+            continue
+        calls = readers(trace, bundle)
+        for chosen, taken in planned:
+            if taken.isdisjoint(calls) and not _share_a_layer(bundle, chosen):
+                chosen.append(bundle)
+                taken.update(calls)
+                break
+        else:
+            planned.append(([bundle], set(calls)))
+    for active, _ in planned:
+        try:
+            attempt(active, outcomes)
+        except Diverged as diverged:
+            for bundle in active:
+                outcomes[bundle].refuse(f"with other values of {bundle.label} {diverged}")
+        for bundle in active:
+            if not any(_reads_any(units) for units in outcomes[bundle].units.values()):
+                outcomes[bundle].refuse(f"no layer of a known kind reads {bundle.label}")
+    return outcomes
+
+
+def readers(trace: Trace, bundle: Bundle) -> list[int]:
+    """The calls that read from the bundle."""
+    paths = {port.path for port in bundle.ports}
+    return [i for i, behind in enumerate(trace.reach.behind) if behind & paths]
+
+
+def cause_of(trace: Trace, call: int, active: list[Bundle]) -> Bundle | None:
+    """The bundle among those tried together that a call reads from."""
+    behind = trace.reach.behind[call]
+    return next((b for b in active if any(port.path in behind for port in b.ports)), None)
+
+
+def _obstacle(trace: Trace, bundle: Bundle) -> str | None:
+    """What keeps a bundle from moving before anything is run."""
+    for port in bundle.ports:
+        if port.path in trace.reach.behind_outputs:
+            return f"{_shown(port)} gives the outputs"
+    found = readers(trace, bundle)
+    if not found:
+        return f"no layer of a known kind reads {bundle.label}"
+    reading = {trace.calls[i].port for i in found}
+    for i, call in enumerate(trace.calls):
+        if call.port in reading and i not in found:
+            return f"{_shown(call.port)} reads {bundle.label} in one call and not in another"
+    return None
+
+
+def _reads_any(units: tuple[int, ...]) -> bool:
+    return any(unit != NOBODY for unit in units)
+
+
+def _share_a_layer(bundle: Bundle, chosen: list[Bundle]) -> bool:
+    return any(port in other.ports for other in chosen for port in bundle.ports)
+
+
+def _shown(port: Port) -> str:
+    return repr(port.path or ROOT)
+
+
+def even(units: Tensor, width: int) -> bool:
+    """Whether every unit is read equally often; one read less often was silent in this run."""
+    counts = units[units != NOBODY].bincount(minlength=width)
+    return bool((counts == counts[0]).all())
+
+
+def as_group(bundle: Bundle, sites: Sequence[Site]) -> Group:
+    """The group of a bundle; tensors that stay with α are named last."""
+    return Group(bundle.width, tuple(sorted(sites, key=lambda site: list(Role).index(site.role))))

@@ -1,0 +1,196 @@
+"""A move: which entries of which tensors are rescaled or reordered together, and doing it.
+
+Units are numbered 0 … width − 1 within a group. A site says which unit every entry along one
+dimension of a tensor belongs to, so a flatten, a concatenation or a shuffle between two layers is
+just another numbering.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+
+import torch
+from torch import Tensor, nn
+
+NOBODY = -1  # the unit of an entry that belongs to none of the group
+ROOT = "(model)"  # the path of the outermost module, in words
+
+_FACTORS = (5.0, 25.0)
+# Every layer multiplies once more, so the usual factors would overflow in a deep network.
+_FACTORS_OF = {"weight_scale": (1.5, 2.5)}
+_ONE_FACTOR = "layer_rescale"  # of the moves on whole groups, the one that treats all units alike
+_SHOWN = 3  # names of one role in a description
+
+
+class Role(enum.Enum):
+    """What happens to a site when its units are multiplied by α."""
+
+    TIMES = "multiplied by α"
+    OVER = "divided by α"
+    MEAN = "a running mean, multiplied by α"
+    VARIANCE = "a running variance v with ε, becomes α²(v + ε) − ε"
+    ALONG = "stays; only reordered with the units"
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A dimension of a parameter or buffer, with the unit that each entry along it belongs to."""
+
+    module: str
+    tensor: str
+    dim: int
+    units: tuple[int, ...]
+    role: Role
+    groups: int = 1  # of a grouped convolution, whose weight holds one group's inputs along dim 1
+    eps: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The tensor's full name in the model."""
+        return f"{self.module}.{self.tensor}" if self.module else self.tensor
+
+    def of(self, model: nn.Module) -> Tensor:
+        """The tensor itself."""
+        owner, _, name = self.name.rpartition(".")  # 'out_proj.weight' lies one module deeper
+        found: Tensor = getattr(model.get_submodule(owner), name)
+        return found
+
+    def rescale(self, model: nn.Module, factors: Tensor) -> None:
+        """Apply one factor for each unit, in place."""
+        if self.role is Role.ALONG:
+            return
+        tensor = self.of(model)
+        units = torch.tensor(self.units)
+        scale = torch.where(units == NOBODY, 1.0, factors.cpu()[units.clamp(min=0)]).to(tensor)
+        if self.groups > 1:
+            shape = (self.groups, -1, *tensor.shape[1:])
+            blocks, scale = tensor.view(shape), scale.view(self.groups, 1, -1)
+            scale = scale.reshape(*scale.shape, *[1] * (tensor.dim() - 2))
+        else:
+            blocks, scale = tensor, scale.view(-1, *[1] * (tensor.dim() - self.dim - 1))
+        if self.role in (Role.TIMES, Role.MEAN):
+            blocks.mul_(scale)
+        elif self.role is Role.OVER:
+            blocks.div_(scale)
+        else:
+            blocks.add_(self.eps).mul_(scale.square()).sub_(self.eps)
+
+    def reorder(self, model: nn.Module, order: Tensor) -> None:
+        """Put unit `order[j]` where unit j was, in place."""
+        tensor = self.of(model)
+        where = reordered(torch.tensor(self.units), order).to(tensor.device)
+        tensor.copy_(tensor.index_select(self.dim, where))
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Units that move together: the sites that write them and the sites that read them."""
+
+    width: int
+    sites: tuple[Site, ...]
+
+    def rescale(self, model: nn.Module, factors: Tensor) -> None:
+        """Multiply the units in place, and undo it in what reads them."""
+        for site in self.sites:
+            site.rescale(model, factors)
+
+    def reorder(self, model: nn.Module, order: Tensor) -> None:
+        """Renumber the units in place, and in what reads them."""
+        for site in self.sites:
+            site.reorder(model, order)
+
+    def modules(self, role: Role) -> list[str]:
+        """Paths of the modules that play a role, each once."""
+        return list(dict.fromkeys(site.module for site in self.sites if site.role is role))
+
+    def tensors(self, role: Role) -> list[str]:
+        """Full names of the tensors that play a role."""
+        return [site.name for site in self.sites if site.role is role]
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A change of the parameters, ready to be applied with random factors or a random order."""
+
+    name: str  # a key of MOVES
+    groups: tuple[Group, ...]
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """The range that factors are drawn from."""
+        return _FACTORS_OF.get(self.name, _FACTORS)
+
+    def apply(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
+        """A moved deep copy of the model; the model stays as it is, bit for bit."""
+        moved = copy.deepcopy(model)
+        with torch.no_grad():
+            for group in self.groups:
+                if self.name == "unit_permute":
+                    group.reorder(moved, random_order(group.width, generator))
+                else:
+                    group.rescale(moved, self._draw(group, generator))
+        return moved
+
+    def at(self, model: nn.Module, factor: float) -> nn.Module:
+        """A deep copy in which every unit is rescaled by the same given factor."""
+        moved = copy.deepcopy(model)
+        with torch.no_grad():
+            for group in self.groups:
+                group.rescale(moved, torch.full((group.width,), factor, dtype=torch.float64))
+        return moved
+
+    def describe(self) -> str:
+        """The first group in plain words, and how many more there are."""
+        text = _words(self.name, self.groups[0])
+        more = len(self.groups) - 1
+        return text + (f"; {more} more group{'s' * (more > 1)}" if more else "")
+
+    def _draw(self, group: Group, generator: torch.Generator) -> Tensor:
+        low, high = self.factors
+        count = 1 if self.name == _ONE_FACTOR else group.width
+        draws = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+        return (low + (high - low) * draws).cpu().expand(group.width)
+
+
+def random_order(width: int, generator: torch.Generator) -> Tensor:
+    """The numbers of the units in a random order, on the CPU."""
+    return torch.randperm(width, generator=generator, device=generator.device).cpu()
+
+
+def reordered(units: Tensor, order: Tensor) -> Tensor:
+    """For each entry, the entry whose content it holds once the units are in the given order.
+
+    >>> reordered(torch.tensor([0, 0, 1, 1, -1]), torch.tensor([1, 0])).tolist()
+    [2, 3, 0, 1, 4]
+    """
+    owned = torch.nonzero(units != NOBODY).flatten()
+    table = owned[torch.argsort(units[owned], stable=True)].view(len(order), -1)
+    where = torch.arange(len(units))
+    where[table] = table[order]
+    return where
+
+
+def _words(name: str, group: Group) -> str:
+    first, readers = group.modules(Role.TIMES), group.modules(Role.OVER)
+    if first == readers:  # attention inside one module: its path would say too little
+        first, readers = group.tensors(Role.TIMES), group.tensors(Role.OVER)
+    if name == "unit_permute":
+        along = [path for path in group.modules(Role.ALONG) if path not in first]
+        carried = f" (with {_quoted(along)})" if along else ""
+        return f"renumber the units of {_quoted(first)}{carried}, and in {_quoted(readers)} alike"
+    by = "α" if group.width == 1 or name == _ONE_FACTOR else "an α for each unit"
+    parts = [f"multiply {_quoted(first)} by {by}"]
+    if readers:
+        parts.append(f"divide {_quoted(readers)} by it")
+    if group.modules(Role.VARIANCE):
+        following = _quoted(group.modules(Role.VARIANCE))
+        parts.append(f"let the running statistics of {following} follow")
+    return ", ".join(parts)
+
+
+def _quoted(names: list[str]) -> str:
+    shown = [repr(name or ROOT) for name in names[:_SHOWN]]
+    more = len(names) - _SHOWN
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,23 @@
+"""The moves by name: those a measure's card may claim, and those found in a user's network."""
+
+from __future__ import annotations
+
+SYMMETRIES = {
+    "layer_rescale": "multiply a layer by α > 0 and divide the next one by α",
+    "neuron_rescale": "multiply a neuron's incoming weights by α > 0, divide the outgoing by α",
+    "unit_permute": "renumber the hidden units of a layer",
+    "batch_split": "cut the same data into other batches",
+}
+
+# What `find_moves` looks for in a network. The first five keep the function.
+MOVES = {
+    "layer_rescale": "multiply all units of a layer by one α, divide what reads them by α",
+    "neuron_rescale": "multiply each unit of a layer by its own α, divide what reads it by that α",
+    "unit_permute": "renumber the hidden units of a layer",
+    "batchnorm_absorb": "multiply each channel before a BatchNorm by α, its statistics to match",
+    "attention_rescale": "multiply the values of attention by α, divide its output projection by α",
+    "logit_temperature": "multiply the head by a temperature: other confidence, the same answers",
+    "weight_scale": "multiply all weights by one α: other confidence, the same answers",
+}
+FUNCTION_PRESERVING = tuple(MOVES)[:5]
+CONFIDENCE_ONLY = tuple(MOVES)[5:]

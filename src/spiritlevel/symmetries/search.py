@@ -1,0 +1,140 @@
+"""Finding the moves of a user's network by running it, and keeping those that hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .._core import SpiritlevelError
+from .confidence import temperature_move, weight_scale_move
+from .moves import Group, Move
+from .names import FUNCTION_PRESERVING, MOVES
+from .permuting import find_permutations
+from .ports import ports_of
+from .precision import as_written, precise
+from .scaling import find_scalings
+from .tracing import Diverged, Run, Trace
+from .verification import NUM_FACTORS, Truth
+
+_COARSEST = 1e-2  # with a tolerance above this a wrong move could pass for a right one
+_SHOWN = 4  # reasons given for a move that is absent
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The moves that a network has, each verified, and for the others why it has none."""
+
+    moves: dict[str, Move]
+    absent: dict[str, str]
+    tolerance: float  # outputs of a moved copy differ by less, as a share of the largest output
+
+
+def find_moves(
+    model: nn.Module,
+    run: Run,
+    *,
+    head: str | None = None,
+    generator: torch.Generator,
+    progress: Callable[[int, int], None] | None = None,
+) -> Found:
+    """Look for all of MOVES; each one found was applied to a copy, run and compared.
+
+    `run` gives the outputs of the model, or of a copy in another precision, on a few samples that
+    are always the same, with classes along the last axis. `head` is the path of the layer that
+    gives the logits. `progress` is told how many runs are done and how many are planned so far.
+    """
+    counted = _Counted(run, progress)
+    devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)), as_written():
+        found = _search(model, counted, head, generator)
+    counted.finish()
+    return found
+
+
+class _Counted:
+    """Counts the runs for `progress`; how many there will be is known only step by step."""
+
+    def __init__(self, run: Run, progress: Callable[[int, int], None] | None) -> None:
+        self._run, self._progress = run, progress
+        self.done = 0
+        self.planned = 1
+
+    def __call__(self, model: nn.Module) -> Tensor:
+        outputs = self._run(model)
+        self.done += 1
+        self._tell()
+        return outputs
+
+    def finish(self) -> None:
+        self.planned = self.done
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.done, max(self.planned, self.done))
+
+
+def _search(model: nn.Module, run: _Counted, head: str | None, generator: torch.Generator) -> Found:
+    truth = Truth(*precise(model, run), run, generator)
+    moves: dict[str, Move] = {}
+    absent: dict[str, str] = {}
+    if truth.tolerance > _COARSEST:
+        absent = dict.fromkeys(MOVES, "the network computes too coarsely to verify any move")
+        return Found(moves, absent, truth.tolerance)
+    try:
+        candidates, why = _candidates(truth)
+    except Diverged as diverged:
+        reason = f"with other values in its layers the network does not run: {diverged}"
+        candidates = {name: [] for name in FUNCTION_PRESERVING}
+        why = {name: [reason] for name in FUNCTION_PRESERVING}
+    run.planned = run.done + len(candidates) + 2 * NUM_FACTORS
+    for name, groups in candidates.items():
+        kept, dropped = truth.holding(name, groups)
+        if kept:
+            moves[name] = Move(name, tuple(kept))
+        else:
+            absent[name] = _summary([*dropped, *why[name]])
+    for name, move in _confidence_moves(truth.model, head).items():
+        reason = move if isinstance(move, str) else truth.changed_answers(move)
+        if isinstance(move, Move) and not reason:
+            moves[name] = move
+        else:
+            absent[name] = reason
+    return Found(moves, absent, truth.tolerance)
+
+
+def _candidates(truth: Truth) -> tuple[dict[str, list[Group]], dict[str, list[str]]]:
+    """Groups for each function-preserving move, not yet verified, and why others are none."""
+    trace = Trace(truth.model, truth.run, ports_of(truth.model), truth.generator)
+    scalings, not_scaled = find_scalings(trace, truth.tolerance, truth.generator)
+    permutations, not_permuted = find_permutations(trace, truth.tolerance, truth.generator)
+    neurons = scalings["neuron_rescale"]
+    groups = {"layer_rescale": neurons, "unit_permute": permutations, **scalings}
+    why = {
+        "layer_rescale": not_scaled,
+        "neuron_rescale": not_scaled,
+        "unit_permute": not_permuted,
+        "batchnorm_absorb": ["no BatchNorm in eval mode reads a layer that nothing else reads"],
+        "attention_rescale": ["there is no attention whose values go to a projection alone"],
+    }
+    return {name: groups[name] for name in FUNCTION_PRESERVING}, why
+
+
+def _confidence_moves(model: nn.Module, head: str | None) -> dict[str, Move | str]:
+    """The moves that change confidence only, or why there is none."""
+    scaled: Move | str
+    try:
+        scaled = weight_scale_move(model)
+    except SpiritlevelError:
+        scaled = "there is no linear or convolutional layer"
+    heated = "no head was named" if head is None else temperature_move(model, head)
+    return {"logit_temperature": heated, "weight_scale": scaled}
+
+
+def _summary(reasons: list[str]) -> str:
+    reasons = list(dict.fromkeys(reasons)) or ["the network calls no layer of a known kind"]
+    more = len(reasons) - _SHOWN
+    return "; ".join(reasons[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")

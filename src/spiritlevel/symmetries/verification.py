@@ -1,0 +1,96 @@
+"""Holding a move against the network: applied to a copy, run, compared."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from .._core import SpiritlevelError
+from .moves import Group, Move
+from .precision import deviation
+from .tracing import Run
+
+NUM_FACTORS = 3  # at which answers are compared: both ends of the range and its middle
+
+
+@dataclasses.dataclass
+class Truth:
+    """A network as it is, with the outputs that every moved copy must give."""
+
+    model: nn.Module
+    outputs: Tensor
+    tolerance: float
+    run: Run
+    generator: torch.Generator
+
+    def holding(self, name: str, groups: list[Group]) -> tuple[list[Group], list[str]]:
+        """The groups that keep the outputs, and why others do not."""
+        owners = _owners(self.model)
+        dropped, kept = [], []
+        for group in groups:
+            shared = _shared(self.model, group, owners)
+            dropped += [shared] if shared else []
+            kept += [] if shared else [group]
+        if kept and not self._holds(name, kept):
+            # one bad group spoils the others, so each is tried for itself
+            single = {group: self._holds(name, [group]) for group in kept}
+            kept = [group for group in kept if single[group]]
+            dropped += [
+                f"moving {Move(name, (group,)).describe()!r} changes the outputs"
+                for group, holds in single.items()
+                if not holds
+            ]
+            if kept and not self._holds(name, kept):
+                return [], [*dropped, "the moves found hold one by one and not together"]
+        return kept, dropped
+
+    def changed_answers(self, move: Move) -> str:
+        """In words, the answers that the move changes; empty if it changes none."""
+        if move.name == "logit_temperature":
+            shared = _shared(self.model, move.groups[0], _owners(self.model))
+            if shared:
+                return shared
+        low, high = move.factors
+        named = _answers(self.outputs)
+        for factor in torch.linspace(low, high, NUM_FACTORS).tolist():
+            try:
+                with torch.no_grad():
+                    outputs = self.run(move.at(self.model, factor))
+            except SpiritlevelError as error:
+                return f"with a factor of {factor:g} the network does not run: {error}"
+            if not bool(outputs.isfinite().all()):
+                return f"with a factor of {factor:g} the outputs overflow"
+            changed = int((_answers(outputs) != named).sum())
+            if changed:
+                return f"a factor of {factor:g} changes {changed} of {named.numel()} answers"
+        return ""
+
+    def _holds(self, name: str, groups: list[Group]) -> bool:
+        moved = Move(name, tuple(groups)).apply(self.model, self.generator)
+        with torch.no_grad():
+            return deviation(self.run(moved), self.outputs) <= self.tolerance
+
+
+def _answers(outputs: Tensor) -> Tensor:
+    """The class named for each sample; a single logit names one by its sign."""
+    return (outputs > 0).squeeze(-1) if outputs.shape[-1] == 1 else outputs.argmax(-1)
+
+
+def _owners(model: nn.Module) -> dict[int, list[str]]:
+    """The modules that hold a tensor, by where its memory begins."""
+    owners: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None and tensor.numel():
+                owners.setdefault(tensor.untyped_storage().data_ptr(), []).append(path)
+    return owners
+
+
+def _shared(model: nn.Module, group: Group, owners: dict[int, list[str]]) -> str:
+    for site in group.sites:
+        paths = owners[site.of(model).untyped_storage().data_ptr()]
+        if len(paths) > 1:
+            return f"{site.name!r} is shared by {' and '.join(map(repr, paths))}"
+    return ""

@@ -1,0 +1,52 @@
+"""Norms, activity and predictions in two processes are those of one on all data."""
+
+import json
+import subprocess
+import sys
+
+import test_processes
+
+IN_PROCESSES = """
+import json, os, pathlib, sys, torch, torch.distributed as dist, spiritlevel as sl
+from torch import nn
+
+several = "RANK" in os.environ
+rank = int(os.environ.get("RANK", 0))
+if several:
+    dist.init_process_group("gloo")
+torch.manual_seed(0)
+layers = [nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 5, bias=False)]
+model = nn.Sequential(*layers).double().eval()
+with torch.no_grad():
+    model[0].weight[2] = 0.0
+x, y = torch.randn(23, 6).double(), torch.randint(5, (23,))
+x[19:, :3] += 2.0
+found = {}
+for cut in (15, 0):
+    part = slice(None) if not several else (slice(0, cut), slice(cut, None))[rank]
+    data = [b for b in zip(x[part].split(4), y[part].split(4)) if len(b[0])]
+    state = {name: torch.zeros_like(p) for name, p in model.state_dict().items()}
+    names = ["norms.*", "activity.*", "softmax.*"]
+    report = sl.measure(model, data, measures=names, options={"initial": state})
+    found[cut] = json.loads(report.to_json())
+pathlib.Path(f"{sys.argv[1]}.{rank}").write_text(json.dumps(found))
+if several:
+    dist.destroy_process_group()
+"""
+
+
+@test_processes.pytestmark
+def test_two_processes_equal_one(tmp_path):
+    script = tmp_path / "measure.py"
+    script.write_text(IN_PROCESSES)
+    done = test_processes.torchrun(script, tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    command = [sys.executable, str(script), str(tmp_path / "one")]
+    subprocess.run(command, env=test_processes.environment(), check=True, timeout=240)
+    alone = json.loads((tmp_path / "one.0").read_text())
+    for rank in range(2):
+        together = json.loads((tmp_path / f"two.{rank}").read_text())
+        for cut in ("15", "0"):  # unequal parts, and one without data
+            assert together[cut]["settings"]["processes"] == 2
+            assert len(together[cut]["measures"]) == 14
+            test_processes.same_numbers(together[cut], alone[cut], keys=("value", "data_stderr"))

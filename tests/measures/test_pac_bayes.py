@@ -1,0 +1,175 @@
+"""The noise that the weights bear: closed forms, and how often the intervals cover them."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import spiritlevel as sl
+from forms import pac_bayes as forms
+from forms.sharpness import squared_error
+from spiritlevel import problems
+from spiritlevel.api import open_work
+from spiritlevel.estimators.noise import normal_numbers
+from spiritlevel.estimators.options import Options
+from spiritlevel.estimators.perturbed import Perturbed
+from spiritlevel.measures import get
+
+BOTH = pytest.mark.parametrize("name", ["pac_bayes.sigma", "pac_bayes.magnitude"])
+SEEDS = 200
+
+
+def measured(model, data, name, *, loss="cross_entropy", seed=0, **options):
+    return sl.measure(model, data, loss=loss, measures=name, options=options, seed=seed)[name]
+
+
+class DenseLoss(Perturbed):
+    """The loss of a linear layer under squared error, read off its Hessian and gradient."""
+
+    def __init__(self, problem, surface):
+        super().__init__(surface, chunk=8, gradient_chunk=8)
+        self.H, self.g = squared_error(problem.model, problem.inputs(), problem.targets())
+        self.own = self._flat(self.weights)
+
+    def _flat(self, point):
+        return torch.cat([point["weight"], point["bias"][:, None]], dim=1).flatten()
+
+    def losses(self, points):
+        steps = torch.stack([self._flat(self.weights | point) - self.own for point in points])
+        return (steps @ self.g + ((steps @ self.H) * steps).sum(dim=1) / 2).tolist()
+
+
+def test_the_dense_loss_is_the_loss():
+    problem = problems.linear_regression()
+    work = open_work(problem.model, problem.data, loss="mse")
+    dense = DenseLoss(problem, work.surface)
+    point = {name: p + 0.3 for name, p in dense.weights.items()}
+    (here, there), (zero, rise) = work.perturbed.losses([{}, point]), dense.losses([{}, point])
+    assert zero == 0.0
+    assert there - here == pytest.approx(rise, rel=1e-12)
+
+
+@BOTH
+def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
+    problem = problems.linear_regression()
+    options = Options(draws=16)
+    truth = float(
+        forms.forms(problem.model, problem.inputs(), problem.targets(), "mse", options)[name]
+    )
+    first = open_work(problem.model, problem.data, loss="mse", options=options)
+    with first.surface.preserved():
+        plan = first.plan
+    covered, off = 0, []
+    for seed in range(SEEDS):
+        work = open_work(problem.model, problem.data, loss="mse", options=options, seed=seed)
+        work._plan = plan
+        work.perturbed = DenseLoss(problem, work.surface)
+        found = get(name).function(work).whole
+        low, high = found.interval
+        covered += low <= truth <= high
+        off.append((found.value - truth) / truth)
+    assert 0.88 * SEEDS <= covered <= 0.995 * SEEDS
+    # 1/σ² is the mean curvature over the draws, so it is right on average
+    mean = sum(off) / SEEDS
+    spread = (sum((value - mean) ** 2 for value in off) / (SEEDS - 1)) ** 0.5
+    assert abs(mean) < 4 * spread / SEEDS**0.5
+
+
+@BOTH
+def test_on_a_quadratic_it_is_the_mean_curvature_of_the_draws(name):
+    """With the noise known, 1/σ² can be solved for by hand: the search has no error of its own."""
+    problem = problems.linear_regression()
+    work = open_work(problem.model, problem.data, loss="mse", options=Options(draws=4))
+    with work.surface.preserved():
+        found = get(name).function(work).whole
+    H, _ = squared_error(problem.model, problem.inputs(), problem.targets())
+    rises = []
+    for draw in range(4):
+        numbers = normal_numbers(work.surface, 0, "noise", draw)
+        u = torch.cat([numbers["weight"], numbers["bias"][:, None]], dim=1)
+        if name == "pac_bayes.magnitude":
+            own = [problem.model.weight, problem.model.bias[:, None]]
+            u = u * torch.cat(own, dim=1).detach().abs()
+        rises.append(float(u.flatten() @ H @ u.flatten() / 2))
+    assert found.value == pytest.approx(sum(rises) / 4 / 0.1, rel=5e-3)
+
+
+@BOTH
+@pytest.mark.parametrize("target", ["loss", "error"])
+def test_softmax_regression_meets_the_gaussian_integral(name, target):
+    problem = problems.softmax_regression()
+    with torch.no_grad():
+        problem.model.weight.mul_(4)  # confident, and right about all samples
+        data = [(x, problem.model(x).argmax(dim=1)) for x, _ in problem.data]
+    x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
+    options = {"draws": 64, "target": target}
+    expected = forms.forms(problem.model, x, y, "cross_entropy", Options(**options))[name]
+    found = measured(problem.model, data, name, **options)
+    assert found.settings["target"] == target
+    assert f"for the {target}, from 64 draws" in found.text
+    assert abs(found.value - float(expected)) <= 4.5 * found.stderr  # standard errors
+    assert found.stderr < 0.3 * found.value
+    for other in (1, 2):
+        again = measured(problem.model, data, name, seed=other, **options)
+        assert abs(again.value - float(expected)) <= 4.5 * again.stderr
+
+
+@BOTH
+def test_auto_counts_errors_for_cross_entropy_and_the_loss_otherwise(name):
+    classes = problems.relu_mlp()
+    assert "for the error" in measured(classes.model, classes.data, name).text
+    numbers = problems.linear_regression()
+    assert "for the loss" in measured(numbers.model, numbers.data, name, loss="mse").text
+
+
+@BOTH
+def test_error_needs_classes(name):
+    problem = problems.linear_regression()
+    text = rf"'{name}' with the option target='error' needs the loss 'cross_entropy'.*Got 'mse'.*"
+    with pytest.raises(sl.SpiritlevelError, match=text + "target='loss'"):
+        measured(problem.model, problem.data, name, loss="mse", target="error")
+
+
+@BOTH
+def test_a_network_near_chance_is_said_to_have_no_crossing(name):
+    problem = problems.relu_mlp()  # its labels are random: noise cannot make it much worse
+    found = measured(problem.model, problem.data, name, deviation=0.4)
+    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.stderr is None
+    assert "not the deviation 0.4: the value is an upper bound" in found.text
+    assert "near chance" in found.text
+    assert "target='loss'" in found.text
+    sigma = float(re.search(r"σ = (\S+)", found.text).group(1))
+    assert found.value == pytest.approx(sigma**-2, rel=1e-2)
+
+
+def test_a_loss_that_never_rises_is_said_to_have_no_crossing():
+    model = nn.Linear(2, 1).double()
+    data = [(torch.ones(4, 2).double(), torch.zeros(4, 1).double())]
+    found = measured(model, data, "pac_bayes.sigma", loss=lambda z, y: (0 * z + 1).sum(dim=1))
+    assert found.status is sl.Status.NOT_CONVERGED
+    assert "rises by only 0, not the deviation 0.1" in found.text
+    assert "Use a smaller 'deviation'" in found.text
+
+
+def test_the_promised_number_of_draws_suffices():
+    problem = problems.linear_regression()
+    kind = {"loss": "mse", "measures": "pac_bayes.sigma", "rtol": 0.3}
+    first = sl.measure(problem.model, problem.data, **kind)["pac_bayes.sigma"]
+    assert first.status is sl.Status.NOT_CONVERGED
+    enough = int(re.search(r"draws=(\d+) would have sufficed", first.text).group(1))
+    options = {"draws": enough}
+    second = sl.measure(problem.model, problem.data, options=options, **kind)["pac_bayes.sigma"]
+    assert second.status is sl.Status.OK
+
+
+def test_a_stricter_limit_bears_less_noise():
+    problem = problems.linear_regression()
+    values = [
+        measured(problem.model, problem.data, "pac_bayes.sigma", loss="mse", deviation=d).value
+        for d in (0.05, 0.1, 0.2)
+    ]
+    # on a quadratic 1/σ² goes as 1/deviation, draw by draw
+    assert values[0] == pytest.approx(2 * values[1], rel=1e-2)
+    assert values[1] == pytest.approx(2 * values[2], rel=1e-2)

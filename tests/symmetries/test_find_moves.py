@@ -1,0 +1,256 @@
+"""Which moves are found in which network, and that they are what they claim to be."""
+
+from __future__ import annotations
+
+import copy
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import networks
+from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, Found, Move, find_moves
+from symmetries.nets import NETS
+
+TOLERANCE = 1e-9  # of the outputs, relative; what the library promises in float64
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def found_in(model: nn.Module, samples: Tensor, *, head: str | None = None, seed: int = 0) -> Found:
+    return find_moves(model, lambda m: m(samples), head=head, generator=seeded(seed))
+
+
+def functions(found: Found) -> dict[str, Move]:
+    return {name: move for name, move in found.moves.items() if name in FUNCTION_PRESERVING}
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same_function(model: nn.Module, moved: nn.Module, samples: Tensor) -> None:
+    with torch.no_grad():
+        then, now = model(samples), moved(samples)
+    assert float((now - then).abs().max() / then.abs().max()) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_moves_a_network_has_are_found_and_no_others(name):
+    model, samples, _ = NETS[name].make()
+    found = found_in(model, samples)
+    groups = {move: len(found.moves[move].groups) for move in functions(found)}
+    assert groups == NETS[name].groups
+    assert found.tolerance == TOLERANCE
+    assert set(found.moves) | set(found.absent) == set(MOVES)
+    assert set(found.moves) & set(found.absent) == set()
+    assert all(found.absent.values())  # every one comes with a reason
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_move_keeps_the_function_on_samples_it_was_not_found_on(name):
+    model, samples, others = NETS[name].make()
+    before = state(model)
+    for move in functions(found_in(model, samples)).values():
+        moved = move.apply(model, seeded(1))
+        assert_same_function(model, moved, others)
+        assert any(not torch.equal(t, before[n]) for n, t in moved.state_dict().items())
+    for tensor, value in before.items():
+        assert torch.equal(model.state_dict()[tensor], value), tensor
+
+
+@pytest.mark.parametrize("name", [name for name in NETS if name != "one_linear_layer"])
+def test_every_group_moves_the_outputs_when_half_of_it_is_left_out(name):
+    """A site that is listed is needed: without it the outputs change."""
+    model, samples, _ = NETS[name].make()
+    with torch.no_grad():
+        outputs = model(samples)
+        for kind, move in functions(found_in(model, samples)).items():
+            for group in move.groups:
+                half = type(group)(group.width, group.sites[: len(group.sites) // 2])
+                moved = Move(kind, (half,)).apply(model, seeded(1))
+                assert not torch.allclose(moved(samples), outputs, rtol=1e-6), (kind, group)
+
+
+@pytest.mark.parametrize("name", networks.CASES)
+def test_moves_of_any_wiring_keep_the_function(name):
+    model, batches = networks.CASES[name].make()
+    first, *others = (batch[0] for batch in batches)
+
+    def run(network: nn.Module, inputs=first) -> Tensor:
+        with torch.no_grad():
+            return network(*inputs) if isinstance(inputs, (tuple, list)) else network(inputs)
+
+    found = find_moves(model, run, generator=seeded(0))
+    for move in functions(found).values():
+        moved = move.apply(model, seeded(1))
+        for inputs in others:
+            then, now = run(model, inputs), run(moved, inputs)
+            assert float((now - then).abs().max() / then.abs().max()) < TOLERANCE, move.describe()
+
+
+# -- what a move does to the parameters ----------------------------------------------------------
+
+
+def test_neurons_are_multiplied_and_what_reads_them_is_divided():
+    model, samples, _ = NETS["cnn_with_flatten"].make()
+    moved = found_in(model, samples).moves["neuron_rescale"].apply(model, seeded(3))
+    factors = (moved[0].weight / model[0].weight).flatten(1)
+    assert torch.allclose(factors, factors[:, :1].expand_as(factors))
+    assert torch.allclose(moved[0].bias / model[0].bias, factors[:, 0])
+    assert len(set(factors[:, 0].tolist())) == 3
+    assert (factors >= 5).all()
+    assert (factors <= 25).all()
+    # each channel feeds the 2 × 2 adjacent columns of its positions
+    columns = model[3].weight / moved[3].weight
+    assert torch.allclose(columns, factors[:, 0].repeat_interleave(4).expand_as(columns))
+    assert torch.equal(moved[3].bias, model[3].bias)
+
+
+def test_channels_side_by_side_are_told_apart():
+    model, samples, _ = NETS["channels_last"].make()
+    moved = found_in(model, samples).moves["neuron_rescale"].apply(model, seeded(3))
+    factors = (moved.conv.bias / model.conv.bias).detach()
+    columns = (model.fc.weight / moved.fc.weight).detach()
+    assert torch.allclose(columns, factors.repeat(4).expand_as(columns))
+
+
+def test_a_layer_is_multiplied_by_one_factor():
+    model, samples, _ = NETS["mlp"].make()
+    moved = found_in(model, samples).moves["layer_rescale"].apply(model, seeded(3))
+    first = float((moved[0].bias / model[0].bias)[0].detach())
+    last = (model[4].weight / moved[4].weight).detach()
+    assert 5 <= first <= 25
+    assert torch.allclose(moved[0].weight, first * model[0].weight)
+    assert torch.allclose(moved[2].weight, model[2].weight * last[0, 0] / first)
+    assert torch.allclose(last, last[0, 0])
+
+
+def test_units_are_renumbered():
+    model, samples, _ = NETS["tanh"].make()
+    moved = found_in(model, samples).moves["unit_permute"].apply(model, seeded(3))
+    order = [model[0].bias.tolist().index(value) for value in moved[0].bias.tolist()]
+    assert sorted(order) == list(range(6)) != order
+    assert torch.equal(moved[0].weight, model[0].weight[order])
+
+
+def test_batchnorm_takes_up_the_factors_in_its_statistics():
+    model, samples, _ = NETS["batchnorm"].make()
+    moved = found_in(model, samples).moves["batchnorm_absorb"].apply(model, seeded(3))
+    factors = (moved[0].bias / model[0].bias).detach()
+    eps = model[1].eps
+    assert torch.allclose(moved[0].weight, model[0].weight * factors[:, None])
+    assert torch.allclose(moved[1].running_mean, model[1].running_mean * factors)
+    expected = factors**2 * (model[1].running_var + eps) - eps
+    assert torch.allclose(moved[1].running_var, expected, rtol=1e-14)
+    assert torch.equal(moved[1].weight, model[1].weight)
+
+
+def test_only_the_values_of_attention_are_multiplied():
+    model, samples, _ = NETS["encoder_layer"].make()
+    attention = model.block.self_attn
+    moved = found_in(model, samples).moves["attention_rescale"].apply(model, seeded(3))
+    changed = moved.block.self_attn
+    rows = (changed.in_proj_weight / attention.in_proj_weight).detach()
+    assert torch.equal(rows[:8], torch.ones(8, 4, dtype=torch.float64))
+    assert torch.allclose(
+        rows[8:], (attention.out_proj.weight / changed.out_proj.weight)[0][:, None]
+    )
+    assert (rows[8:] >= 5).all()
+
+
+def test_layers_of_a_residual_stream_share_their_factors():
+    model, samples, _ = NETS["resnet18"].make()
+    moved = found_in(model, samples).moves["neuron_rescale"].apply(model, seeded(3))
+    stream = ("bn1", "layer1.0.bn2", "layer1.1.bn2")
+    factors = [
+        (moved.get_submodule(path).bias / model.get_submodule(path).bias).detach()
+        for path in stream
+    ]
+    assert torch.allclose(factors[0], factors[1])
+    assert torch.allclose(factors[0], factors[2])
+    inner = moved.get_submodule("layer1.0.bn1").bias / model.get_submodule("layer1.0.bn1").bias
+    assert not torch.allclose(factors[0], inner)
+
+
+# -- seeds, state, cost --------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_move():
+    model, samples, _ = NETS["transformer"].make()
+    first, second = found_in(model, samples), found_in(model, samples)
+    assert first == second
+    for move in first.moves.values():
+        copies = [state(move.apply(model, seeded(seed))) for seed in (1, 1, 2)]
+        same = [all(torch.equal(copies[0][n], c[n]) for n in c) for c in copies[1:]]
+        assert same == [True, False], move.name
+
+
+def test_the_random_state_is_left_as_it_was():
+    model, samples, _ = NETS["noisy"].make()
+    rng = torch.random.get_rng_state()
+    found_in(model, samples)
+    assert torch.equal(torch.random.get_rng_state(), rng)
+
+
+def test_the_model_is_left_as_it_was():
+    model, samples, _ = NETS["encoder_layer"].make()
+    model.into.weight.requires_grad_(False)
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    before = copy.deepcopy(model)
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    found_in(model, samples)
+    assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == hooks
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.is_grad_enabled()
+    for (name, now), (_, then) in zip(
+        model.named_parameters(), before.named_parameters(), strict=True
+    ):
+        assert torch.equal(now, then), name
+        assert now.requires_grad == then.requires_grad, name
+        assert (now.grad is None) == (name != "head.weight")
+
+
+def test_a_network_in_float32_is_searched_in_float64():
+    model, samples, _ = NETS["mlp"].make()
+    dtypes = []
+
+    def run(network: nn.Module) -> Tensor:
+        dtypes.append(network[0].weight.dtype)
+        return network(samples.to(network[0].weight.dtype))
+
+    found = find_moves(model.float(), run, generator=seeded(0))
+    assert set(dtypes) == {torch.float64}
+    moved = found.moves["neuron_rescale"].apply(model, seeded(1))
+    assert moved[0].weight.dtype == torch.float32
+
+
+def test_a_network_that_runs_only_in_float32_is_searched_as_it_is():
+    model, samples, _ = NETS["mlp"].make()
+    found = find_moves(model.float(), lambda m: m(samples.float()), generator=seeded(0))
+    assert set(functions(found)) == {"layer_rescale", "neuron_rescale", "unit_permute"}
+    assert 1e-5 < found.tolerance < 1e-3
+
+
+def test_progress_counts_the_runs():
+    model, samples, _ = NETS["mlp"].make()
+    seen, runs = [], []
+    find_moves(
+        model,
+        lambda m: runs.append(m) or m(samples),
+        generator=seeded(0),
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert [done for done, _ in seen[:-1]] == list(range(1, len(runs) + 1))
+    assert all(done <= total for done, total in seen)
+    assert seen[-1] == (len(runs), len(runs))
+
+
+def test_a_resnet_is_searched_in_seconds():
+    model, samples, _ = NETS["resnet18"].make()
+    start = time.perf_counter()
+    found_in(model, samples)
+    assert time.perf_counter() - start < 30  # about 1 on an idle core

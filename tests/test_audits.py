@@ -1,0 +1,228 @@
+"""The audit: which moves exist in a network, and what they do to every number."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import spiritlevel as sl
+from spiritlevel.audits import CONFOUNDERS, Audit
+from spiritlevel.measures import get
+
+CHOSEN = [
+    "curvature.trace",
+    "curvature.lambda_max",
+    "relative.kappa",
+    "neuron.rho_sum",
+    "sharpness.adaptive",
+]
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Transformer(nn.Module):
+    """One block with pre-LayerNorm and GELU, mean over the positions, a linear head."""
+
+    def __init__(self, width=8, classes=3):
+        super().__init__()
+        self.embed = nn.Linear(5, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, 2)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        x = self.embed(x)
+        x = x + self.attention(self.norm1(x))
+        x = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return self.head(x.mean(dim=1))
+
+
+def plain_cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 8, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32, 3),
+    ), (1, 10, 10)
+
+
+class Block(nn.Module):
+    def __init__(self, width, out, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(width, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv2, self.bn2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
+        self.skip = nn.Identity()
+        if stride > 1:
+            self.skip = nn.Sequential(nn.Conv2d(width, out, 1, stride), nn.BatchNorm2d(out))
+
+    def forward(self, x):
+        inner = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(inner)) + self.skip(x))
+
+
+def batchnorm_resnet():
+    stem = [nn.Conv2d(2, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU()]
+    blocks = [Block(4, 4, 1), Block(4, 6, 2)]
+    model = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    model(torch.randn(32, 2, 8, 8))  # statistics that belong to the data, as after training
+    return model, (2, 8, 8)
+
+
+def small_transformer():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Transformer(), (4, 5)
+
+
+NETWORKS = {
+    "plain CNN": plain_cnn,
+    "BatchNorm ResNet": batchnorm_resnet,
+    "transformer": small_transformer,
+}
+MOVES = {
+    "plain CNN": {"layer_rescale", "neuron_rescale", "unit_permute"},
+    "BatchNorm ResNet": {"layer_rescale", "neuron_rescale", "unit_permute", "batchnorm_absorb"},
+    # the affine part of a LayerNorm can be moved into what reads it; GELU allows no rescaling
+    "transformer": {"layer_rescale", "neuron_rescale", "unit_permute", "attention_rescale"},
+}
+
+
+@pytest.fixture(scope="module")
+def audits():
+    found = {}
+
+    def audit(name):
+        if name not in found:
+            with torch.random.fork_rng():
+                torch.manual_seed(1)
+                model, shape = NETWORKS[name]()
+                x, y = torch.randn(6, *shape).double(), torch.randint(3, (6,))
+            model = model.double().eval()
+            before = copy.deepcopy(model.state_dict())
+            result = sl.audit(model, (x, y), measures=CHOSEN, max_passes=40)
+            for key, value in model.state_dict().items():
+                assert torch.equal(value, before[key]), key
+            found[name] = result
+        return found[name]
+
+    return audit
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_finds_the_moves_that_exist(audits, name):
+    result = audits(name)
+    assert set(result.preserving) == MOVES[name]
+    assert "logit_temperature" in result.moved
+    assert set(result.moved) == set(result.moves)
+    assert not set(result.absent) & set(result.moved)
+    assert all(result.absent.values())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("measure", ["curvature.trace", "curvature.lambda_max"])
+def test_plain_curvature_is_marked_as_moving(audits, name, measure):
+    result = audits(name)
+    assert result.has_moved(measure, "neuron_rescale")
+    assert not result.has_moved(measure, "unit_permute")
+    assert result.verdict(measure).kind == "scale"
+    assert "moves although the function stays the same" in result.verdict(measure).text
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("measure", ["relative.kappa", "neuron.rho_sum", "sharpness.adaptive"])
+def test_the_others_do_as_their_cards_claim(audits, name, measure):
+    result, card = audits(name), get(measure)
+    for move in set(result.preserving) & {"layer_rescale", "neuron_rescale", "unit_permute"}:
+        if move in card.invariant:
+            assert result.has_moved(measure, move) is not True, move
+    if name == "plain CNN" and "neuron_rescale" not in card.invariant:
+        assert result.has_moved(measure, "neuron_rescale")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_confounders_are_shown_with_their_response(audits, name):
+    result = audits(name)
+    expected = set(CONFOUNDERS) - ({"activity.frequency"} if name == "transformer" else set())
+    assert set(result.confounders()) == expected  # GELU has no exact zeros to count
+    for confounder in expected:
+        assert result.verdict(confounder).kind == "confounder"
+    assert result.has_moved("softmax.gini", "logit_temperature")
+    assert not any(result.has_moved("softmax.gini", move) for move in result.preserving)
+    assert "Gini impurity of the predictions" in str(result)
+
+
+def test_factor_is_the_ratio_of_two_measurements(audits):
+    """The same by hand: move the network oneself, measure it again."""
+    result = audits("plain CNN")
+    for move in result.moved:
+        factor = result.factor("curvature.trace", move)
+        before = result.original["curvature.trace"].value
+        assert factor * before == pytest.approx(result.moved[move]["curvature.trace"].value)
+    # κ of the last layer falls with confidence exactly as the dense formula says
+    assert result.factor("relative.kappa", "layer_rescale") == pytest.approx(1.0, rel=1e-8)
+
+
+def test_json_brings_the_same_audit_back(audits):
+    result = audits("plain CNN")
+    again = Audit.from_json(result.to_json())
+    assert str(again) == str(result)
+    with pytest.raises(sl.SpiritlevelError, match=r"Audit.to_json wrote"):
+        Audit.from_json("[]")
+
+
+def test_verdicts_when_errors_hide_the_move():
+    def report(value, stderr):
+        settings = {"num_samples": 3, "rtol": 0.05}
+        m = sl.Measurement("pac_bayes.sigma", value, exact=False, stderr=stderr, settings=settings)
+        return sl.Report({m.name: m}, layers={}, settings=settings, cost=sl.Cost())
+
+    def audit(before, after):
+        moves = {"layer_rescale": "…"}
+        return Audit(report(*before), {"layer_rescale": report(*after)}, moves=moves, absent={})
+
+    assert audit((1.0, 0.5), (2.0, 0.5)).verdict("pac_bayes.sigma").kind == "open"
+    assert audit((1.0, 0.01), (2.0, 0.01)).verdict("pac_bayes.sigma").kind == "scale"
+    assert audit((1.0, 0.01), (1.03, 0.01)).verdict("pac_bayes.sigma").kind == "comparable"
+    assert audit((1.0, 0.9), (1.001, 0.9)).verdict("pac_bayes.sigma").kind == "comparable"
+    assert "raise max_passes" in audit((1.0, 0.5), (2.0, 0.5)).verdict("pac_bayes.sigma").text
+
+
+def test_a_network_without_symmetries_says_so():
+    model = nn.Linear(4, 3)
+    x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    result = sl.audit(model, (x, y), measures="head.trace")
+    assert result.preserving == []
+    assert "No symmetry was found" in str(result)
+
+
+def test_steps_are_told(audits):
+    model, shape = plain_cnn()
+    x, y = torch.randn(4, *shape), torch.tensor([0, 1, 2, 0])
+    told = []
+    result = sl.audit(
+        model.eval(), (x, y), measures="head.trace", progress=lambda *step: told.append(step)
+    )
+    assert told[0][2] == "looking for symmetries"
+    assert [text for _, _, text in told if "after" in text] == [
+        f"measuring after {move}" for move in result.moved
+    ]
+    assert told[-1][0] == told[-1][1]

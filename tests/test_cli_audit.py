@@ -1,0 +1,113 @@
+"""`spiritlevel audit` and `spiritlevel compare`, as a user types them."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import spiritlevel as sl
+from spiritlevel.cli import compare as compare_command
+from spiritlevel.cli.app import app
+from spiritlevel.models import build
+
+FEW = ("--model", "mlp", "--option", "hidden=8,8", "--samples", "60")
+MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(app, list(map(str, args)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    paths = []
+    for seed in range(2):
+        path = tmp_path / f"seed{seed}.pt"
+        torch.save(build("mlp", seed=seed, hidden=(8, 8)).state_dict(), path)
+        paths.append(path)
+    return paths
+
+
+def test_audit_prints_a_table_and_sentences():
+    out = run("audit", *FEW, *MEASURES).stdout
+    lines = out.splitlines()
+    (trace,) = [line for line in lines if line.startswith(" curvature.trace") and "scale" in line][
+        :1
+    ]
+    assert len(trace.split()) >= 4
+    words = " ".join(out.split())
+    assert "layer_rescale: multiply 'fc1' by α, divide 'fc2' by it" in words
+    assert (
+        "Not comparable here: it moves although the function stays the same: curvature.trace."
+        in words
+    )
+    assert "attention_rescale does not exist here" in words
+    assert max(map(len, lines)) <= 80
+
+
+def test_audit_as_json():
+    result = run("audit", *FEW, *MEASURES, "--json", "-")
+    audit = sl.Audit.from_json(result.stdout)
+    assert audit.verdict("curvature.trace").kind == "scale"
+    assert json.loads(result.stdout)["verdicts"]["neuron.rho_sum"]["kind"] == "confidence"
+
+
+def test_compare_two_checkpoints(checkpoints, tmp_path):
+    out = tmp_path / "comparison.json"
+    first, second = checkpoints
+    result = run("compare", first, f"other={second}", *FEW, *MEASURES, "--json", out)
+    words = " ".join(result.stdout.split())
+    assert "measure seed0 other" in words
+    found = sl.Comparison.from_json(out.read_text())
+    assert list(found.reports) == ["seed0", "other"]
+    assert found.matched is not None
+    run("compare", first, second, *FEW, *MEASURES, "--no-match")
+
+
+def test_ctrl_c_keeps_what_was_measured(checkpoints, monkeypatch):
+    real, calls = compare_command.subject.load, []
+
+    def load(**options):
+        calls.append(options["checkpoint"])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(**options)
+
+    monkeypatch.setattr(compare_command.subject, "load", load)
+    names = [f"{name}={checkpoints[i % 2]}" for i, name in enumerate("abc")]
+    out = " ".join(run("compare", *names, *FEW, *MEASURES).stdout.split())
+    assert "interrupted: not measured, and left out: c" in out
+    assert "measure a b" in out
+
+
+def test_settings_reach_the_measures(checkpoints, tmp_path):
+    out = tmp_path / "report.json"
+    args = ("--measures", "sharpness.worst", "--measures", "norms.distance", "--json", out)
+    settings = ("--setting", "rho=0.2", "--setting", f"initial={checkpoints[0]}")
+    run("measure", *FEW, "--checkpoint", checkpoints[1], *args, *settings)
+    report = sl.Report.from_json(out.read_text())
+    assert report["sharpness.worst"].settings["rho"] == 0.2
+    weights = [torch.load(path, weights_only=True) for path in checkpoints]
+    apart = sum((weights[0][name] - weights[1][name]).square().sum() for name in weights[0]) ** 0.5
+    assert report["norms.distance"].value == pytest.approx(float(apart), rel=1e-5)  # float32 sums
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["compare", "a.pt"], "at least two checkpoints. Got 1"),
+        (["compare", "x=a.pt", "x=b.pt"], "The name 'x' is given to two checkpoints"),
+        (["measure", "--setting", "rho"], "as in --setting rho=0.1. Got 'rho'"),
+        (["measure", "--setting", "rhoo=1"], "knows no 'rhoo'. Did you mean 'rho'?"),
+        (["measure", "--setting", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
+        (["measure", "--measures", "norms.distance"], "initial"),
+        (["audit", "--measures", "head.kapa"], "Did you mean 'head.kappa'"),
+    ],
+)
+def test_refusals(args, expected):
+    result = run(*args, *FEW, code=2)
+    (line,) = result.stderr.strip().splitlines()
+    assert expected in line

@@ -1,0 +1,185 @@
+"""Several networks side by side."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import spiritlevel as sl
+from spiritlevel import problems, symmetries
+from spiritlevel.comparisons import BESIDE, Comparison
+from spiritlevel.matching import equally_confident
+
+SETTINGS = {"num_samples": 8, "confidence": 0.95}
+MEASURES = ["curvature.trace", "relative.kappa", "head.kappa"]
+
+
+def report(**values):
+    """A report with these values, or (value, stderr) pairs, under names with a dot for a dash."""
+    found = {}
+    for key, given in values.items():
+        name = key.replace("__", ".")
+        value, stderr = given if isinstance(given, tuple) else (given, None)
+        found[name] = sl.Measurement(
+            name, value, exact=stderr is None, stderr=stderr, settings=SETTINGS
+        )
+    return sl.Report(found, layers={}, settings=SETTINGS, cost=sl.Cost())
+
+
+@pytest.fixture
+def problem():
+    return problems.relu_mlp()
+
+
+def rescaled(problem):
+    return symmetries.rescale_layers(problem.model, "0", "2", 10.0)
+
+
+def hotter(problem, factor):
+    """The same decisions, more or less certain."""
+    model = copy.deepcopy(problem.model)
+    with torch.no_grad():
+        for parameter in model[-1].parameters():
+            parameter.mul_(factor)
+    return model
+
+
+def test_ranks_and_the_ranks_that_errors_leave_open():
+    values = {"a": (1.0, 0.1), "b": (1.1, 0.1), "c": (9.0, 0.1), "d": (5.0, 3.0)}
+    found = Comparison({name: report(relative__kappa=v) for name, v in values.items()})
+    places = found.places("relative.kappa")
+    assert {name: place.rank for name, place in places.items()} == {"a": 1, "b": 2, "c": 4, "d": 3}
+    for name, (value, stderr) in values.items():  # by hand: two values differ beyond 1.96 σ
+        certain = {
+            other: abs(value - v) > 1.96 * (stderr**2 + s**2) ** 0.5
+            for other, (v, s) in values.items()
+        }
+        below = sum(certain[o] and values[o][0] < value for o in values)
+        above = sum(certain[o] and values[o][0] > value for o in values)
+        assert (places[name].best, places[name].worst) == (1 + below, 4 - above), name
+    assert str(places["c"]) == "4 (3–4)"
+    assert str(places["a"]) == "1 (1–3)"
+
+
+def test_exact_values_leave_no_rank_open():
+    found = Comparison({n: report(head__kappa=v) for n, v in {"x": 2.0, "y": 1.0}.items()})
+    assert {n: str(p) for n, p in found.places("head.kappa").items()} == {"x": "2", "y": "1"}
+
+
+def test_equal_values_share_a_rank():
+    found = Comparison({n: report(head__kappa=1.0) for n in "xyz"})
+    assert {str(p) for p in found.places("head.kappa").values()} == {"1 (1–3)"}
+
+
+def test_disagreements_are_all_pairs_of_measures_with_opposite_orders():
+    tables = {
+        "a": {"curvature__trace": 1.0, "relative__kappa": 3.0, "head__kappa": 1.0},
+        "b": {"curvature__trace": 2.0, "relative__kappa": 2.0, "head__kappa": 1.0},
+        "c": {"curvature__trace": 3.0, "relative__kappa": 1.0, "head__kappa": 5.0},
+    }
+    found = Comparison({name: report(**values) for name, values in tables.items()})
+    expected = set()
+    for a, b in itertools.combinations(tables, 2):
+        for m, n in itertools.permutations(tables["a"], 2):
+            if tables[a][m] < tables[b][m] and tables[a][n] > tables[b][n]:
+                expected.add((a, b, m.replace("__", "."), n.replace("__", ".")))
+    got = {(d.flatter, d.sharper, d.first, d.second) for d in found.disagreements()}
+    assert got == expected
+    assert "Disagreement: 'a' is flatter than 'c' by curvature.trace, head.kappa" in str(found)
+
+
+def test_a_rescaled_copy_is_explained_by_scale(problem):
+    models = {"plain": problem.model, "rescaled": rescaled(problem)}
+    found = sl.compare(models, problem.data, measures=MEASURES)
+    assert found.value("curvature.trace", "plain").value != pytest.approx(
+        found.value("curvature.trace", "rescaled").value, rel=0.1
+    )
+    assert [(e.measure, e.by) for e in found.explained()] == [("curvature.trace", "scale")]
+    assert "is lost under relative.kappa" in str(found)
+    assert str(found.places("relative.kappa")["plain"]) == "1 (1–2)"  # the same up to round-off
+
+
+@pytest.fixture
+def more_data():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 4, generator=generator, dtype=torch.float64)
+    return x, torch.randint(3, (400,), generator=generator)
+
+
+def test_a_more_certain_copy_is_explained_by_confidence(problem, more_data):
+    models = {"sure": hotter(problem, 4.0), "unsure": problem.model}
+    found = sl.compare(models, more_data, measures=["head.trace", "relative.kappa"])
+    order = found.value("head.trace", "sure").value < found.value("head.trace", "unsure").value
+    assert order
+    # they are one network at two temperatures: at equal confidence nothing is left of it
+    assert [(e.measure, e.by, e.flatter) for e in found.explained()] == [
+        ("head.trace", "confidence", "sure")  # κ does not differ beyond its data error
+    ]
+    for name in ("head.trace", "relative.kappa", "softmax.gini"):
+        values = [found.matched[model][name].value for model in models]
+        assert values[0] == pytest.approx(values[1], rel=1e-9), name
+    assert found.matched["sure"]["softmax.gini"].value == pytest.approx(
+        found.value("softmax.gini", "unsure").value, rel=1e-9
+    )
+
+
+def test_equal_confidence_is_that_of_the_least_certain(problem, more_data):
+    x, _ = more_data
+    models = {name: hotter(problem, factor) for name, factor in (("a", 3), ("b", 1), ("c", 9))}
+    copies = equally_confident(models, more_data)
+    impurities = [
+        (1 - model(x).softmax(dim=1).square().sum(dim=1)).mean().item() for model in copies.values()
+    ]
+    least = (1 - models["b"](x).softmax(dim=1).square().sum(dim=1)).mean().item()
+    assert impurities == pytest.approx([least] * 3, rel=1e-10)
+    for name, model in models.items():  # only the head was touched, and of a copy
+        assert torch.equal(model[0].weight, copies[name][0].weight)
+        assert model[-1] is not copies[name][-1]
+
+
+def test_what_cannot_be_made_equally_confident_says_why(problem):
+    models = {"one": problem.model, "two": rescaled(problem)}
+    y = torch.randn(8, 3, dtype=torch.float64)
+    found = sl.compare(models, (problem.inputs(), y), loss="mse", measures="curvature.trace")
+    assert found.matched is None
+    assert "Not compared at equal confidence: Equal confidence needs the loss" in str(found)
+    plain = sl.compare(models, problem.data, measures="head.trace", match_confidence=False)
+    assert plain.matched is None
+    assert "equal confidence" not in str(plain)
+
+
+def test_confounders_are_always_beside(problem):
+    models = {"one": problem.model, "two": rescaled(problem)}
+    seen = []
+    found = sl.compare(
+        models, problem.data, measures="head.kappa", on_report=lambda n, r: seen.append(n)
+    )
+    assert found.measures == ["head.kappa", *BESIDE]
+    assert seen == ["one", "two"]
+
+
+def test_json_brings_the_same_comparison_back(problem):
+    models = {"one": problem.model, "two": rescaled(problem)}
+    found = sl.compare(models, problem.data, measures=MEASURES)
+    assert str(Comparison.from_json(found.to_json())) == str(found)
+
+
+def test_refusals(problem):
+    with pytest.raises(sl.SpiritlevelError, match=r"at least two networks\. Got 1"):
+        sl.compare({"one": problem.model}, problem.data)
+    with pytest.raises(sl.SpiritlevelError, match=r"mapping of names to modules.*Got list"):
+        sl.compare([problem.model], problem.data)
+    with pytest.raises(sl.SpiritlevelError, match="the same data"):
+        Comparison({"a": report(head__kappa=1.0), "b": report(head__trace=1.0)})
+    with pytest.raises(sl.SpiritlevelError, match=r"Comparison\.to_json wrote"):
+        Comparison.from_json("{}")
+
+
+def test_networks_are_left_as_they_were(problem):
+    models = {"one": problem.model, "two": nn.Sequential(nn.Linear(4, 3)).double()}
+    before = [copy.deepcopy(m.state_dict()) for m in models.values()]
+    sl.compare(models, problem.data, measures="head.trace")
+    for model, state in zip(models.values(), before, strict=True):
+        assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
