@@ -25,12 +25,25 @@ def network(case: str) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), activation, nn.Linear(8, classes)).double().eval()
 
 
+OTHERS = [
+    "activity.*",
+    "decomposition.*",
+    "norms.*",
+    "pac_bayes.*",
+    "relative.kappa_*",
+    "sensitivity.*",
+    "sharpness.worst",
+    "sharpness.adaptive",
+    "sharpness.average",
+    "softmax.*",
+]
 CASES = {
     "exact": {"measures": EXACT},
     "probes": {"measures": EXACT[:4], "rtol": 0.2},
     "smooth": {"measures": ["curvature.*", "relative.*", "neuron.*"], "max_passes": 40},
     "hutch++": {"measures": ["curvature.trace"], "method": "hutch++"},
     "eigenvalues": {"measures": PRODUCTS},
+    "others": {"measures": OTHERS, "max_passes": 20, "options": {"target": "loss", "draws": 4}},
     "ddp": {"measures": EXACT},
     "bad": {"measures": EXACT},
     "fsdp": {"measures": EXACT},

@@ -79,7 +79,7 @@ def same_numbers(found, expected, keys=("value", "stderr")):
             assert value == pytest.approx(measurement["value"], rel=1e-10, abs=1e-14), (name, layer)
 
 
-@pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp"])
+@pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp", "others"])
 def test_two_processes_equal_one(alone, together, case):
     for found in together:
         same_numbers(found[case], alone[case])

@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 import spiritlevel as sl
-from spiritlevel import plots
+from spiritlevel import plots, problems
 from spiritlevel.cli.app import app
 from spiritlevel.data import digits
 from spiritlevel.estimators.density import Density
@@ -114,3 +114,14 @@ def test_a_start_for_other_parameters_is_refused():
     found = sl.eigenvalues(model, (x[:9], y[:9]), layers="fc1")
     with pytest.raises(sl.SpiritlevelError, match=r"same parameters\. It has 260 entries"):
         sl.eigenvalues(model, (x[:9], y[:9]), start=found)
+
+
+def test_both_ends_come_from_the_same_products():
+    problem = problems.relu_mlp()
+    names = ["curvature.lambda_max", "curvature.lambda_min"]
+    both = sl.measure(problem.model, problem.data, measures=names)
+    alone = {name: sl.measure(problem.model, problem.data, measures=name) for name in names}
+    for name in names:
+        assert both[name].value == pytest.approx(alone[name][name].value, rel=1e-6)
+    separately = sum(report.cost.products for report in alone.values())
+    assert both.cost.products < 0.8 * separately

@@ -269,6 +269,7 @@ def _prepare(
     if wrong := [name for name in refusals if name in named or not chosen]:
         raise refusals[wrong[0]]
     work.want(_needs(chosen))
+    work.asked = frozenset(card.name for card in chosen)
     return work, chosen
 
 

@@ -97,10 +97,12 @@ class Surface:
         where: Place,
         watch: nn.Module | None = None,
         parameters: dict[str, Tensor] | None = None,
+        may_overflow: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Outputs and targets of a batch, checked; the input of `watch` is kept in `watched`.
 
-        `parameters` take the place of the model's own for this call.
+        `parameters` take the place of the model's own for this call; with them the outputs may be
+        allowed to overflow.
 
         On a GPU the values are looked at one batch later, so that nobody waits for them.
         """
@@ -109,7 +111,8 @@ class Surface:
         with _input_of(watch) as taken, self.observer():
             outputs, targets, mask = self._run(batch, parameters or {})
         self.watched = taken[-1] if taken else None
-        return outputs, self._checked(outputs, targets, mask, outputs.detach(), batch, where)
+        finite = outputs.new_zeros(()) if may_overflow else outputs.detach()
+        return outputs, self._checked(outputs, targets, mask, finite, batch, where)
 
     def _decide(self, batch: Any) -> None:
         """Before any batch goes through: how the model reads its labels, where that is open."""

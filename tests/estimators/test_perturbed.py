@@ -1,6 +1,7 @@
 """Losses and gradients at other weights against plain autograd on a changed copy of the model."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -206,3 +207,23 @@ def test_noise_is_normal_and_differs_between_draws_purposes_and_seeds():
     for other in ((0, "noise", 1), (0, "start", 0), (1, "noise", 0)):
         assert not torch.equal(normal_numbers(surface, *other)["weight"], numbers)
     assert torch.equal(normal_numbers(surface, 0, "noise", 0)["weight"], numbers)
+
+
+def test_a_network_that_overflows_misses_its_targets():
+    """Deep enough that noise a hundred times its weights leaves no finite output."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(24) for layer in (nn.Linear(4, 4), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(4, 3)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+    x, y = torch.rand(9, 4), torch.tensor([0, 1, 2] * 3)
+    huge = {name: torch.full_like(p, 1e5) for name, p in model.named_parameters()}
+    perturbed = on(model, [(x, y)])
+    assert perturbed.errors([{}, huge])[1] == 1.0
+    losses = perturbed.losses([{}, huge])
+    assert losses[1] > 1e29 > losses[0]
+    found = sl.measure(model, (x, y), measures="pac_bayes.*")  # labels at chance: nothing can rise
+    for m in found.values():
+        assert math.isfinite(m.value)
+        assert m.text

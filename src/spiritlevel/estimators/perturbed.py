@@ -18,6 +18,7 @@ from ..surface import Place, Surface
 
 Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are
 Score = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to Σ over the batch, float64
+OVERFLOW = 1e30  # stands for the loss of a network that overflows
 ROUND_OFF = 4  # units in the last place that a mean loss is known to
 
 Part = list[tuple[Place, Any]]  # batches that are measured together
@@ -78,13 +79,18 @@ class Perturbed:
         return self.scores(points, self._error_sums)
 
     def scores(self, points: Sequence[Weights], score: Score) -> list[float]:
-        """Σ score / Σ weight over the data at each point."""
+        """Σ score / Σ weight over the data at each point.
+
+        Where a network overflows at a point it misses its targets, by more than can be said.
+        """
         surface = self.surface
         sums = torch.zeros(len(points) + 1, dtype=torch.float64, device=surface.device)
         with torch.no_grad(), full_precision(), surface.processes.together():
             for where, batch in surface.chunks(self.chunk):
                 for i, point in enumerate(points):
-                    outputs, targets = surface.outputs(batch, where=where, parameters=point)
+                    outputs, targets = surface.outputs(
+                        batch, where=where, parameters=point, may_overflow=bool(point)
+                    )
                     sums[i] += score(outputs, targets)
                 sums[-1] += surface.loss.weights(outputs, targets).double().sum()
         surface.processes.sum_(sums)
@@ -159,10 +165,14 @@ class Perturbed:
         return total, sums
 
     def _loss_sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.surface.loss.values(outputs.double(), targets).sum()
+        values = self.surface.loss.values(outputs.double(), targets)
+        return values.nan_to_num(nan=OVERFLOW, posinf=OVERFLOW).sum()
 
     def _error_sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return cast(CrossEntropy, self.surface.loss).errors(outputs, targets).double().sum()
+        loss = cast(CrossEntropy, self.surface.loss)
+        whole = outputs.isfinite().reshape(len(outputs), -1).all(dim=1)
+        missed = loss.errors(outputs.nan_to_num(), targets)
+        return missed.where(whole, loss.weights(outputs, targets)).double().sum()
 
 
 def _means(total: Tensor, sums: Weights) -> Slope:

@@ -56,6 +56,7 @@ class Work:
         self.head_name = head
         self.precision = precision or Precision()
         self.options = options or Options()
+        self.asked: frozenset[str] = frozenset()  # the measures of this call, by name
         self.cache: dict[Any, Any] = {}  # estimates that several measures share
         self._memory = memory
         self._plan: Plan | None = None

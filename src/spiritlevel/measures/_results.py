@@ -35,11 +35,11 @@ def hessian_measurement(work: Work, name: str, found: Found) -> Measurement:
 
 
 def eigenvalue_measurement(
-    work: Work, name: str, found: Eigenpairs, *, cost: Cost, factor: float = 1.0
+    work: Work, name: str, found: Eigenpairs, *, cost: Cost, factor: float = 1.0, index: int = 0
 ) -> Measurement:
-    """A multiple of the first eigenvalue, with the residual that some eigenvalue lies within."""
-    value, residual = factor * float(found.values[0]), factor * float(found.residuals[0])
-    converged = bool(found.converged[0])
+    """A multiple of an eigenvalue, with the residual that some eigenvalue lies within."""
+    value, residual = factor * float(found.values[index]), factor * float(found.residuals[index])
+    converged = bool(found.converged[index])
     text = ""
     if not converged:
         text = (

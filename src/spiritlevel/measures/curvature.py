@@ -140,13 +140,21 @@ def lambda_min(work: Work) -> Measured:
 
 
 def _extreme(work: Work, name: str, which: Which) -> Measurement:
-    before = work.cost
-    (found,) = eigenpairs_of(
-        work.products,
-        [Space(work.surface)],
-        operator="hessian",
-        which=which,
-        seed=work.seed,
-        max_products=work.precision.max_passes,
-    )
-    return eigenvalue_measurement(work, name, found, cost=work.cost - before)
+    """One end of the spectrum; both from the same products where both are asked for."""
+    index = 0
+    if work.asked >= {"curvature.lambda_max", "curvature.lambda_min"}:
+        index, which = {"largest": 0, "smallest": 1}[which], "both"
+    key = ("extreme", which)
+    if key not in work.cache:
+        before = work.cost
+        (found,) = eigenpairs_of(
+            work.products,
+            [Space(work.surface)],
+            operator="hessian",
+            which=which,
+            seed=work.seed,
+            max_products=work.precision.max_passes,
+        )
+        work.cache[key] = (found, work.cost - before)
+    found, cost = work.cache[key]
+    return eigenvalue_measurement(work, name, found, cost=cost, index=index)
