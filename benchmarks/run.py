@@ -15,7 +15,7 @@ import head
 import hutchinson
 import lm_head
 import sweep
-import training
+import training_steps
 from harness import RESULTS, machine, record
 
 BENCHMARKS = {
@@ -23,7 +23,7 @@ BENCHMARKS = {
     "sweep": sweep.run,
     "hutchinson": hutchinson.run,
     "lm_head": lm_head.run,
-    "training": training.run,
+    "training": training_steps.run,
     "catalogue": catalogue.run,
 }
 

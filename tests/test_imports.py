@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-EXTRAS = ["matplotlib", "pandas", "typer", "rich", "safetensors", "sklearn"]
+EXTRAS = ["matplotlib", "pandas", "typer", "rich", "safetensors", "sklearn", "lightning"]
+EXTRAS += ["transformers", "accelerate", "tensorboard"]
 SRC = pathlib.Path(__file__).parents[1] / "src"
 
 

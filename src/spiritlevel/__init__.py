@@ -22,3 +22,10 @@ from .per_neuron import neurons as neurons
 from .spectra import Eigenvalues as Eigenvalues
 from .spectra import density as density
 from .spectra import eigenvalues as eigenvalues
+from .training import ASAM as ASAM
+from .training import SAM as SAM
+from .training import FlatnessMonitor as FlatnessMonitor
+from .training import FlatnessPenalty as FlatnessPenalty
+from .training import FlatnessStopping as FlatnessStopping
+from .training import HeadPenalty as HeadPenalty
+from .training import NoiseSAM as NoiseSAM

@@ -1,0 +1,159 @@
+"""The softmax Hessian in a form whose gradients lose no digits either.
+
+`SoftmaxCurvature` keeps the digits of every value. Its gradient in the largest logit would still be
+a difference of nearly equal numbers, since it goes through the largest probability; and √p has no
+gradient where p underflows to 0. Written in the gaps z_i − z_top ≤ 0 both are products only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._core import SpiritlevelError
+from ..losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from ..math.curvature import Signed, SoftmaxCurvature
+from ..math.positions import OutputCurvature, PositionCurvature
+
+
+class GapSoftmax(SoftmaxCurvature):
+    """mass_n · (diag p_n − p_n p_nᵀ), to be differentiated."""
+
+    def __init__(self, logits: Tensor, mass: Tensor | None = None) -> None:
+        """As for `SoftmaxCurvature`, which this replaces where gradients are wanted."""
+        self.logits = logits
+        largest, self.top = logits.max(dim=1, keepdim=True)
+        gaps = logits - largest
+        odds = gaps.exp().scatter(1, self.top, 0.0)  # p_i / p_top
+        against = odds.sum(dim=1)
+        self.p_top = 1.0 / (1.0 + against)
+        self.rest = against * self.p_top
+        self.tail = odds * self.p_top[:, None]
+        self.p = self.tail.scatter(1, self.top, self.p_top[:, None])
+        self.mass = torch.ones_like(self.p_top) if mass is None else mass
+        self._gaps = gaps
+
+    def quadratic(self, weight: Tensor) -> Tensor:
+        """Tr(Wᵀ A_n W) in matrix products: as cheap as the layer itself, and so is its gradient."""
+        # Rows that nearly agree would cancel. A shift of all rows changes nothing, nor does its
+        # gradient.
+        weight = weight - weight.detach().mean(dim=0)
+        if len(weight) <= 4 * len(self.tail):
+            inner = gram(weight)
+            squares, means = inner.diagonal(), self.tail @ inner
+            at_top = means.gather(1, self.top).squeeze(1)  # ⟨Σ_tail p_i w_i, w_top⟩
+            length = (means * self.tail).sum(dim=1)  # ‖Σ_tail p_i w_i‖²
+        else:
+            squares, means = weight.square().sum(dim=1), self.tail @ weight
+            at_top = (means * weight[self.top.squeeze(1)]).sum(dim=1)
+            length = means.square().sum(dim=1)
+        top, rest = squares[self.top.squeeze(1)], self.rest
+        spread = self.tail @ squares - 2.0 * at_top + rest * top
+        return self.mass * (spread - (length - 2.0 * rest * at_top + rest.square() * top))
+
+    def pair_sum(self, weights: Tensor) -> Tensor:
+        """Σ_{n,m} weight_nm Tr(A_n A_m) for symmetric weights: fewer products than by `pairs`.
+
+        Tr(A A') = Σ_i d_i d'_i + Σ_{i≠j} x_i x_j with x = p p'. The largest classes of n and m are
+        split off x: where they are two, x is u and uᵀ there; where they are one, u = 0 and x is the
+        product of both p_top. Under symmetric weights u stands for uᵀ as well.
+        """
+        top = self.top.squeeze(1)
+        tails = gram(self.tail)
+        u = self.p_top[:, None] * self.tail.T.index_select(0, top)
+        same = torch.outer(self.p_top, self.p_top) * (top == top[:, None])
+        products = gram(self._diagonal()) - gram(self.tail.square())
+        products = products + tails * (tails + 4.0 * u + 2.0 * same) + 2.0 * u * u.T
+        return (weights * torch.outer(self.mass, self.mass) * products).sum()
+
+    def columns(self) -> Iterator[Signed]:
+        """As in `SoftmaxCurvature`, without a division by 1 − p_top."""
+        root_top, root_tail = self._roots()
+        shares = self._gaps.scatter(1, self.top, -torch.inf).softmax(dim=1)  # p_i / (1 − p_top)
+        taken = shares * (1.0 + root_top)
+        sign, scale = torch.ones_like(self.mass), self.mass.sqrt()[:, None]
+        for k in range(self.num_columns):
+            index = k + (self.top <= k).long()
+            root_k = root_tail.gather(1, index)
+            column = (-taken * root_k).scatter_add(1, index, root_k)
+            yield scale * column.scatter(1, self.top, root_top * root_k), sign
+
+    def probe(self, signs: Tensor) -> list[Signed]:
+        """√p∘r − p (√p·r), as in `SoftmaxCurvature`."""
+        root_top, root_tail = self._roots()
+        x, x_top = root_tail * signs, root_top * signs.gather(1, self.top)
+        others = x.sum(dim=1, keepdim=True)
+        column = x - self.tail * (x_top + others)
+        at_top = x_top * self.rest[:, None] - self.p_top[:, None] * others
+        column = column.scatter(1, self.top, at_top)
+        return [(self.mass.sqrt()[:, None] * column, torch.ones_like(self.mass))]
+
+    def _roots(self) -> tuple[Tensor, Tensor]:
+        """√p of the largest class, shape (N, 1), and of the others, 0 at the largest."""
+        root_top = self.p_top.sqrt()[:, None]
+        return root_top, (self._gaps / 2).exp().scatter(1, self.top, 0.0) * root_top
+
+
+def gram(x: Tensor) -> Tensor:
+    """X xᵀ."""
+    out: Tensor = _Gram.apply(x)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Gram(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x @ x.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (grads[0] + grads[0].T) @ x
+
+
+def differentiable_curvature(loss: Loss, outputs: Tensor, targets: Tensor) -> OutputCurvature:
+    """∇²ℓ_n in the outputs, for the losses whose closed form is known."""
+    if isinstance(loss, CrossEntropy):
+        positions = loss.positions(outputs, targets)
+        rows = positions.rows(outputs)
+        masses = loss.row_masses(rows.detach(), loss.row_targets(targets, positions))
+        inner = GapSoftmax(rows, masses)
+        return inner if positions.count == 1 else PositionCurvature(inner, positions)
+    if isinstance(loss, MeanSquaredError | BinaryCrossEntropy):
+        return loss.curvature(outputs, targets)
+    raise SpiritlevelError(
+        "The 'loss' argument of this penalty must be 'cross_entropy', 'mse', 'bce' or the torch "
+        f"module of one of them: its curvature is differentiated. Got {loss.name!r}. Use "
+        "FlatnessPenalty, which takes any loss."
+    )
+
+
+def check_outputs(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The targets, as the loss takes them; refuse outputs and targets that cannot be measured."""
+    if len(outputs) == 0:
+        raise SpiritlevelError(
+            "The batch of a penalty must hold at least one sample. Got outputs of shape "
+            f"{tuple(outputs.shape)}. Leave empty batches out (drop_last=True)."
+        )
+    if not outputs.requires_grad:
+        raise SpiritlevelError(
+            "The 'outputs' of a penalty must carry their graph. Got outputs that need no gradient. "
+            "Run the model outside torch.no_grad(), with parameters that require gradients."
+        )
+    values = outputs.detach()
+    if not bool(torch.isfinite(values).all()):
+        raise SpiritlevelError(
+            "The outputs of the batch must be finite. Got NaN or infinity. The training has "
+            "diverged, or the batch holds NaN or infinity: lower the learning rate or look at the "
+            "data. Nothing was changed by the penalty."
+        )
+    if not targets.is_floating_point():
+        targets = targets.long()
+    loss.check(values, targets, where="the batch")
+    if bool(loss.invalid(values, targets).any()):
+        loss.explain(values, targets, where="the batch")
+    return targets

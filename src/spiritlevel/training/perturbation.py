@@ -1,0 +1,129 @@
+"""Where the SAM family looks: displacements of the weights, tensors in and tensors out.
+
+With several radii the ball becomes an ellipsoid, Σ ‖ε_i / (ρ_i T_i)‖² ≤ 1, one term a weight. The
+same formula then covers SAM (T = 1) and ASAM (T = |w| + η), and a radius of 0 takes its weights
+out altogether. Nothing here waits for the device: lengths stay tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_HALF = (torch.float16, torch.bfloat16)  # a length in half precision has three digits, or overflows
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Weights of one radius on one device, so that each operation is a single call for all."""
+
+    radius: float
+    weights: list[Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Displacement:
+    """ε of each block as direction times factor, which saves a pass over the weights."""
+
+    directions: list[list[Tensor]]
+    factors: list[Tensor]
+    length: Tensor | None = None  # of the gradient that led here, to ask whether it is finite
+
+
+def blocks_of(weights: Sequence[tuple[Tensor, float]]) -> list[Block]:
+    """Weights and their radii, gathered; those of radius 0 are left out.
+
+    >>> a, b, c = torch.zeros(3)
+    >>> [(block.radius, len(block.weights)) for block in blocks_of([(a, 0.1), (b, 0), (c, 0.1)])]
+    [(0.1, 2)]
+    """
+    found: dict[tuple[float, torch.device], Block] = {}
+    for weight, radius in weights:
+        if radius > 0:
+            block = found.setdefault((radius, weight.device), Block(radius, []))
+            block.weights.append(weight)
+    return list(found.values())
+
+
+@torch.no_grad()
+def climb_(
+    radii: Sequence[float],
+    gradients: list[list[Tensor]],
+    sizes: Sequence[list[Tensor]] | None = None,
+) -> Displacement:
+    """ε = T²g/‖Tg‖ with T = ρ · size, one list a radius; the gradients are worked on in place.
+
+    It raises a linear loss most in the ellipsoid. A gradient of 0 gives 0. A factor common to all
+    gradients, such as a GradScaler's, drops out.
+
+    >>> found = climb_([0.5], [[torch.tensor([3.0, 4.0])]])
+    >>> found.directions[0][0] * found.factors[0]
+    tensor([0.3000, 0.4000])
+    """
+    if sizes is not None:
+        for block, size in zip(gradients, sizes, strict=True):
+            torch._foreach_mul_(block, size)
+    lengths = [radius * _length(block) for radius, block in zip(radii, gradients, strict=True)]
+    total = _joined(lengths)
+    if sizes is not None:
+        for block, size in zip(gradients, sizes, strict=True):
+            torch._foreach_mul_(block, size)
+    return Displacement(gradients, [_finite(radius**2 / total) for radius in radii], total)
+
+
+@torch.no_grad()
+def draw_in_ball(blocks: Sequence[Block], generator: torch.Generator | None) -> Displacement:
+    """ε uniform in the ball ‖ε‖ ≤ ρ of all weights together (in the ellipsoid, with several radii).
+
+    A normal vector has a uniform direction; u^(1/d) with u uniform in (0, 1) has the density of the
+    radius in d dimensions. The normals are drawn weight by weight, u last.
+    """
+    noise = [[_normal_like(weight, generator) for weight in block.weights] for block in blocks]
+    num_weights = sum(weight.numel() for block in blocks for weight in block.weights)
+    where = noise[0][0].device if generator is None else generator.device
+    u = torch.rand((), generator=generator, device=where, dtype=torch.float32)
+    length = _joined([_length(block) for block in noise])
+    share = u.to(length) ** (1 / num_weights) / length
+    return Displacement(noise, [_finite(block.radius * share) for block in blocks])
+
+
+@torch.no_grad()
+def displace_(blocks: Sequence[Block], by: Displacement) -> None:
+    """Add ε to the weights; the directions may be spent on it."""
+    for block, direction, factor in zip(blocks, by.directions, by.factors, strict=True):
+        if factor.device.type == "cpu":  # its value is known without waiting
+            torch._foreach_add_(block.weights, direction, alpha=factor.item())
+        else:
+            torch._foreach_mul_(direction, factor.to(direction[0].device))
+            torch._foreach_add_(block.weights, direction)
+
+
+def _normal_like(weight: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Drawn where the generator is, so that the numbers do not depend on the weights' device."""
+    where = weight.device if generator is None else generator.device
+    dtype = torch.float32 if weight.dtype in _HALF else weight.dtype
+    noise = torch.randn(weight.shape, generator=generator, device=where, dtype=dtype)
+    return noise.to(weight.device, weight.dtype)
+
+
+def _length(tensors: list[Tensor]) -> Tensor:
+    """‖all of them‖, all on one device."""
+    if any(tensor.dtype in _HALF for tensor in tensors):
+        parts = [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
+    else:
+        parts = list(torch._foreach_norm(tensors))
+    return _joined(parts)
+
+
+def _joined(lengths: Sequence[Tensor]) -> Tensor:
+    """√(Σ length²), in the widest of the types, on the first device."""
+    dtype = torch.float64 if any(x.dtype == torch.float64 for x in lengths) else torch.float32
+    return torch.linalg.vector_norm(torch.stack([x.to(lengths[0].device, dtype) for x in lengths]))
+
+
+def _finite(factor: Tensor) -> Tensor:
+    """One that is not finite, because a length of 0 was divided by, counts as 0."""
+    return torch.where(factor < torch.inf, factor, 0.0)

@@ -1,0 +1,272 @@
+"""Head penalties: values and gradients against dense Hessians, and in 80 digits when confident."""
+
+import copy
+from decimal import Context, Decimal, localcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import decimal_softmax as decimals
+import penalty_truths as truths
+from plain_losses import LOSSES
+from spiritlevel import SpiritlevelError
+from spiritlevel.training import HeadPenalty, head_penalty
+from spiritlevel.training._gap_softmax import GapSoftmax
+
+KINDS = ["trace", "kappa", "trace_squared"]
+
+
+class Pooled(nn.Module):
+    """A last convolution under global average pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Conv2d(1, 2, 2), nn.Conv2d(2, 3, 2, padding=1, stride=2)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x))).flatten(2).mean(dim=2)
+
+
+def make(kind=None):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind is not None:
+            return kind().double()
+        return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+
+
+def batch(*shape, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def dense(kind, name, weight_of_row, model, x, y, plain):
+    """The measure by its definition from the dense block, as a function of all parameters."""
+
+    def quantity(params):
+        H = truths.dense_hessian(model, x, y, plain, params, [name])
+        if kind == "trace":
+            return H.trace()
+        if kind == "trace_squared":
+            return H.square().sum()
+        W = weight_of_row(params[name])  # (rows, columns)
+        blocks = H.view(len(W), W.shape[1], len(W), W.shape[1])
+        traces = blocks.diagonal(dim1=1, dim2=3).sum(dim=2)
+        return (W @ W.T * traces).sum()
+
+    return truths.value_and_gradient(quantity, model)
+
+
+def found(kind, model, x, y, **options):
+    with HeadPenalty(model, kind, weight=1.0, **options) as penalty:
+        value = penalty(model(x), y)
+    torch.testing.assert_close(penalty.value, value.detach())
+    return value, truths.gradients_of(value, model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name", ["cross_entropy", "weights_and_smoothing", "ignored", "soft_targets", "mse", "bce"]
+)
+def test_every_kind_and_loss(kind, name):
+    loss = LOSSES[name]
+    model, x = make(), batch(5, 2)
+    y = loss.targets((5, 3), torch.Generator().manual_seed(3))
+    truth = dense(kind, "2.weight", lambda w: w, model, x, y, loss.plain)
+    truths.assert_same(found(kind, model, x, y, loss=loss.given), truth)
+    below = max(float(truth[1][name].abs().max()) for name in ("0.weight", "0.bias"))
+    assert below > 1e-4  # the features carry gradients into everything below
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_convolution_under_average_pooling(kind):
+    model, x, y = make(Pooled), batch(4, 1, 4, 4), torch.tensor([0, 2, 1, 1])
+    truth = dense(kind, "head.weight", lambda w: w.flatten(1), model, x, y, F.cross_entropy)
+    truths.assert_same(found(kind, model, x, y), truth)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_have_a_row_each(kind):
+    model, x = make(), batch(3, 4, 2)
+    y = torch.tensor([[0, 2, 1, -100], [1, 1, -100, 0], [2, 2, 2, 2]])
+
+    def plain(z, y):
+        return F.cross_entropy(z.movedim(-1, 1), y)
+
+    truth = dense(kind, "2.weight", lambda w: w, model, x, y, plain)
+    truths.assert_same(found(kind, model, x, y), truth)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_function_takes_tensors(kind):
+    model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
+    features = model[1](model[0](x))
+    value = head_penalty(kind, features, model[2].weight, y, bias=model[2].bias)
+    truth = dense(kind, "2.weight", lambda w: w, model, x, y, F.cross_entropy)
+    truths.assert_same((value, truths.gradients_of(value, model)), truth)
+
+
+# -- confident networks ---------------------------------------------------------------------------
+
+# Margins of 28 leave 1 - p = 1e-12; those of 120 leave e^-120, which float32 cannot hold.
+LOGITS = {
+    "undecided": [[0.3, -0.2, 0.1], [1.0, 0.9, -0.4]],
+    "1e-12": [[28.3, 0.1, -0.7], [0.4, 27.9, 0.2]],
+    "same class": [[28.3, 0.1, -0.7], [27.5, -0.3, 0.9]],
+    "1e-17": [[40.0, 0.1, -0.7], [39.0, -0.3, 0.9]],
+}
+WEIGHT = [[0.5, -1.0], [2.0, 0.25], [-0.75, 1.5]]
+QUANTITIES = {
+    "gini": (
+        lambda z: GapSoftmax(z).gini().sum(),
+        lambda rows: sum(decimals.gini(row) for row in rows),
+    ),
+    "quadratic": (
+        lambda z: GapSoftmax(z).quadratic(torch.tensor(WEIGHT, dtype=z.dtype)).sum(),
+        lambda rows: sum(decimals.quadratic(row, WEIGHT) for row in rows),
+    ),
+    "pairs": (
+        lambda z: GapSoftmax(z).pair_sum(torch.ones(2, 2, dtype=z.dtype)),
+        lambda rows: sum(decimals.pair(a, b) for a in rows for b in rows),
+    ),
+}
+
+
+def decimal_gradient(function, rows):
+    """Central differences in 80 digits: a step of 1e-20 leaves an error of 1e-40."""
+    with localcontext(Context(prec=80)):
+        step, gradient = Decimal("1e-20"), []
+        rows = [[Decimal(z) for z in row] for row in rows]
+        for i, row in enumerate(rows):
+            gradient.append([])
+            for j in range(len(row)):
+                ends = []
+                for sign in (1, -1):
+                    moved = [list(r) for r in rows]
+                    moved[i][j] += sign * step
+                    ends.append(function(moved))
+                gradient[-1].append(float((ends[0] - ends[1]) / (2 * step)))
+        return torch.tensor(gradient, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", QUANTITIES)
+@pytest.mark.parametrize("case", LOGITS)
+def test_confidence_costs_no_digits(case, name, dtype):
+    z = torch.tensor(LOGITS[case], dtype=dtype, requires_grad=True)
+    function, precise = QUANTITIES[name]
+    value = function(z)
+    (gradient,) = torch.autograd.grad(value, z)
+    rows = z.detach().double().tolist()
+    rtol = 2e-13 if dtype == torch.float64 else 2e-5
+    with localcontext(Context(prec=80)):
+        torch.testing.assert_close(float(value.detach()), float(precise(rows)), rtol=rtol, atol=0.0)
+    truth = decimal_gradient(precise, rows)
+    size = truth.abs().amax(dim=1, keepdim=True)  # every sample by itself
+    torch.testing.assert_close(gradient.double() / size, truth / size, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradcheck_at_one_minus_1e_12(kind):
+    model, y = make(), torch.tensor([0, 2, 1, 1, 0])
+    features = model[1](model[0](batch(5, 2))).detach()
+    inputs = [features, 200 * model[2].weight.detach()]
+    probabilities = (inputs[0] @ inputs[1].T).softmax(dim=1).amax(dim=1)
+    assert bool((1 - probabilities < 1e-12).any())
+    scale = 1 / float(head_penalty(kind, inputs[0], inputs[1].requires_grad_(), y).detach())
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    assert torch.autograd.gradcheck(
+        lambda a, w: scale * head_penalty(kind, a, w, y), inputs, eps=1e-7, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_stay_finite_beyond_float32(kind):
+    weight = torch.tensor([[300.0, 0.0], [-300.0, 1.0]], requires_grad=True)  # margins of 600
+    features = torch.tensor([[1.0, 0.5], [-1.0, 0.5]], requires_grad=True)
+    value = head_penalty(kind, features, weight, torch.tensor([0, 0]))
+    gradients = torch.autograd.grad(value, [features, weight])
+    assert value.item() == 0.0
+    assert all(bool(torch.isfinite(g).all()) for g in gradients)
+
+
+# -- the hook -------------------------------------------------------------------------------------
+
+
+def test_the_task_gradient_is_untouched_and_the_hook_goes():
+    model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
+    plain = truths.gradients_of(F.cross_entropy(model(x), y), model)
+    with HeadPenalty(model, "kappa", weight=0.0) as penalty:
+        outputs = model(x)
+        loss = F.cross_entropy(outputs, y) + penalty(outputs, y)
+        both = truths.gradients_of(loss, model)
+    assert all(torch.equal(plain[name], both[name]) for name in plain)
+    assert not model[2]._forward_hooks
+    assert not model[2]._forward_pre_hooks
+    model(x)
+    with pytest.raises(SpiritlevelError, match="found no forward through the layer '2'"):
+        penalty(outputs, y)
+
+
+def test_a_model_with_a_hook_can_be_copied_and_evaluated():
+    model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
+    penalty = HeadPenalty(model)
+    outputs = model(x)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        model(2 * x)  # does not replace the features of the forward with gradients
+    assert penalty(outputs, y).item() > 0
+    torch.testing.assert_close(copied(x), outputs)
+
+
+def test_outputs_of_another_forward_are_refused():
+    model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
+    penalty = HeadPenalty(model)
+    outputs = model(x)
+    model(2 * x)
+    with pytest.raises(SpiritlevelError, match="its pooled output differs from the network's by"):
+        penalty(outputs, y)
+
+
+def test_refusals():
+    model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
+    with pytest.raises(SpiritlevelError, match=r"'trace', 'kappa' or 'trace_squared'\. Got 'max'"):
+        HeadPenalty(model, "max")
+    with pytest.raises(SpiritlevelError, match=r"'weight' .* at least 0\. Got -1"):
+        HeadPenalty(model, weight=-1)
+    with pytest.raises(SpiritlevelError, match=r"Got 'nope'\. There are: 0, 2"):
+        HeadPenalty(model, head="nope")
+    with pytest.raises(SpiritlevelError, match=r"must have a linear or convolutional layer"):
+        HeadPenalty(nn.Tanh())
+    with HeadPenalty(model, loss=lambda z, y: (z.exp()).sum(dim=1)) as penalty:
+        outputs = model(x)
+        with pytest.raises(SpiritlevelError, match="its curvature is differentiated"):
+            penalty(outputs, y)
+    for bad, text in [
+        (x * float("nan"), r"outputs of the batch must be finite\. Got NaN"),
+        (x[:0], r"at least one sample\. Got outputs of shape \(0, 3\)"),
+    ]:
+        with HeadPenalty(model) as penalty:
+            outputs = model(bad)
+            with pytest.raises(SpiritlevelError, match=text):
+                penalty(outputs, y[: len(bad)])
+    with (
+        HeadPenalty(model) as penalty,
+        pytest.raises(SpiritlevelError, match=r"Got 7 in the batch"),
+    ):
+        penalty(model(x), y + 7)
+    with HeadPenalty(model) as penalty:
+        with torch.no_grad():
+            outputs = model(x)
+        with pytest.raises(SpiritlevelError, match="found no forward"):
+            penalty(outputs, y)
+    with (
+        HeadPenalty(model, head="0") as penalty,
+        pytest.raises(SpiritlevelError, match="cannot be"),
+    ):
+        penalty(model(x), y)
+    model[2].requires_grad_(False)
+    with pytest.raises(SpiritlevelError, match=r"layer '2' .* Got a frozen one\. Unfreeze it"):
+        HeadPenalty(model)
