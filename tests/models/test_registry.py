@@ -62,7 +62,10 @@ def refused(spec, message, **options):
 
 
 def test_names_are_sorted_and_complete():
-    assert names() == ["digits_cnn", "lenet5", "mlp", "resnet18", "vgg_small"]
+    assert names() == [
+        *("densenet121", "digits_cnn", "lenet5", "mlp", "resnet18"),
+        *("text_transformer", "vgg16", "vgg_small", "vit_small"),
+    ]
 
 
 def test_options_reach_the_model():
@@ -92,11 +95,13 @@ def test_without_a_seed_the_global_generator_is_drawn_from():
 )
 def test_unknown_name_suggests_close_ones(spec, close):
     hint = rf"Did you mean {close}( or '\w+')*\?"
-    refused(spec, rf"No built-in model is called '{spec}'\. {hint} There are: digits")
+    refused(spec, rf"No built-in model is called '{spec}'\. {hint} There are: densenet121, digits")
 
 
 def test_unknown_name_without_a_close_one_lists_all():
-    refused("zzz", r"called 'zzz'\. There are: digits_cnn, lenet5, .* given as 'module:factory'")
+    refused(
+        "zzz", r"called 'zzz'\. There are: densenet121, digits_cnn, .* given as 'module:factory'"
+    )
 
 
 def test_function_and_class_of_the_working_directory(user_module):

@@ -16,26 +16,34 @@ import torch
 from torch import nn
 
 from .._core import SpiritlevelError
+from .densenet121 import densenet121
 from .digits_cnn import digits_cnn
 from .lenet5 import lenet5
 from .mlp import mlp
 from .resnet18 import resnet18
+from .text_transformer import text_transformer
+from .vgg16 import vgg16
 from .vgg_small import vgg_small
+from .vit_small import vit_small
 
 _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
+    "densenet121": densenet121,
     "digits_cnn": digits_cnn,
     "lenet5": lenet5,
     "mlp": mlp,
     "resnet18": resnet18,
+    "text_transformer": text_transformer,
+    "vgg16": vgg16,
     "vgg_small": vgg_small,
+    "vit_small": vit_small,
 }
 
 
 def names() -> list[str]:
     """The built-in models.
 
-    >>> names()
-    ['digits_cnn', 'lenet5', 'mlp', 'resnet18', 'vgg_small']
+    >>> names()[:3]
+    ['densenet121', 'digits_cnn', 'lenet5']
     """
     return sorted(_BUILT_IN)
 

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from .._core import SpiritlevelError
-from ._sizes import check_sizes
-
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
+from ._activations import activation_type
+from ._sizes import check_sizes, several_sizes
 
 
 def mlp(
@@ -27,19 +25,13 @@ def mlp(
     >>> list(dict(mlp(4, hidden=(3,), outputs=2).named_children()))
     ['flatten', 'fc1', 'relu1', 'head']
     """
-    if activation not in _ACTIVATIONS:
-        known = ", ".join(map(repr, _ACTIVATIONS))
-        raise SpiritlevelError(
-            f"The 'activation' argument of mlp must be one of {known}. Got {activation!r}. "
-            "Another activation needs a network of your own, given as 'module:factory'."
-        )
+    activate = activation_type("mlp", activation)
     check_sizes("mlp", inputs=inputs, outputs=outputs)
     network = nn.Sequential()
     network.add_module("flatten", nn.Flatten())
-    for i, width in enumerate([hidden] if isinstance(hidden, int) else hidden, start=1):
-        check_sizes("mlp", hidden=width)
+    for i, width in enumerate(several_sizes("mlp", "hidden", hidden), start=1):
         network.add_module(f"fc{i}", nn.Linear(inputs, width))
-        network.add_module(f"{activation}{i}", _ACTIVATIONS[activation]())
+        network.add_module(f"{activation}{i}", activate())
         inputs = width
     network.add_module("head", nn.Linear(inputs, outputs))
     return network

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .._core import SpiritlevelError
+from ._heads import add_head, check_head
 from ._sizes import check_sizes
 
 
@@ -20,11 +20,7 @@ def resnet18(
     11,173,962 parameters at the defaults.
     """
     check_sizes("resnet18", channels=channels, classes=classes, width=width)
-    if head not in ("linear", "conv"):
-        raise SpiritlevelError(
-            f"The 'head' argument of resnet18 must be 'linear' or 'conv'. Got {head!r}. "
-            "'linear' is the usual one."
-        )
+    check_head("resnet18", head)
     network = nn.Sequential()
     network.add_module("conv1", nn.Conv2d(channels, width, 3, padding=1, bias=False))
     network.add_module("bn1", nn.BatchNorm2d(width))
@@ -37,12 +33,7 @@ def resnet18(
         )
         network.add_module(f"layer{stage + 1}", blocks)
         inputs = outputs
-    if head == "conv":
-        network.add_module("head", nn.Conv2d(inputs, classes, 1))
-    network.add_module("average", nn.AdaptiveAvgPool2d(1))
-    network.add_module("flatten", nn.Flatten())
-    if head == "linear":
-        network.add_module("head", nn.Linear(inputs, classes))
+    add_head(network, inputs, classes, kind=head)
     return network
 
 
