@@ -20,7 +20,7 @@ PASSES = 40  # an estimate may take: the same in both ways of asking
 
 
 def run(device: torch.device, repeats: int) -> list[Ratio]:
-    num_images = 512 if device.type == "cuda" else 64
+    num_images = 512 if device.type == "cuda" else 32
     model = build("resnet18", width=16, seed=0).to(device).eval()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(num_images, 3, 32, 32, generator=generator).to(device)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 HERE = pathlib.Path(__file__).parent
 WORKER = HERE / "distributed_worker.py"
 EXAMPLE = HERE.parent / "examples" / "measure_in_processes.py"
-UNEQUAL, SECOND_EMPTY, FIRST_EMPTY = "0:15,15:23", "0:23,23:23", "0:0,0:23"
+UNEQUAL, FIRST_EMPTY = "0:15,15:23", "0:0,0:23"
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch is built without gloo"
@@ -55,7 +55,7 @@ def alone(tmp_path_factory):
     return json.loads(pathlib.Path(f"{out}.0").read_text())
 
 
-@pytest.fixture(scope="module", params=[UNEQUAL, SECOND_EMPTY, FIRST_EMPTY])
+@pytest.fixture(scope="module", params=[UNEQUAL, FIRST_EMPTY])
 def together(request, tmp_path_factory):
     """What each of two processes finds on its part, by case."""
     out = tmp_path_factory.mktemp("two") / "found"

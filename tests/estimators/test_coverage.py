@@ -23,7 +23,7 @@ from spiritlevel.estimators.weight_probes import PILOT
 SEEDS = range(1000, 1200)
 # Tr(H²) is skewed: 94 % of 6,000 seeds are covered, of which 200 in a row may well be 89 %
 MORE_SEEDS = range(1000, 1600)
-KINDS = ["trace", "kappa", "rho"]
+OTHER_KINDS = ["kappa", "rho"]  # the same estimators along other directions: on one problem each
 PLENTY = 100_000  # passes: the tolerance alone decides
 # one look and no stopping rule: what the first look of each method takes
 FIRST_LOOK = {"hutchinson": PILOT, "hutch++": 3 * PILOT, "split": PILOT, "auto": 2 * PILOT}
@@ -168,31 +168,36 @@ def estimates_of(problem, kind, **precision):
 # -- weight probes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", FIRST_LOOK)
-@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "trace") for name in SMOOTH] + [("smooth, trained", kind) for kind in OTHER_KINDS],
+)
 def test_weight_probes_at_first_look(problems, name, method, kind):
     problem = problems(name)
     precision = {"method": method, "rtol": 1e-6, "max_passes": FIRST_LOOK[method]}
     check_coverage(estimates_of(problem, kind, **precision), problem.value(kind))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+STOPPING = [  # each takes two to ten times the first look
+    ("smooth", "hutchinson", 0.3),
+    ("smooth", "hutch++", 0.05),
+    ("smooth", "split", 0.1),
+    ("smooth", "auto", 0.1),
+    ("smooth, trained", "hutchinson", 0.15),
+    ("smooth, trained", "hutch++", 0.02),
+    ("smooth, trained", "split", 0.03),
+    ("smooth, trained", "auto", 0.03),
+    ("one direction", "hutchinson", 0.5),
+    ("one direction", "hutchinson", 0.3),
+    ("one direction", "split", 0.1),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "method", "rtol"),
-    [  # each takes two to ten times the first look
-        ("smooth", "hutchinson", 0.3),
-        ("smooth", "hutch++", 0.05),
-        ("smooth", "split", 0.1),
-        ("smooth", "auto", 0.1),
-        ("smooth, trained", "hutchinson", 0.15),
-        ("smooth, trained", "hutch++", 0.02),
-        ("smooth, trained", "split", 0.03),
-        ("smooth, trained", "auto", 0.03),
-        ("one direction", "hutchinson", 0.5),
-        ("one direction", "hutchinson", 0.3),
-        ("one direction", "split", 0.1),
-    ],
+    ("name", "method", "rtol", "kind"),
+    [(*case, "trace") for case in STOPPING]
+    + [(*case, kind) for case in STOPPING[4:8] for kind in OTHER_KINDS],
 )
 def test_weight_probes_with_their_stopping_rule(problems, name, method, rtol, kind):
     problem = problems(name)
@@ -214,9 +219,11 @@ def test_trace_of_the_square(problems, name, rtol, max_passes):
 # -- output probes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rtol", [0.9, 0.2], ids=["loose", "tight"])
-@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "trace") for name in LINEAR] + [("confident", kind) for kind in OTHER_KINDS],
+)
 def test_output_probes(problems, name, rtol, kind):
     problem = problems(name)
     precision = {"method": "output_probes", "rtol": rtol, "max_passes": PLENTY}
