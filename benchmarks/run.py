@@ -16,6 +16,7 @@ import hutchinson
 import lm_head
 import sweep
 import training_steps
+import vmap
 from harness import RESULTS, machine, record
 
 BENCHMARKS = {
@@ -25,6 +26,7 @@ BENCHMARKS = {
     "lm_head": lm_head.run,
     "training": training_steps.run,
     "catalogue": catalogue.run,
+    "vmap": vmap.run,
 }
 
 

@@ -29,7 +29,16 @@ from spiritlevel.models import mlp
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 WEIGHTS = (0.0, 0.001, 0.01, 0.1, 1.0)
-SETTINGS = {"hidden": 512, "batch": 128, "epochs": 10, "lr": 0.001, "probes": 1, "every": 4}
+SETTINGS = {
+    "hidden": 512,
+    "batch": 128,
+    "epochs": 5,
+    "lr": 0.01,
+    "momentum": 0.9,
+    "clip": 1.0,  # largest norm of a step's gradient, for every weight alike
+    "probes": 1,
+    "every": 1,
+}
 PAPER = {  # final accuracy, best accuracy, average flatness, seconds
     0.0: (0.2633, 0.2800, 0.0, 60.85),
     0.001: (0.2633, 0.2833, 23.050173, 2290.77),
@@ -40,12 +49,11 @@ PAPER = {  # final accuracy, best accuracy, average flatness, seconds
 
 
 def load(path: str) -> dict[str, Tensor]:
-    """Standardized images and labels."""
+    """Images from 0 to 1 and labels."""
     with numpy.load(path) as raw:
         found = {name: torch.from_numpy(raw[name]) for name in raw.files}
     for split in ("train", "test"):
-        x = found[f"x_{split}"].float() / 255
-        found[f"x_{split}"] = (x.flatten(1) - 0.48) / 0.27
+        found[f"x_{split}"] = found[f"x_{split}"].flatten(1).float() / 255
         found[f"y_{split}"] = found[f"y_{split}"].long()
     return found
 
@@ -54,7 +62,9 @@ def train(data: dict[str, Tensor], weight: float, seed: int) -> dict[str, Any]:
     """One network; the seed settles initial weights, batches and probes, whatever the weight."""
     torch.manual_seed(seed)
     model = mlp(3072, hidden=(int(SETTINGS["hidden"]),), outputs=100)
-    optimizer = torch.optim.Adam(model.parameters(), lr=SETTINGS["lr"])
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=SETTINGS["lr"], momentum=SETTINGS["momentum"]
+    )
     generator = torch.Generator().manual_seed(seed)
     penalty = sl.FlatnessPenalty(
         model,
@@ -76,6 +86,7 @@ def train(data: dict[str, Tensor], weight: float, seed: int) -> dict[str, Any]:
             # without a penalty its value is only looked at, and that is no part of the training
             idle = time.perf_counter() - between if weight == 0.0 else 0.0
             (loss + term).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), SETTINGS["clip"])
             optimizer.step()
             seconds += time.perf_counter() - started - idle
             if due and penalty.value is not None:
@@ -109,9 +120,11 @@ def page(rows: list[dict[str, Any]], origin: str) -> str:
     lines = [
         "# Flatness-aware regularization: the table of the paper, and ours",
         "",
-        f"{origin}. MLP 3072–{SETTINGS['hidden']}–100, Adam, learning rate {SETTINGS['lr']}, batch",
-        f"{SETTINGS['batch']}, {SETTINGS['epochs']} epochs, {SETTINGS['probes']} probe at one step",
-        f"in {SETTINGS['every']} (the paper gives neither optimizer nor epochs nor probes). Ours:",
+        f"{origin}, values from 0 to 1. MLP 3072–{SETTINGS['hidden']}–100, SGD with momentum",
+        f"{SETTINGS['momentum']}, learning rate {SETTINGS['lr']}, gradients clipped to norm",
+        f"{SETTINGS['clip']:g}, batch {SETTINGS['batch']}, {SETTINGS['epochs']} epochs,",
+        f"{SETTINGS['probes']} probe at one step in {SETTINGS['every']} (the paper gives neither",
+        "optimizer nor epochs nor probes; its test set is 600 images by its digits). Ours:",
         "mean ± 95 % interval over seeds; flatness is the mean of Tr(H²)/B over the steps that",
         "computed it, also for λ = 0, where the paper has 0 because it computed none.",
         "",

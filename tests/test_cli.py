@@ -249,7 +249,7 @@ def test_own_model_and_data(workshop):
         (["--model", "none_such:make"], "The module 'none_such' of the model 'none_such:make'"),
         (["--option", "width"], "must be key=value, as in --option width=16. Got 'width'."),
         (["--option", "depth=3"], "cannot be built with the options {'depth': 3}"),
-        (["--data", "mnist"], "Got 'mnist'. Other data: numpy.savez"),
+        (["--data", "data.csv"], "Got 'data.csv'. Other data: numpy.savez"),
         (["--data", "none.npz"], "The data file 'none.npz' must exist."),
         (["--split", "dev"], "must be 'train', 'test' or 'all'. Got 'dev'."),
         (["--checkpoint", "none.pt"], "The checkpoint 'none.pt' must exist."),

@@ -11,7 +11,8 @@ LAYERS = [  # low -> high; names on one line are siblings and may not import eac
     {"_core", "_trees", "_tables"},
     {"math"},
     {"losses", "symmetries", "_batches", "processes", "hygiene"},
-    {"huggingface", "parameters", "layers", "taps", "problems", "data", "models", "checkpoints"},
+    {"huggingface", "parameters", "layers", "taps", "problems", "data", "models", "checkpoints"}
+    | {"interventions"},
     {"surface"},
     {"estimators"},
     {"measures"},

@@ -128,7 +128,7 @@ def test_load_by_name():
     assert torch.equal(load("digits")[1], digits("train")[1])
 
 
-@pytest.mark.parametrize("name", ["mnist", "data.csv", ""])
+@pytest.mark.parametrize("name", ["iris", "data.csv", ""])
 def test_load_of_anything_else_gives_the_options(name):
     message = rf"must be 'digits' .* ending in \.npz .* Got {re.escape(repr(name))}\."
     with pytest.raises(SpiritlevelError, match=message):

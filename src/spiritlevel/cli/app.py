@@ -20,8 +20,10 @@ from ..checkpoints import write_atomically
 from . import cards, console, demo
 from .audit import audit
 from .compare import compare
+from .data import app as data_sets
 from .measure import measure
 from .spectrum import spectrum
+from .study import app as study
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -67,6 +69,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(data_sets, name="data", help="Public data sets: list and fetch them.")
 
 
 def _say_version(wanted: bool) -> None:
@@ -174,6 +179,9 @@ Examples:
       --data val.npz --num 5 --plot spectrum.png
 """
 )(spectrum)
+
+
+app.add_typer(study, name="study")
 
 
 @app.command(

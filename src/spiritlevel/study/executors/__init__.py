@@ -1,0 +1,1 @@
+"""Ways to work through the runs of a store."""

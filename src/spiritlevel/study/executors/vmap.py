@@ -1,0 +1,92 @@
+"""Runs that share a network's shape, trained at once in this process.
+
+What cannot train so (running statistics, dropout, changes of single batches) is trained alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+
+from ..measuring import build_model, complete, repeatable
+from ..running import with_seconds
+from ..stacked import Member, group_key, members_that_fit, refusal, train_together
+from ..store import Claim, Store
+from ..workers import new_worker
+from .heartbeat import beating
+from .local import Watch, describe, given_back, work_on
+
+MOST = 256  # members at once: what is claimed together is lost together
+
+
+def run_together(store: Store, *, device: str = "cpu", watch: Watch | None = None) -> None:
+    """Work in this process until no run waits. Ctrl-C gives the runs at hand back."""
+    worker = new_worker()
+    groups: dict[str, set[str]] = defaultdict(set)
+    for settings in store.settings():
+        groups[group_key(settings)].add(settings.id)
+    while (first := store.claim(worker)) is not None:
+        claims = [first]
+        with given_back(store, claims), beating(store, lambda c=claims: list(c)):  # type: ignore[misc]
+            room = _room(first, device)
+            while len(claims) < room:
+                more = store.claim(worker, among=groups[group_key(first.settings)])
+                if more is None:
+                    break
+                claims.append(more)
+            for claim, member, seconds in _trained(claims, device):
+                if member is None:
+                    work_on(store, claim, device=device)
+                else:
+                    _keep(store, claim, member, seconds)
+                if watch is not None:
+                    watch(store.counts())
+
+
+def _room(claim: Claim, device: str) -> int:
+    """How many may train with this one; 1 if it has to train alone, or cannot be built at all."""
+    try:
+        model = build_model(claim.settings, "cpu")
+        if refusal(claim.settings, model):
+            return 1
+        return min(MOST, members_that_fit(claim.settings, model, torch.device(device)))
+    except Exception:  # trained alone, it fails with its own words
+        return 1
+
+
+def _trained(claims: Sequence[Claim], device: str) -> list[tuple[Claim, Member | None, float]]:
+    """Members with their share of the time; None for a run that has to train alone."""
+    alone: list[tuple[Claim, Member | None, float]] = [(claim, None, 0.0) for claim in claims]
+    if len(claims) == 1:
+        return alone
+    start = time.perf_counter()
+    try:
+        with repeatable(claims[0].settings):
+            members = train_together([claim.settings for claim in claims], device)
+    except RuntimeError:  # an operation that vmap does not know
+        return alone
+    share = (time.perf_counter() - start) / len(claims)
+    return [(claim, member, share) for claim, member in zip(claims, members, strict=True)]
+
+
+def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:
+    start = time.perf_counter()
+    try:
+        with repeatable(member.settings):
+            result = complete(
+                member.settings,
+                member.model,
+                member.data,
+                initial=member.initial,
+                epochs=member.rows,
+                outcome=member.outcome,
+                seconds=0.0,
+                together=True,
+            )
+    except Exception as error:
+        store.fail(claim, describe(error))
+    else:
+        store.finish(claim, with_seconds(result, seconds + time.perf_counter() - start))

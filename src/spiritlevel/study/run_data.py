@@ -1,0 +1,95 @@
+"""The data of a run: the same part of the same set, changed by what the run's seed decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import data
+from .._core import SpiritlevelError
+from .hooks import on_labels
+from .settings import RunSettings
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunData:
+    """Inputs and class labels, on the device and in the precision of the run."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    num_classes: int
+
+
+def derived_seed(seed: int, purpose: str) -> int:
+    """Seeds for different purposes that have nothing to do with each other."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def derived_generator(seed: int, purpose: str) -> torch.Generator:
+    """A generator of its own for one purpose of a run."""
+    return torch.Generator().manual_seed(derived_seed(seed, purpose))
+
+
+def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunData:
+    """Training data after the run's interventions, and test data as it is."""
+    name = settings.data["name"]
+    test = settings.data.get("test")
+    x, y = _part(name, settings.data.get("samples"))
+    test_x, test_y = _load(name, "test") if test is None else _load(test, _whole(test))
+    num_classes = 1 + int(max(y.max(), test_y.max()))
+    y = on_labels(
+        y,
+        settings.interventions,
+        num_classes=num_classes,
+        generator=derived_generator(settings.seed, "labels"),
+    )
+    dtype = DTYPES[settings.training["dtype"]]
+
+    def placed(inputs: Tensor) -> Tensor:
+        return inputs.to(device, dtype if inputs.is_floating_point() else None)
+
+    return RunData(placed(x), y.to(device), placed(test_x), test_y.to(device), num_classes)
+
+
+def _whole(test: str) -> str:
+    """A file of test data is all of it; a set with parts has one for the test."""
+    return "all" if test.lower().endswith(".npz") else "test"
+
+
+@functools.lru_cache(maxsize=4)
+def _load(name: str, split: str) -> tuple[Tensor, Tensor]:
+    x, y = data.load(name, split)
+    if y.is_floating_point() or y.dim() != 1:
+        raise SpiritlevelError(
+            f"The study's data must have one class label a sample. {name!r} ({split}) has targets "
+            f"of shape {tuple(y.shape)} and type {_word(y.dtype)}."
+        )
+    return x, y
+
+
+@functools.lru_cache(maxsize=4)
+def _part(name: str, samples: int | None) -> tuple[Tensor, Tensor]:
+    x, y = _load(name, "train")
+    if samples is None:
+        return x, y
+    if samples > len(x):
+        raise SpiritlevelError(
+            f"The study's data.samples must be at most {len(x)}, which is all of {name!r}. "
+            f"Got {samples}."
+        )
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:samples]
+    return x[chosen], y[chosen]
+
+
+def _word(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")

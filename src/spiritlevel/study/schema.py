@@ -1,0 +1,74 @@
+"""The tables of a study's store."""
+
+from __future__ import annotations
+
+VERSION = 1
+TABLES = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """
+    CREATE TABLE machines (
+        id INTEGER PRIMARY KEY,
+        description TEXT NOT NULL UNIQUE -- JSON: chip, threads, versions of torch and Python
+    )
+    """,
+    """
+    CREATE TABLE runs (
+        id TEXT PRIMARY KEY,
+        position INTEGER NOT NULL, -- in the order of the grid
+        settings TEXT NOT NULL, -- JSON
+        axes TEXT NOT NULL, -- JSON: the values of the grid
+        seed INTEGER NOT NULL,
+        status TEXT NOT NULL DEFAULT 'pending'
+            CHECK (status IN ('pending', 'running', 'done', 'failed')),
+        worker TEXT,
+        heartbeat REAL,
+        attempt INTEGER NOT NULL DEFAULT 0,
+        deaths INTEGER NOT NULL DEFAULT 0, -- of workers that had it
+        started REAL,
+        finished REAL,
+        seconds REAL, -- of work
+        machine INTEGER REFERENCES machines (id),
+        outcome TEXT, -- why training ended: epochs, train_loss, train_accuracy, diverged
+        num_train INTEGER,
+        num_test INTEGER,
+        error TEXT
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX runs_by_status ON runs (status, position)",
+    """
+    CREATE TABLE epochs (
+        run TEXT NOT NULL REFERENCES runs (id),
+        epoch INTEGER NOT NULL,
+        train_loss REAL NOT NULL,
+        train_accuracy REAL NOT NULL,
+        test_loss REAL NOT NULL,
+        test_accuracy REAL NOT NULL,
+        PRIMARY KEY (run, epoch)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE measurements (
+        run TEXT NOT NULL REFERENCES runs (id),
+        measure TEXT NOT NULL,
+        layer TEXT NOT NULL, -- '' is the whole network
+        value REAL NOT NULL,
+        stderr REAL,
+        data_stderr REAL,
+        exact INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        text TEXT NOT NULL,
+        PRIMARY KEY (run, measure, layer)
+    ) WITHOUT ROWID
+    """,
+)
+EPOCH_COLUMNS = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
+MEASUREMENT_COLUMNS = (
+    "measure",
+    "layer",
+    "value",
+    "stderr",
+    "data_stderr",
+    "exact",
+    "status",
+    "text",
+)

@@ -1,0 +1,77 @@
+"""SGD, Adam and AdamW for many networks at once, each with its own numbers, as torch has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+BETAS, EPS = (0.9, 0.999), 1e-8  # torch's defaults
+
+
+class StackedOptimizer:
+    """Members of one kind of optimizer; the first dimension of every tensor is the member."""
+
+    def __init__(self, params: Tensors, training: Sequence[Mapping[str, Any]]) -> None:
+        self.params = params
+        self._kind: str = training[0]["optimizer"]
+        self._numbers = {
+            name: torch.tensor([each.get(name, 0.0) for each in training], dtype=torch.float64)
+            for name in ("lr", "weight_decay", "momentum")
+        }
+        self._step = 0
+        self._first = self._state() if self._kind != "sgd" or self._any("momentum") else {}
+        self._second = self._state() if self._kind != "sgd" else {}
+
+    def _state(self) -> Tensors:
+        return {name: torch.zeros_like(value) for name, value in self.params.items()}
+
+    def _any(self, name: str) -> bool:
+        return bool((self._numbers[name] != 0).any())
+
+    def keep(self, members: Tensor) -> None:
+        """Go on with these members alone."""
+        for tensors in (self.params, self._first, self._second):
+            for name, value in tensors.items():
+                tensors[name] = value.detach().index_select(0, members.to(value.device))
+        for name, value in self._numbers.items():
+            self._numbers[name] = value[members]
+
+    def step(self, grads: Mapping[str, Tensor | None]) -> None:
+        """One step of every member; a parameter without a gradient stays as it is."""
+        self._step += 1
+        for name, param in self.params.items():
+            grad = grads[name]
+            if grad is None:
+                continue
+            if self._any("weight_decay"):
+                decay = self._shaped("weight_decay", param)
+                if self._kind == "adamw":
+                    param.mul_(1 - self._shaped("lr", param) * decay)
+                else:
+                    grad = grad.addcmul(decay, param)
+            if self._kind == "sgd":
+                self._sgd(name, param, grad)
+            else:
+                self._adam(name, param, grad)
+
+    def _sgd(self, name: str, param: Tensor, grad: Tensor) -> None:
+        if self._first:
+            grad = self._first[name].mul_(self._shaped("momentum", param)).add_(grad)
+        param.addcmul_(self._shaped("lr", param), grad, value=-1)
+
+    def _adam(self, name: str, param: Tensor, grad: Tensor) -> None:
+        first = self._first[name].lerp_(grad, 1 - BETAS[0])
+        second = self._second[name].mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
+        corrections = [1 - beta**self._step for beta in BETAS]
+        scale = second.sqrt().div_(corrections[1] ** 0.5).add_(EPS)
+        rate = self._shaped("lr", param) / corrections[0]
+        param.addcmul_(rate, first / scale, value=-1)
+
+    def _shaped(self, name: str, like: Tensor) -> Tensor:
+        """One number a member, against the member's whole tensor."""
+        numbers = self._numbers[name].to(like.device, like.dtype)
+        return numbers.view(-1, *(1,) * (like.dim() - 1))

@@ -1,0 +1,30 @@
+"""Statistics of a population of models: what a measure says about a target, and how surely."""
+
+from .correlations import Correlation, kendall, pearson, spearman
+from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
+from .holm import Holm, holm
+from .partial import partial_correlation
+from .regression import Regression, regression
+from .sign_error import Environment, SignError, sign_error
+from .table import MeasureStatistics, StudyStatistics, summary
+
+__all__ = [
+    "AxisKendall",
+    "Correlation",
+    "Environment",
+    "GranulatedKendall",
+    "Holm",
+    "MeasureStatistics",
+    "Regression",
+    "SignError",
+    "StudyStatistics",
+    "granulated_kendall",
+    "holm",
+    "kendall",
+    "partial_correlation",
+    "pearson",
+    "regression",
+    "sign_error",
+    "spearman",
+    "summary",
+]

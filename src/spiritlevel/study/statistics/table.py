@@ -1,0 +1,294 @@
+"""All statistics of a study in one table: a row a measure, n and exclusions always shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from ..._core import SpiritlevelError
+from ..._tables import aligned
+from ._arrays import finite_points
+from .correlations import FINDINGS, TOO_SMALL, Correlation, kendall, pearson, spearman
+from .granulated import GranulatedKendall, Seeds, granulated_kendall
+from .holm import Holm, holm
+from .partial import partial_correlation
+from .regression import Regression, regression
+from .sign_error import Pooling, SignError, sign_error
+
+FORMAT = "spiritlevel-statistics-1"
+KINDS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
+PARTIALS = ("partial_pearson", "partial_spearman")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasureStatistics:
+    """What one measure says about the target."""
+
+    name: str
+    pearson: Correlation
+    spearman: Correlation
+    kendall: Correlation
+    bootstrap: Mapping[str, Correlation]  # by kind: the same with BCa intervals; may be empty
+    regression: Regression
+    granulated: GranulatedKendall
+    sign_error: SignError
+    partial_pearson: Correlation | None  # None: the study names no confounder
+    partial_spearman: Correlation | None
+    holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
+    verdict: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyStatistics:
+    """Statistics of every measure of a study."""
+
+    measures: Mapping[str, MeasureStatistics]
+    n: int  # runs of the study
+    without_target: int  # of these, left out everywhere
+    confounders: tuple[str, ...]
+    holm: Mapping[str, Holm]  # by kind of correlation
+    confidence: float
+
+    def __getitem__(self, name: str) -> MeasureStatistics:
+        try:
+            return self.measures[name]
+        except KeyError:
+            have = ", ".join(self.measures)
+            raise KeyError(f"This study has no {name!r}. It has: {have}.") from None
+
+    def __str__(self) -> str:
+        heading = ("measure", "n", "out", "Pearson r", "Spearman ρ", "p Holm", "Kendall τ", "Ψ")
+        partial = ("ρ given confounders",) if self.confounders else ()
+        rows: list[tuple[str, ...]] = [
+            (*heading, "sign error max (mean)", *partial),
+            *(_cells(row, partial=bool(partial)) for row in self.measures.values()),
+        ]
+        verdicts = [f"{row.name}: {row.verdict}." for row in self.measures.values()]
+        return "\n".join([aligned(rows), "", *verdicts, "", *self.notes()])
+
+    def notes(self) -> list[str]:
+        """How the table is to be read, and what is missing from it."""
+        lines = [
+            f"{self.n} runs, {self.without_target} of them without a finite target; `out` counts "
+            f"the runs left out for a measure. Brackets: {self.confidence:.0%} intervals.",
+            "The verdict rests on Spearman's ρ and its p, corrected over "
+            f"{self.holm['spearman'].num_tests} measures by Holm. Intervals and p take the runs "
+            "as independent draws, which the runs of a grid are only in part.",
+        ]
+        if self.confounders:
+            lines.append(f"Confounders held fixed: {', '.join(self.confounders)}.")
+        for row in self.measures.values():
+            partial = row.partial_spearman
+            if row.granulated.reason:
+                lines.append(f"{row.name}, Ψ: {row.granulated.reason}.")
+            if row.sign_error.reason:
+                lines.append(f"{row.name}, sign error: {row.sign_error.reason}.")
+            if partial is not None and partial.reason not in ("", row.spearman.reason):
+                lines.append(f"{row.name}, ρ given confounders: {partial.reason}.")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, ready for JSON; non-finite floats become strings."""
+        return {"format": FORMAT} | {
+            field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The same as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def summary(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    seeds: Seeds = "hold",
+    seed_key: str = "seed",
+    num_test: int | None = None,
+    loss_range: float = 1.0,
+    pooling: Pooling = "change",
+    min_effective: float = 12.0,
+) -> StudyStatistics:
+    """Every statistic of every measure.
+
+    Args:
+        rows: one mapping a run with "settings" (hyperparameters), "measures" (name to value) and
+            "target" (such as the generalization gap), and "confounders" (name to value) if any.
+            A missing or non-finite number leaves the run out where that number is needed.
+        confidence: of all intervals.
+        resamples: of the BCa bootstrap; 0 leaves it out.
+        seed: of the bootstrap.
+        seeds: see `granulated_kendall`.
+        seed_key: the name of the seed in the settings.
+        num_test: this and the rest: see `sign_error`.
+        loss_range: as above.
+        pooling: as above.
+        min_effective: as above.
+    """
+    _check_rows(rows)
+    target = [row["target"] for row in rows]
+    settings = [row["settings"] for row in rows]
+    confounders = _columns([row.get("confounders", {}) for row in rows])
+    found = {}
+    for name, values in _columns([row["measures"] for row in rows]).items():
+        # A measure that is a confounder too is judged given the other confounders.
+        others = {other: column for other, column in confounders.items() if other != name}
+        found[name] = MeasureStatistics(
+            name=name,
+            pearson=pearson(values, target, confidence=confidence),
+            spearman=spearman(values, target, confidence=confidence),
+            kendall=kendall(values, target, confidence=confidence),
+            bootstrap=_bootstrap(values, target, confidence, resamples, seed),
+            partial_pearson=_partial("pearson", values, target, others, confidence),
+            partial_spearman=_partial("spearman", values, target, others, confidence),
+            regression=regression(values, target, confidence=confidence),
+            granulated=granulated_kendall(values, target, settings, seeds=seeds, seed_key=seed_key),
+            sign_error=sign_error(
+                values,
+                target,
+                settings,
+                num_test=num_test,
+                loss_range=loss_range,
+                pooling=pooling,
+                min_effective=min_effective,
+                seed_key=seed_key,
+            ),
+        )
+    families = {kind: holm(_p_values(found, kind)) for kind in (*KINDS, *PARTIALS)}
+    return StudyStatistics(
+        measures={name: _judged(row, families) for name, row in found.items()},
+        n=len(rows),
+        without_target=finite_points(target=target).excluded,
+        confounders=tuple(confounders),
+        holm=families,
+        confidence=confidence,
+    )
+
+
+def plain(value: Any) -> Any:
+    """Lists, dicts and strings all the way down; JSON has no nan or inf, so these are strings."""
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        raise SpiritlevelError("The 'rows' argument must have at least one run. Got none.")
+    for i, row in enumerate(rows):
+        missing = [key for key in ("settings", "measures", "target") if key not in row]
+        if missing:
+            raise SpiritlevelError(
+                "Each of the 'rows' must be a mapping with 'settings', 'measures' and 'target'. "
+                f"Row {i} lacks {', '.join(missing)} and has {', '.join(row) or 'nothing'}. A run "
+                "that failed keeps its row, with None as target."
+            )
+
+
+def _columns(rows: Sequence[Mapping[str, float | None]]) -> dict[str, list[float | None]]:
+    """By name, in order of appearance; None where a run lacks it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _bootstrap(
+    values: list[float | None],
+    target: list[float | None],
+    confidence: float,
+    resamples: int,
+    seed: int,
+) -> dict[str, Correlation]:
+    if resamples == 0:
+        return {}
+    return {
+        kind: correlation(
+            values, target, confidence=confidence, interval="bca", resamples=resamples, seed=seed
+        )
+        for kind, correlation in KINDS.items()
+    }
+
+
+def _partial(
+    kind: Literal["pearson", "spearman"],
+    values: list[float | None],
+    target: list[float | None],
+    confounders: Mapping[str, list[float | None]],
+    confidence: float,
+) -> Correlation | None:
+    if not confounders:
+        return None
+    return partial_correlation(values, target, confounders, kind=kind, confidence=confidence)
+
+
+def _p_values(rows: Mapping[str, MeasureStatistics], kind: str) -> dict[str, float]:
+    found: dict[str, Correlation | None] = {n: getattr(row, kind) for n, row in rows.items()}
+    return {name: math.nan if c is None else c.p for name, c in found.items()}
+
+
+def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStatistics:
+    """The row with its corrected p and the verdict that follows."""
+    corrected = {
+        kind: family.adjusted[row.name]
+        for kind, family in families.items()
+        if row.name in family.adjusted
+    }
+    return dataclasses.replace(row, holm=corrected, verdict=_verdict(row, corrected))
+
+
+def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
+    """Spearman's, unless the correction over measures or the confounders take it away."""
+    words = row.spearman.verdict
+    if words not in FINDINGS:
+        return words
+    if corrected["spearman"] > 1.0 - row.spearman.confidence:
+        return f"{TOO_SMALL} after Holm"
+    given = row.partial_spearman
+    if given is None:
+        return words
+    if given.verdict == words:
+        return f"{words}, also given the confounders"
+    if given.verdict in FINDINGS:
+        return f"{words}, but turns round given the confounders"
+    return f"{words}; given the confounders: {given.verdict.split(':')[0]}"
+
+
+def _cells(row: MeasureStatistics, *, partial: bool) -> tuple[str, ...]:
+    cells = (
+        row.name,
+        str(row.spearman.n),
+        str(row.spearman.excluded),
+        _cell(row.pearson),
+        _cell(row.spearman),
+        _number(row.holm.get("spearman", math.nan), ".2g"),
+        _cell(row.kendall),
+        _number(row.granulated.value, "+.2f"),
+        f"{_number(row.sign_error.robust, '.2f')} ({_number(row.sign_error.mean, '.2f')})",
+    )
+    if not partial:
+        return cells
+    given = row.partial_spearman
+    if given is None:
+        return (*cells, "–")
+    # A confounder may be missing where the measure is not: then this number rests on fewer runs.
+    fewer = "" if given.n == row.spearman.n else f" n={given.n}"
+    return (*cells, _cell(given) + fewer)
+
+
+def _cell(correlation: Correlation) -> str:
+    return "–" if math.isnan(correlation.value) else str(correlation)
+
+
+def _number(value: float, form: str) -> str:
+    return "–" if math.isnan(value) else format(value, form)

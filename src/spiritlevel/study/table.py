@@ -1,0 +1,109 @@
+"""The runs of a store as one table: settings, ends of training, measures of the whole network."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .._core import SpiritlevelError
+from .keys import suggestion
+from .statistics import StudyStatistics, summary
+from .store import Store
+
+TARGETS = {
+    "gap": "test loss − training loss",
+    "error_gap": "training accuracy − test accuracy",
+    "test_loss": "test loss",
+    "test_error": "1 − test accuracy",
+}
+# What a measure may merely repeat: how far training went, how certain and how large the network is.
+CONFOUNDERS = ("train_loss", "softmax.gini", "norms.weight")
+SHARES = ("error_gap", "test_error")  # means of a loss that lies between 0 and 1
+
+
+def wide_rows(store: Store) -> list[dict[str, Any]]:
+    """One row a run: id, status, axes, seed, the last epoch, the targets, every measure."""
+    last: dict[str, dict[str, Any]] = {}
+    for row in store.rows("epochs"):
+        last[row.pop("run")] = row
+    measures: dict[str, dict[str, float]] = {}
+    for row in store.rows("measurements"):
+        if row["layer"] == "":
+            measures.setdefault(row["run"], {})[row["measure"]] = row["value"]
+    found = []
+    for run in store.rows("runs"):
+        kept = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
+        row = {"run": run["id"], "status": run["status"]}
+        row |= json.loads(run["axes"]) | {"seed": run["seed"]}
+        row |= {key: run[key] for key in kept}
+        if run["id"] in last:
+            row |= last[run["id"]] | targets_of(last[run["id"]])
+        found.append(row | measures.get(run["id"], {}))
+    return found
+
+
+def targets_of(epoch: dict[str, Any]) -> dict[str, float]:
+    """What the measures are to say something about, from the last epoch."""
+    return {
+        "gap": epoch["test_loss"] - epoch["train_loss"],
+        "error_gap": epoch["train_accuracy"] - epoch["test_accuracy"],
+        "test_error": 1.0 - epoch["test_accuracy"],
+    }
+
+
+def statistics(
+    store: Store,
+    *,
+    target: str = "gap",
+    confounders: Sequence[str] = CONFOUNDERS,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+) -> StudyStatistics:
+    """What each measure says about the target. Runs that failed are counted as left out.
+
+    Args:
+        store: of the study.
+        target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error".
+        confounders: measures or columns of the last epoch; those that the study lacks, or that are
+            the same in every run, are left aside.
+        confidence: of the intervals.
+        resamples: of the bootstrap; 0 leaves it out.
+    """
+    if target not in TARGETS:
+        raise SpiritlevelError(
+            f"The 'target' must be one of {', '.join(TARGETS)}. Got {target!r}."
+            f"{suggestion(target, TARGETS)}"
+        )
+    table = wide_rows(store)
+    ended = [row for row in table if row["status"] in ("done", "failed")]
+    if not any(row["status"] == "done" for row in ended):
+        raise SpiritlevelError(
+            f"The study in {str(store.folder)!r} has no finished run yet: there is nothing to "
+            f"report. See `spiritlevel study status {store.folder}`."
+        )
+    axes = list(store.study.grid)
+    names = dict.fromkeys(row["measure"] for row in store.rows("measurements"))
+    held = [name for name in confounders if name != target and _varies(ended, name)]
+    tests = {row["num_test"] for row in ended if row["num_test"]}
+    return summary(
+        [
+            {
+                "settings": {key: row[key] for key in (*axes, "seed")},
+                "measures": {name: row[name] for name in names if name in row},
+                "target": row.get(target),
+                "confounders": {name: row.get(name) for name in held},
+            }
+            for row in ended
+        ],
+        confidence=confidence,
+        resamples=resamples,
+        # Hoeffding's weights need a bounded loss and one number of test examples.
+        num_test=tests.pop() if target in SHARES and len(tests) == 1 else None,
+    )
+
+
+def _varies(rows: Sequence[dict[str, Any]], name: str) -> bool:
+    values = (row.get(name) for row in rows)
+    return len({v for v in values if v is not None and math.isfinite(v)}) > 1

@@ -1,0 +1,175 @@
+"""Killed at any moment and continued, a study ends with exactly the rows of an undisturbed one."""
+
+import math
+import random
+import signal
+import sqlite3
+import time
+
+import pytest
+import torch
+
+from spiritlevel.study import Store, execute
+from spiritlevel.study.executors import processes
+from spiritlevel.study.workers import is_dead, new_worker
+from tiny_study import forks, lasting, tiny, work, work_together, work_until_statement
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with Store.create(folder, tiny()) as store:
+        assert execute(store).done == 12
+    return lasting(folder)
+
+
+def start(target, *arguments):
+    process = forks().Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def start_and_wait_for_work(target, folder):
+    """So that a random moment after it falls into a run, however slow the machine is."""
+    with Store.open(folder) as store:
+        before = store.attempts()
+        process = start(target, str(folder))
+        while process.exitcode is None and store.attempts() == before:
+            time.sleep(0.001)
+    return process
+
+
+def finish(folder) -> None:
+    process = start(work, str(folder))
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_killed_at_20_random_moments(tmp_path, undisturbed):
+    Store.create(tmp_path, tiny()).close()
+    moments = random.Random(0)
+    killed = 0
+    while killed < 20:
+        process = start_and_wait_for_work(work, tmp_path)
+        process.join(moments.uniform(0.0, 0.12))
+        if process.exitcode is None:
+            process.kill()
+            killed += 1
+        else:  # everything was done before the moment came: begin anew
+            assert lasting(tmp_path) == undisturbed
+            for row in ("measurements", "epochs"):
+                clear(tmp_path, f"DELETE FROM {row}")
+            clear(tmp_path, "UPDATE runs SET status = 'pending', outcome = NULL")
+        process.join()
+    finish(tmp_path)
+    assert lasting(tmp_path) == undisturbed
+    with Store.open(tmp_path) as store:
+        assert sum(store.deaths().values()) >= 5  # many of the moments did fall into a run
+
+
+def clear(folder, statement: str) -> None:
+    with sqlite3.connect(folder / "runs.sqlite") as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+def test_killed_before_each_statement(tmp_path, undisturbed):
+    # One run takes about 16 statements: this is every point of it, and some of the next.
+    Store.create(tmp_path, tiny()).close()
+    for number in range(1, 21):
+        process = start(work_until_statement, str(tmp_path), number)
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+    finish(tmp_path)
+    assert lasting(tmp_path) == undisturbed
+
+
+def test_networks_trained_together_and_killed_lose_and_double_nothing(tmp_path, undisturbed):
+    # Which members train together depends on the moments, and with it the last bits.
+    Store.create(tmp_path, tiny()).close()
+    moments = random.Random(1)
+    for _ in range(5):
+        process = start_and_wait_for_work(work_together, tmp_path)
+        process.join(moments.uniform(0.0, 0.2))
+        process.kill()
+        process.join()
+    process = start(work_together, str(tmp_path))
+    process.join(60)
+    assert process.exitcode == 0
+    found = lasting(tmp_path)
+    assert found["files"] == undisturbed["files"]
+    for table, value in (("epochs", "train_loss"), ("measurements", "value")):
+        for row, want in zip(found[table], undisturbed[table], strict=True):
+            assert math.isclose(row.pop(value), want[value], rel_tol=1e-3)
+            names = {"run", "epoch", "measure", "layer"} & set(row)
+            assert {n: row[n] for n in names} == {n: want[n] for n in names}
+
+
+def test_two_workers_share_a_store_and_one_is_killed(tmp_path, undisturbed):
+    Store.create(tmp_path, tiny()).close()
+    steady, unlucky = (start(work, str(tmp_path)) for _ in range(2))
+    unlucky.join(0.15)
+    unlucky.kill()
+    unlucky.join()
+    steady.join(60)
+    assert steady.exitcode == 0
+    finish(tmp_path)
+    assert lasting(tmp_path) == undisturbed
+
+
+def test_two_workers_do_each_run_once(tmp_path, undisturbed):
+    Store.create(tmp_path, tiny()).close()
+    both = [start(work, str(tmp_path)) for _ in range(2)]
+    for process in both:
+        process.join(60)
+        assert process.exitcode == 0
+    assert lasting(tmp_path) == undisturbed
+    with Store.open(tmp_path) as store:
+        rows = store.rows("runs")
+    assert [row["attempt"] for row in rows] == [1] * 12
+    assert len({row["worker"] for row in rows}) == 2
+
+
+def test_a_run_that_kills_its_workers_is_given_up_and_the_others_are_done(tmp_path, monkeypatch):
+    (tmp_path / "deadly_net.py").write_text(
+        "import os, signal\nfrom spiritlevel.models import mlp\n"
+        "def make(deadly):\n"
+        "    if deadly:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return mlp(hidden=4)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    forks()
+    monkeypatch.setattr(processes, "START", "forkserver")
+    study = tiny(model="deadly_net:make", grid={"model.deadly": [True, False]}, seeds=2)
+    with Store.create(tmp_path / "study", study) as store:
+        counts = execute(store, workers=2)
+        assert (counts.done, counts.failed, counts.remaining) == (2, 2, 0)
+        failed = [row for row in store.rows("runs") if row["status"] == "failed"]
+    assert all("died 3 times on this run, last with exit code -9" in r["error"] for r in failed)
+
+
+def test_worker_processes_end_with_the_same_rows(tmp_path, undisturbed, monkeypatch):
+    forks()
+    monkeypatch.setattr(processes, "START", "forkserver")
+    with Store.create(tmp_path, tiny()) as store:
+        assert execute(store, workers=2).done == 12
+    assert lasting(tmp_path) == undisturbed
+
+
+def test_workers_take_turns_on_the_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [processes._device_of(i, "cuda") for i in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert processes._device_of(3, "cpu") == "cpu"
+    assert processes._device_of(3, "cuda:0") == "cuda:0"
+
+
+def test_a_worker_is_dead_only_if_its_process_is_surely_gone():
+    own = new_worker()
+    where, pid, birth, rest = own.rsplit("|", 3)
+    assert not is_dead(own)
+    assert is_dead(f"{where}|{pid}|{int(birth) - 1}|{rest}")  # its number is used again
+    assert not is_dead(f"elsewhere|{pid}|1|{rest}")
+    process = forks().Process(target=int)
+    process.start()
+    process.join()
+    assert is_dead(f"{where}|{process.pid}|{birth}|{rest}")
