@@ -20,7 +20,7 @@ demo: $(READY)
 # One thread a worker: two workers with two threads each are slower on two cores than one alone.
 test: export OMP_NUM_THREADS := 1
 test: lint
-	$(VENV)/bin/python -m pytest -n 2
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .

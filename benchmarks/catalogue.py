@@ -16,7 +16,6 @@ import spiritlevel as sl
 from spiritlevel.models import build
 
 GOAL = 0.6
-PASSES = 40  # an estimate may take: the same in both ways of asking
 
 
 def run(device: torch.device, repeats: int) -> list[Ratio]:
@@ -27,7 +26,6 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
     y = torch.randint(10, (num_images,), generator=generator).to(device)
     options = {
         "options": {"initial": build("resnet18", width=16, seed=1), "region": (12, 12, 8, 8)},
-        "max_passes": PASSES,
     }
     together: list[sl.Report] = []
     first = sl.measure(
@@ -70,7 +68,6 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
         repeats=len(whole),
         details={
             "num_images": num_images,
-            "max_passes": PASSES,
             "counted_together": together[-1].cost.passes(num_images),
             "counted_separately": separate.passes(num_images),
             "seconds_alone": {name: statistics.median(t) for name, t in times.items()},
