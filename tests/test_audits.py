@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.audits import CONFOUNDERS, Audit
+from spiritlevel.audits import Audit
+from spiritlevel.confounders import CONFOUNDERS
 from spiritlevel.measures import get
 
 CHOSEN = [
@@ -204,6 +205,23 @@ def test_verdicts_when_errors_hide_the_move():
     assert audit((1.0, 0.01), (1.03, 0.01)).verdict("pac_bayes.sigma").kind == "comparable"
     assert audit((1.0, 0.9), (1.001, 0.9)).verdict("pac_bayes.sigma").kind == "comparable"
     assert "raise max_passes" in audit((1.0, 0.5), (2.0, 0.5)).verdict("pac_bayes.sigma").text
+
+
+def test_a_number_that_vanishes_or_appears_is_the_strongest_move():
+    def report(value):
+        settings = {"num_samples": 3}
+        m = sl.Measurement("head.trace", value, exact=True, settings=settings)
+        return sl.Report({m.name: m}, layers={}, settings=settings, cost=sl.Cost())
+
+    def audit(before, **after):
+        moved = {move: report(value) for move, value in after.items()}
+        return Audit(report(before), moved, moves=dict.fromkeys(moved, "…"), absent={})
+
+    gone = audit(1.0, layer_rescale=50.0, neuron_rescale=0.0)
+    assert gone.verdict("head.trace").text.endswith("(0 times under neuron_rescale)")
+    new = audit(0.0, layer_rescale=50.0, unit_permute=0.0)
+    assert new.verdict("head.trace").text.endswith("(inf times under layer_rescale)")
+    assert new.factor("head.trace", "unit_permute") == 1.0
 
 
 def test_a_network_without_symmetries_says_so():

@@ -83,6 +83,16 @@ def test_ctrl_c_keeps_what_was_measured(checkpoints, monkeypatch):
     assert "measure a b" in out
 
 
+def test_ctrl_c_at_equal_confidence_keeps_what_was_measured(checkpoints, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare_command.comparisons, "matched_comparison", interrupted)
+    out = " ".join(run("compare", *checkpoints, *FEW, *MEASURES).stdout.split())
+    assert "measure seed0 seed1" in out
+    assert "Not compared at equal confidence: it was interrupted." in out
+
+
 def test_settings_reach_the_measures(checkpoints, tmp_path):
     out = tmp_path / "report.json"
     args = ("--measures", "sharpness.worst", "--measures", "norms.distance", "--json", out)

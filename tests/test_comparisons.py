@@ -9,7 +9,8 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel import problems, symmetries
-from spiritlevel.comparisons import BESIDE, Comparison
+from spiritlevel.comparisons import Comparison
+from spiritlevel.confounders import CONFOUNDERS
 from spiritlevel.matching import equally_confident
 
 SETTINGS = {"num_samples": 8, "confidence": 0.95}
@@ -156,7 +157,7 @@ def test_confounders_are_always_beside(problem):
     found = sl.compare(
         models, problem.data, measures="head.kappa", on_report=lambda n, r: seen.append(n)
     )
-    assert found.measures == ["head.kappa", *BESIDE]
+    assert found.measures == ["head.kappa", *CONFOUNDERS]
     assert seen == ["one", "two"]
 
 

@@ -7,9 +7,9 @@ import enum
 import importlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 __version__ = "0.1.0"
 
@@ -157,6 +157,24 @@ def _to_json_float(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else str(value)
 
 
+REPORT_FORMAT = "spiritlevel-report-1"
+Read = TypeVar("Read")
+
+
+def read_json(text: str, what: str, form: str, build: Callable[[Any], Read]) -> Read:
+    """What `to_json` of the class `what` wrote, made by `build` from the parsed text."""
+    try:
+        data = json.loads(text)
+        if data["format"] != form:
+            raise KeyError("format")
+        return build(data)
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise SpiritlevelError(
+            f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
+            f"{form!r}). Reading it failed with: {error!r}. Write it again with {what}.to_json()."
+        ) from error
+
+
 class Report(Mapping[str, Measurement]):
     """Measurements by name, and per layer where a measure has layers.
 
@@ -213,7 +231,7 @@ class Report(Mapping[str, Measurement]):
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types."""
         return {
-            "format": "spiritlevel-report-1",
+            "format": REPORT_FORMAT,
             "settings": self.settings,
             "cost": dataclasses.asdict(self.cost),
             "measures": {name: m.to_dict() for name, m in self.items()},
@@ -230,25 +248,20 @@ class Report(Mapping[str, Measurement]):
     @classmethod
     def from_json(cls, text: str) -> Report:
         """Read what `to_json` wrote."""
-        try:
-            data = json.loads(text)
-            if data["format"] != "spiritlevel-report-1":
-                raise KeyError("format")
-            return cls(
-                {k: Measurement.from_dict(v) for k, v in data["measures"].items()},
-                layers={
-                    name: {k: Measurement.from_dict(v) for k, v in rows.items()}
-                    for name, rows in data["layers"].items()
-                },
-                settings=data["settings"],
-                cost=Cost(**data["cost"]),
-            )
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise SpiritlevelError(
-                "The 'text' argument of Report.from_json must be what Report.to_json wrote "
-                f"(format 'spiritlevel-report-1'). Reading it failed with: {error!r}. "
-                "Write the report again with Report.to_json()."
-            ) from error
+        return read_json(text, "Report", REPORT_FORMAT, cls.from_dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The inverse of `to_dict`."""
+        return cls(
+            {k: Measurement.from_dict(v) for k, v in data["measures"].items()},
+            layers={
+                name: {k: Measurement.from_dict(v) for k, v in rows.items()}
+                for name, rows in data["layers"].items()
+            },
+            settings=data["settings"],
+            cost=Cost(**data["cost"]),
+        )
 
     def to_frame(self) -> Any:
         """A pandas DataFrame: one row a measure and layer (the whole network has layer "")."""

@@ -96,7 +96,7 @@ def measure(
 
 
 def measure_also(
-    model: nn.Module, data: Iterable[Any], *, also: Sequence[str], **options: Any
+    model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **options: Any
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
     work, chosen = _prepare(model, data, also=also, **_parsed(options))
@@ -253,7 +253,7 @@ def _prepare(
     data: Iterable[Any],
     *,
     measures: str | Sequence[str] | None = None,
-    also: Sequence[str] = (),
+    also: Iterable[str] = (),
     **options: Any,
 ) -> tuple[Work, list[catalogue.Card]]:
     cards, named = _choose(measures)

@@ -17,22 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from . import _batches, api, symmetries
-from ._core import Measurement, Report, SpiritlevelError, Status
+from ._core import Measurement, Report, SpiritlevelError, Status, read_json
 from ._tables import aligned
+from .confounders import CONFOUNDERS
 from .estimators.work import EXACT_COLUMNS
 from .surface import Place, Surface
+from .symmetries import CONFIDENCE_ONLY
 
 Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is being done
 Kind = Literal["comparable", "confidence", "nearly", "scale", "open", "confounder"]
 
-CONFOUNDERS = {
-    "norms.weight": "weight norm",
-    "activity.activation_norm": "activation norm",
-    "activity.frequency": "activation frequency",
-    "softmax.gini": "Gini impurity of the predictions",
-}
 EXTRA = ("curvature.lambda_max", "sharpness.worst", "sharpness.adaptive")  # beside the defaults
-CONFIDENCE = ("logit_temperature", "weight_scale")  # the moves that change the function
+FORMAT = "spiritlevel-audit-1"
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
 NEARLY = 2.0  # a factor that matters little beside those on the weights
 NUM_SAMPLES = 4  # that the search for symmetries runs on
@@ -72,14 +68,14 @@ class Audit:
     @property
     def preserving(self) -> list[str]:
         """The moves that leave the function as it is."""
-        return [move for move in self.moved if move not in CONFIDENCE]
+        return [move for move in self.moved if move not in CONFIDENCE_ONLY]
 
     def factor(self, measure: str, move: str) -> float:
-        """By which the number was multiplied; not a number where it was 0."""
+        """By which the number was multiplied; infinite where it was 0 before."""
         before, after = self.original[measure].value, self.moved[move][measure].value
         if before == after:
             return 1.0
-        return after / before if before else math.nan
+        return after / before if before else math.inf
 
     def has_moved(self, measure: str, move: str) -> bool | None:
         """Whether the number changed; None where its errors leave that open."""
@@ -100,9 +96,7 @@ class Audit:
         outcomes = {move: self.has_moved(measure, move) for move in self.preserving}
         moving = [move for move, outcome in outcomes.items() if outcome]
         if moving:
-            worst = max(
-                moving, key=lambda move: abs(math.log(abs(self.factor(measure, move)) or 1))
-            )
+            worst = max(moving, key=lambda move: _strength(self.factor(measure, move)))
             factor = self.factor(measure, worst)
             kind: Kind = "nearly" if 1 / NEARLY < factor < NEARLY else "scale"
             return Verdict(kind, f"{WORDS[kind]} ({factor:.3g} times under {worst})")
@@ -110,7 +104,7 @@ class Audit:
         if unknown:
             text = f"{WORDS['open']} ({', '.join(unknown)}); raise max_passes or use more samples"
             return Verdict("open", text)
-        following = [m for m in CONFIDENCE if m in self.moved and self.has_moved(measure, m)]
+        following = [m for m in CONFIDENCE_ONLY if m in self.moved and self.has_moved(measure, m)]
         if following:
             by = f"{self.factor(measure, following[0]):.3g} times under {following[0]}"
             return Verdict("confidence", f"{WORDS['confidence']} ({by})")
@@ -163,7 +157,7 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types."""
         return {
-            "format": "spiritlevel-audit-1",
+            "format": FORMAT,
             "original": self.original.to_dict(),
             "moved": {move: report.to_dict() for move, report in self.moved.items()},
             "moves": self.moves,
@@ -178,22 +172,16 @@ class Audit:
     @classmethod
     def from_json(cls, text: str) -> Audit:
         """Read what `to_json` wrote."""
-        try:
-            data = json.loads(text)
-            if data["format"] != "spiritlevel-audit-1":
-                raise KeyError("format")
-            return cls(
-                Report.from_json(json.dumps(data["original"])),
-                {move: Report.from_json(json.dumps(r)) for move, r in data["moved"].items()},
-                moves=data["moves"],
-                absent=data["absent"],
-            )
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise SpiritlevelError(
-                "The 'text' argument of Audit.from_json must be what Audit.to_json wrote (format "
-                f"'spiritlevel-audit-1'). Reading it failed with: {error!r}. Write it again with "
-                "to_json()."
-            ) from error
+        return read_json(text, "Audit", FORMAT, cls._from_dict)
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> Audit:
+        return cls(
+            Report.from_dict(data["original"]),
+            {move: Report.from_dict(report) for move, report in data["moved"].items()},
+            moves=data["moves"],
+            absent=data["absent"],
+        )
 
 
 def audit(
@@ -208,9 +196,10 @@ def audit(
     """Find out which measures can be trusted for this network. The model is left exactly as it was.
 
     The network's symmetries are found by running it, each is verified to leave the outputs as they
-    are, and the measures are taken again on a copy moved by random factors between 5 and 25. Traces
-    of smooth networks are those of the GGN, which moves as the Hessian does and can be had exactly;
-    pass method="auto" for the Hessian's own.
+    are, and the measures are taken again on a copy moved by random factors between 5 and 25 (all
+    weights at once: 1.5 to 2.5, since the layers multiply). Traces of smooth networks are those of
+    the GGN, which moves as the Hessian does and can be had exactly; pass method="auto" for the
+    Hessian's own.
 
     Args:
         model: a network in eval mode.
@@ -252,6 +241,11 @@ def cell(audit: Audit, measure: str, move: str) -> str:
     if outcome is None:
         return "?"
     return f"{audit.factor(measure, move):.3g}" if outcome else "="
+
+
+def _strength(factor: float) -> float:
+    """How far from 1 a factor is; nothing is further than 0 and infinity."""
+    return abs(math.log(abs(factor))) if factor and math.isfinite(factor) else math.inf
 
 
 def _error(one: Measurement, other: Measurement) -> float:

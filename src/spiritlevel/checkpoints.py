@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import itertools
 import os
 import pathlib
@@ -101,6 +102,13 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         if isinstance(error, OSError):
             raise _unwritable(path, error) from error
         raise
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Delete what processes left that were killed while they wrote `path`."""
+    target = pathlib.Path(path)
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        leftover.unlink(missing_ok=True)
 
 
 def _umask() -> int:

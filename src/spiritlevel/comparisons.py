@@ -11,20 +11,19 @@ import dataclasses
 import itertools
 import json
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from . import api
-from ._core import Measurement, Report, SpiritlevelError
+from ._core import Measurement, Report, SpiritlevelError, read_json
 from ._tables import aligned
+from .confounders import CONFOUNDERS, GINI
 from .matching import equally_confident
-from .math.student import t_quantile
 
-GINI = "softmax.gini"
-WEIGHT_NORM = "norms.weight"
-BESIDE = (GINI, WEIGHT_NORM, "activity.activation_norm", "activity.frequency")
+FORMAT = "spiritlevel-comparison-1"
 COUNTERPARTS = {  # what measures nearly the same, but not the scale of the weights
     "curvature.trace": "relative.kappa",
     "curvature.ggn_trace": "relative.kappa",
@@ -129,20 +128,19 @@ class Comparison:
 
     def disagreements(self) -> list[Disagreement]:
         """Pairs of measures with opposite and certain orders of a pair of networks."""
-        judged = [m for m in self.measures if m not in BESIDE]
+        judged = [m for m in self.measures if m not in CONFOUNDERS]
         found = []
-        for a, b in itertools.permutations(self.reports, 2):
+        for a, b in itertools.combinations(sorted(self.reports), 2):
             one = [m for m in judged if self.certain(m, a, b)]
             other = [m for m in judged if self.certain(m, b, a)]
-            if a < b:
-                found += [Disagreement(a, b, m, n) for m in one for n in other]
+            found += [Disagreement(a, b, m, n) for m in one for n in other]
         return found
 
     def explained(self) -> list[Explained]:
         """Differences that scale or confidence account for, one entry a measure and pair."""
         found = []
         for measure in self.measures:
-            if measure in BESIDE:
+            if measure in CONFOUNDERS:
                 continue
             for flatter, sharper in itertools.permutations(self.reports, 2):
                 if self.certain(measure, flatter, sharper):
@@ -210,7 +208,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types."""
         return {
-            "format": "spiritlevel-comparison-1",
+            "format": FORMAT,
             "reports": {name: report.to_dict() for name, report in self.reports.items()},
             "matched": None
             if self.matched is None
@@ -231,23 +229,15 @@ class Comparison:
     @classmethod
     def from_json(cls, text: str) -> Comparison:
         """Read what `to_json` wrote."""
-        try:
-            data = json.loads(text)
-            if data["format"] != "spiritlevel-comparison-1":
-                raise KeyError("format")
-            reports, matched = (
-                None
-                if data[key] is None
-                else {n: Report.from_json(json.dumps(r)) for n, r in data[key].items()}
-                for key in ("reports", "matched")
-            )
-            return cls(reports or {}, matched=matched, unmatched=data["unmatched"])
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise SpiritlevelError(
-                "The 'text' argument of Comparison.from_json must be what Comparison.to_json wrote "
-                f"(format 'spiritlevel-comparison-1'). Reading it failed with: {error!r}. Write it "
-                "again with to_json()."
-            ) from error
+        return read_json(text, "Comparison", FORMAT, cls._from_dict)
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> Comparison:
+        reports = {name: Report.from_dict(report) for name, report in data["reports"].items()}
+        matched = data["matched"]
+        if matched is not None:
+            matched = {name: Report.from_dict(report) for name, report in matched.items()}
+        return cls(reports, matched=matched, unmatched=data["unmatched"])
 
 
 def compare(
@@ -287,7 +277,9 @@ def compare(
         )
     reports: dict[str, Report] = {}
     for name, model in models.items():
-        reports[name] = api.measure_also(model, data, also=BESIDE, measures=measures, **options)
+        reports[name] = api.measure_also(
+            model, data, also=CONFOUNDERS, measures=measures, **options
+        )
         if on_report is not None:
             on_report(name, reports[name])
     return matched_comparison(
@@ -312,7 +304,7 @@ def matched_comparison(
     except SpiritlevelError as error:
         return Comparison(reports, unmatched=str(error))
     again = {
-        name: api.measure_also(model, data, also=BESIDE, measures=measures, **options)
+        name: api.measure_also(model, data, also=CONFOUNDERS, measures=measures, **options)
         for name, model in copies.items()
     }
     return Comparison(reports, matched=again)
@@ -331,7 +323,7 @@ def _margin(one: Measurement, other: Measurement) -> float:
     """
     squares = sum((m.stderr or 0.0) ** 2 + (m.data_stderr or 0.0) ** 2 for m in (one, other))
     confidence = float(one.settings.get("confidence", 0.95))
-    wide = t_quantile(0.5 + confidence / 2, 1e6) * math.sqrt(squares)
+    wide = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(squares)
     return wide + (one.residual or 0.0) + (other.residual or 0.0) + _round_off(one, other)
 
 

@@ -6,7 +6,6 @@ between two networks once both are equally certain is not explained by that.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from ._core import SpiritlevelError
 from .estimators.work import STREAM_FROM
 from .losses import CrossEntropy
 from .math.curvature import SoftmaxCurvature
+from .symmetries import temperature_move
 
 HALVINGS = 60  # of the interval of temperatures: to the last digit
 SMALLEST = 1e-6  # temperature that is tried: the predictions are then uniform
@@ -56,23 +56,15 @@ def equally_confident(
     found = {name: _logits(model, data, options) for name, model in models.items()}
     target = max(logits.gini(1.0) for _, logits in found.values())
     return {
-        name: _scaled(model, head, found[name][1].temperature(target))
-        for (name, model), (head, _) in zip(models.items(), found.values(), strict=True)
+        name: temperature_move(models[name], head).at(models[name], logits.temperature(target))
+        for name, (head, logits) in found.items()
     }
-
-
-def _scaled(model: nn.Module, head: nn.Module, factor: float) -> nn.Module:
-    path = next(path for path, module in model.named_modules() if module is head)
-    moved = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in moved.get_submodule(path).parameters(recurse=False):
-            parameter.mul_(factor)
-    return moved
 
 
 def _logits(
     model: nn.Module, data: Iterable[Any], options: Mapping[str, Any]
-) -> tuple[nn.Module, Logits]:
+) -> tuple[str, Logits]:
+    """The path of the head and what it gives."""
     work = api.open_measurement(model, data, **{k: v for k, v in options.items() if k != "layers"})
     surface = work.surface
     if not isinstance(surface.loss, CrossEntropy):
@@ -96,4 +88,4 @@ def _logits(
             each = positions.rows(outputs.double())
             rows.append(each.cpu())
             weights.append(loss.row_weights(each, loss.row_targets(targets, positions)).cpu())
-    return head.module, Logits(torch.cat(rows), torch.cat(weights))
+    return head.layer, Logits(torch.cat(rows), torch.cat(weights))

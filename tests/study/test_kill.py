@@ -12,7 +12,15 @@ import torch
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.workers import is_dead, new_worker
-from tiny_study import forks, lasting, tiny, work, work_together, work_until_statement
+from tiny_study import (
+    forks,
+    lasting,
+    tiny,
+    work,
+    work_together,
+    work_until_statement,
+    write_half,
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +79,18 @@ def clear(folder, statement: str) -> None:
     with sqlite3.connect(folder / "runs.sqlite") as connection:
         connection.execute(statement)
     connection.close()
+
+
+def test_killed_while_the_checkpoint_is_written(tmp_path, undisturbed):
+    with Store.create(tmp_path, tiny()) as store:
+        path = store.checkpoint(store.settings()[3].id)
+    start_writing = forks().Process(target=write_half, args=(str(path),))
+    start_writing.start()
+    start_writing.join(60)
+    assert start_writing.exitcode == -signal.SIGKILL
+    assert [file.name.startswith(f".{path.name}.") for file in path.parent.iterdir()] == [True]
+    finish(tmp_path)
+    assert lasting(tmp_path) == undisturbed
 
 
 def test_killed_before_each_statement(tmp_path, undisturbed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from rich import box
@@ -12,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import audits
-from ..checkpoints import write_atomically
 from . import console, inputs, subject
 
 MOVES_A_TABLE = 3  # side by side in 80 columns
@@ -78,11 +76,7 @@ def audit(
     with console.progress("auditing") as show:
         result = found.attempt(audits.audit, progress=show, **options)
     print_audit(talk, result)
-    if json == "-":
-        sys.stdout.write(result.to_json() + "\n")
-    elif json is not None:
-        write_atomically(json, f"{result.to_json()}\n".encode())
-        console.tell(talk, f"written: {json}")
+    subject.write_json(talk, json, result.to_json())
 
 
 def print_audit(talk: Console, result: audits.Audit) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +14,7 @@ from torch import nn
 
 from .. import api, comparisons
 from .._core import Report, SpiritlevelError
-from ..checkpoints import write_atomically
+from ..confounders import CONFOUNDERS
 from . import console, inputs, subject
 
 NETWORKS_A_TABLE = 3  # side by side in 80 columns
@@ -84,25 +83,21 @@ def compare(
                 options["options"] = found.settings(setting)
                 options["progress"] = subject.by_pass(show, f"measuring {name}")
                 networks[name] = found.network
-                reports[name] = found.attempt(api.measure_also, also=comparisons.BESIDE, **options)
-    except KeyboardInterrupt:
-        if len(reports) < 2:
-            raise
-        left = [name for name in paths if name not in reports]
-        console.tell(talk, f"interrupted: not measured, and left out: {', '.join(left)}")
-        result = comparisons.Comparison(reports, unmatched="it was interrupted.")
-    else:
+                reports[name] = found.attempt(api.measure_also, also=CONFOUNDERS, **options)
         with console.progress("measuring at equal confidence") as show:
             options["progress"] = subject.by_pass(show, "measuring at equal confidence")
             result = comparisons.matched_comparison(
                 reports, networks, found.batches, match=match, **options
             )
+    except KeyboardInterrupt:
+        if len(reports) < 2:
+            raise
+        left = ", ".join(name for name in paths if name not in reports)
+        if left:
+            console.tell(talk, f"interrupted: not measured, and left out: {left}")
+        result = comparisons.Comparison(reports, unmatched="it was interrupted.")
     print_comparison(talk, result)
-    if json == "-":
-        sys.stdout.write(result.to_json() + "\n")
-    elif json is not None:
-        write_atomically(json, f"{result.to_json()}\n".encode())
-        console.tell(talk, f"written: {json}")
+    subject.write_json(talk, json, result.to_json())
 
 
 def named_paths(checkpoints: list[str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ def parse_options(texts: Sequence[str], flag: str = "--option width=16") -> dict
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise SpiritlevelError(
-                f"An {flag.split()[0]} must be key=value, as in {flag}. Got {text!r}."
+                f"Every {flag.split()[0]} must be key=value, as in {flag}. Got {text!r}."
             )
         try:
             options[key] = ast.literal_eval(value)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from .. import api
-from ..checkpoints import write_atomically
 from . import console, inputs, subject, tables
 
 
@@ -81,8 +79,4 @@ def measure(
     tables.print_report(talk, report)
     if per_layer:
         tables.print_layers(talk, report)
-    if json == "-":
-        sys.stdout.write(report.to_json() + "\n")
-    elif json is not None:
-        write_atomically(json, f"{report.to_json()}\n".encode())
-        console.tell(talk, f"written: {json}")
+    subject.write_json(talk, json, report.to_json())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_text
 import pathlib
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -94,13 +93,7 @@ def spectrum(
         draw_density(density, pairs.values, ax=figure.subplots())
         write_atomically(plot, save(figure, plot.suffix[1:]))
         console.tell(talk, f"written: {plot}")
-    if json is not None:
-        text = json_text.dumps(result, indent=2, allow_nan=False) + "\n"
-        if json == "-":
-            sys.stdout.write(text)
-        else:
-            write_atomically(json, text.encode())
-            console.tell(talk, f"written: {json}")
+    subject.write_json(talk, json, json_text.dumps(result, indent=2, allow_nan=False))
 
 
 def _print_pairs(talk: Any, pairs: spectra.Eigenvalues) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from .._core import SpiritlevelError
-from ..checkpoints import load_checkpoint
+from ..checkpoints import load_checkpoint, write_atomically
 from ..models import build
 from . import console, inputs
 
@@ -144,6 +145,15 @@ def load(
             f"data: {origin}",
         ),
     )
+
+
+def write_json(talk: Console, json: str | None, text: str) -> None:
+    """To where --json says; nothing where it was not given."""
+    if json == "-":
+        sys.stdout.write(f"{text}\n")
+    elif json is not None:
+        write_atomically(json, f"{text}\n".encode())
+        console.tell(talk, f"written: {json}")
 
 
 def one_or_many(layers: Several) -> str | list[str] | None:

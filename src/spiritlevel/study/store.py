@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from .._core import SpiritlevelError
-from ..checkpoints import write_atomically
+from ..checkpoints import remove_leftovers, write_atomically
 from . import schema
 from .database import DATABASE, connect, flush, loaded, stored, unusable
 from .definition import Study
@@ -270,6 +270,7 @@ class Store:
                 self._insert(
                     "measurements", claim.id, schema.MEASUREMENT_COLUMNS, result.measurements
                 )
+        remove_leftovers(path)  # of workers that were killed on this run
         return ended
 
     def fail(self, claim: Claim, error: str) -> None:
