@@ -28,7 +28,7 @@ def eigenpairs_of(
     *,
     operator: Operator,
     num: int = 1,
-    which: Which = "largest",
+    which: Which | Sequence[Which] = "largest",
     seed: int = 0,
     max_products: int = 200,
     rtol: float | None = None,
@@ -36,19 +36,21 @@ def eigenpairs_of(
 ) -> list[Eigenpairs]:
     """Of each block of parameters; all blocks share their passes over the data.
 
+    `which` is one for all blocks, or one for each.
     `starts` are vectors of an earlier result, shape (count, size): they save products.
     """
+    ends: Sequence[Which] = [which] * len(spaces) if isinstance(which, str) else which
     runs = [
         Lanczos(
             _start(space, num, seed, warm),
             num=num,
-            which=which,
+            which=end,
             rtol=residual_tolerance(space.dtype) if rtol is None else rtol,
             max_products=max_products,
             max_basis=basis_size(space, num),
             generator=torch.Generator(space.device).manual_seed(seed),
         )
-        for space, warm in zip(spaces, starts or [None] * len(spaces), strict=True)
+        for space, end, warm in zip(spaces, ends, starts or [None] * len(spaces), strict=True)
     ]
     return solve(runs, _multiplier(products, spaces, operator))
 

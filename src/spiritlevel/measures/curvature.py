@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from .._core import Measurement, Status
-from ..estimators.eigen import eigenpairs_of
 from ..estimators.estimate import cautious
 from ..estimators.exact import Needs
 from ..estimators.hessian import Found, precise
-from ..estimators.lanczos import Which
-from ..estimators.products import Space
 from ..estimators.trace_squared import trace_squared as estimate_trace_squared
 from ..estimators.weight_probes import next_count
 from ..estimators.work import Work
+from ._eigenvalues import of_network
 from ._registry import Measured, measure
 from ._results import eigenvalue_measurement, hessian_measurement
 
@@ -117,7 +115,7 @@ def trace_squared(work: Work) -> Measured:
 )
 def lambda_max(work: Work) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""
-    return Measured(_extreme(work, "curvature.lambda_max", "largest"))
+    return Measured(_extreme(work, "curvature.lambda_max"))
 
 
 @measure(
@@ -136,25 +134,9 @@ def lambda_max(work: Work) -> Measured:
 )
 def lambda_min(work: Work) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""
-    return Measured(_extreme(work, "curvature.lambda_min", "smallest"))
+    return Measured(_extreme(work, "curvature.lambda_min"))
 
 
-def _extreme(work: Work, name: str, which: Which) -> Measurement:
-    """One end of the spectrum; both from the same products where both are asked for."""
-    index = 0
-    if work.asked >= {"curvature.lambda_max", "curvature.lambda_min"}:
-        index, which = {"largest": 0, "smallest": 1}[which], "both"
-    key = ("extreme", which)
-    if key not in work.cache:
-        before = work.cost
-        (found,) = eigenpairs_of(
-            work.products,
-            [Space(work.surface)],
-            operator="hessian",
-            which=which,
-            seed=work.seed,
-            max_products=work.precision.max_passes,
-        )
-        work.cache[key] = (found, work.cost - before)
-    found, cost = work.cache[key]
-    return eigenvalue_measurement(work, name, found, cost=cost, index=index)
+def _extreme(work: Work, name: str) -> Measurement:
+    pairs, index, cost = of_network(work, name)
+    return eigenvalue_measurement(work, name, pairs, cost=cost, index=index)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from .._core import Measurement, Status
-from ..estimators.eigen import eigenpairs_of
 from ..estimators.exact import Needs
 from ..estimators.hessian import precise
-from ..estimators.products import Space
 from ..estimators.work import Work
+from ._eigenvalues import of_weights
 from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
 from ._results import eigenvalue_measurement, hessian_measurement
@@ -78,10 +77,22 @@ def scaled_trace_max(work: Work) -> Measured:
 )
 def scaled_lambda_max(work: Work) -> Measured:
     """κ^l of each layer and their sum; the layers share their passes over the data."""
-    if "scaled.lambda_max" not in work.cache:
-        work.cache["scaled.lambda_max"] = _layer_eigenvalues(work)
-    found: Measured = work.cache["scaled.lambda_max"]
-    return found
+    weights = measured_weights(work, "scaled.lambda_max")
+    found = of_weights(work, list(weights.values()))
+    layers: dict[str, Measurement] = {
+        layer: eigenvalue_measurement(
+            work, "scaled.lambda_max", pairs, cost=cost, factor=_squared_norm(work, name)
+        )
+        for (layer, name), (pairs, cost) in zip(weights.items(), found.values(), strict=True)
+    }
+    missed = [m for m in layers.values() if m.status is not Status.OK]
+    whole = dataclasses.replace(
+        (missed or list(layers.values()))[0],
+        value=sum(m.value for m in layers.values()),
+        exact=all(m.exact for m in layers.values()),
+        residual=sum(m.residual or 0.0 for m in layers.values()),
+    )
+    return Measured(whole, layers)
 
 
 @measure(
@@ -103,30 +114,3 @@ def scaled_lambda_max_max(work: Work) -> Measured:
 
 def _squared_norm(work: Work, name: str) -> float:
     return float(work.surface.parameters[name].detach().double().square().sum())
-
-
-def _layer_eigenvalues(work: Work) -> Measured:
-    weights = measured_weights(work, "scaled.lambda_max")
-    before = work.cost
-    found = eigenpairs_of(
-        work.products,
-        [Space(work.surface, [name]) for name in weights.values()],
-        operator="hessian",
-        seed=work.seed,
-        max_products=work.precision.max_passes,
-    )
-    cost = work.cost - before
-    layers: dict[str, Measurement] = {
-        layer: eigenvalue_measurement(
-            work, "scaled.lambda_max", pairs, cost=cost, factor=_squared_norm(work, name)
-        )
-        for (layer, name), pairs in zip(weights.items(), found, strict=True)
-    }
-    missed = [m for m in layers.values() if m.status is not Status.OK]
-    whole = dataclasses.replace(
-        (missed or list(layers.values()))[0],
-        value=sum(m.value for m in layers.values()),
-        exact=all(m.exact for m in layers.values()),
-        residual=sum(m.residual or 0.0 for m in layers.values()),
-    )
-    return Measured(whole, layers)

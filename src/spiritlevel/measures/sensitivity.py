@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from .._core import Measurement, Status
-from ..estimators.eigen import eigenpairs_of
 from ..estimators.estimate import Estimate
 from ..estimators.exact import Needs
 from ..estimators.hessian import precise
 from ..estimators.jacobian import ALL, OUTSIDE, check_input, check_region, input_jacobian
 from ..estimators.probed_rows import ProbedRows
-from ..estimators.products import Space
 from ..estimators.robustness import robustness, turned_layer
 from ..estimators.work import Work
+from ._eigenvalues import of_weights
 from ._layers import measured_weights
 from ._registry import Measured, measure
 from ._results import eigenvalue_measurement, hessian_measurement
@@ -183,32 +182,13 @@ def robustness_prediction(work: Work) -> Measured:
     found_by="products",
 )
 def robustness_bound(work: Work) -> Measured:
-    """κ^l = ‖W‖² λ_max of the same layer, as scaled.lambda_max has it where that was measured."""
+    """κ^l = ‖W‖² λ_max of the same layer, as scaled.lambda_max has it."""
     name = "sensitivity.robustness_bound"
     turned = turned_layer(work, name)
     half = turned.delta**2 / 2
-    known: Measured | None = work.cache.get("scaled.lambda_max")
-    if known is not None:
-        other = known.layers[turned.layer]
-        m = dataclasses.replace(
-            other, name=name, value=half * other.value, residual=half * (other.residual or 0.0)
-        )
-    else:
-        m = _own_eigenvalue(work, name, turned.layer, half)
+    weight = measured_weights(work, name)[turned.layer]
+    pairs, cost = of_weights(work, [weight])[weight]
+    squares = float(work.surface.parameters[weight].detach().double().square().sum())
+    m = eigenvalue_measurement(work, name, pairs, cost=cost, factor=half * squares)
     m = dataclasses.replace(m, text="; ".join(t for t in (f"layer {turned.layer!r}", m.text) if t))
     return Measured(m, {turned.layer: m})
-
-
-def _own_eigenvalue(work: Work, name: str, layer: str, half: float) -> Measurement:
-    weight = measured_weights(work, name)[layer]
-    before = work.cost
-    (pairs,) = eigenpairs_of(
-        work.products,
-        [Space(work.surface, [weight])],
-        operator="hessian",
-        seed=work.seed,
-        max_products=work.precision.max_passes,
-    )
-    squares = float(work.surface.parameters[weight].detach().double().square().sum())
-    cost = work.cost - before
-    return eigenvalue_measurement(work, name, pairs, cost=cost, factor=half * squares)

@@ -1,0 +1,70 @@
+"""The eigenvalues that the measures of one call need, of the network and of its layers, together.
+
+A pass over the data takes a forward and the graph of the gradient whatever is multiplied then. So
+the Lanczos runs of the whole network and of every layer go side by side and share their passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from .._core import Cost
+from ..estimators.eigen import eigenpairs_of
+from ..estimators.lanczos import Eigenpairs, Which
+from ..estimators.products import Space
+from ..estimators.work import Work
+from ._layers import measured_weights
+
+ENDS: dict[str, Which] = {
+    "curvature.lambda_max": "largest",
+    "curvature.lambda_min": "smallest",
+}
+OF_LAYERS = "scaled.lambda_max"
+OF_ALL_LAYERS = {OF_LAYERS, "scaled.lambda_max_max"}
+
+Block = tuple[str | None, Which]  # a parameter, or all of them, and an end of its spectrum
+Found = tuple[Eigenpairs, Cost]  # the cost is of everything that was found together
+
+
+def of_network(work: Work, name: str) -> tuple[Eigenpairs, int, Cost]:
+    """The pairs that a measure in ENDS is among, its place among them, and what they cost."""
+    asked = _ends(work.asked | {name})
+    block: Block = (None, "both" if len(asked) > 1 else asked[0])
+    pairs, cost = _found(work, [block])[block]
+    return pairs, asked.index(ENDS[name]), cost
+
+
+def of_weights(work: Work, names: Sequence[str]) -> dict[str, Found]:
+    """The largest of the block of each of these parameters."""
+    found = _found(work, [(name, "largest") for name in names])
+    return {name: found[name, "largest"] for name in names}
+
+
+def _ends(measures: Collection[str]) -> list[Which]:
+    return [end for measure, end in ENDS.items() if measure in measures]
+
+
+def _found(work: Work, needed: Sequence[Block]) -> dict[Block, Found]:
+    """What is needed now; if it is not there yet, with all that the measures of this call need."""
+    known: dict[Block, Found] = work.cache.setdefault("eigenvalues", {})
+    if all(block in known for block in needed):
+        return known
+    wanted = list(needed)
+    if ends := _ends(work.asked):
+        wanted.append((None, "both" if len(ends) > 1 else ends[0]))
+    if work.asked & OF_ALL_LAYERS:
+        weights = measured_weights(work, OF_LAYERS).values()
+        wanted += [(name, "largest") for name in weights]
+    missing = [block for block in dict.fromkeys(wanted) if block not in known]
+    before = work.cost
+    pairs = eigenpairs_of(
+        work.products,
+        [Space(work.surface, None if name is None else [name]) for name, _ in missing],
+        operator="hessian",
+        which=[end for _, end in missing],
+        seed=work.seed,
+        max_products=work.precision.max_passes,
+    )
+    cost = work.cost - before
+    known.update((block, (found, cost)) for block, found in zip(missing, pairs, strict=True))
+    return known
