@@ -13,7 +13,7 @@ import penalty_truths as truths
 from plain_losses import LOSSES
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import HeadPenalty, head_penalty
-from spiritlevel.training._gap_softmax import GapSoftmax
+from spiritlevel.training._softmax_heads import softmax_head
 
 KINDS = ["trace", "kappa", "trace_squared"]
 
@@ -118,17 +118,23 @@ LOGITS = {
     "1e-17": [[40.0, 0.1, -0.7], [39.0, -0.3, 0.9]],
 }
 WEIGHT = [[0.5, -1.0], [2.0, 0.25], [-0.75, 1.5]]
+
+
+def form(kind):
+    """Of two rows with features of length 1, alike, so that the curvature alone is left."""
+
+    def value(z):
+        features, ones = torch.tensor([[0.6, 0.8]] * 2, dtype=z.dtype), z.new_ones(2)
+        return softmax_head(kind, z, features, z.new_tensor(WEIGHT), ones, ones[0])
+
+    return value
+
+
 QUANTITIES = {
-    "gini": (
-        lambda z: GapSoftmax(z).gini().sum(),
-        lambda rows: sum(decimals.gini(row) for row in rows),
-    ),
-    "quadratic": (
-        lambda z: GapSoftmax(z).quadratic(torch.tensor(WEIGHT, dtype=z.dtype)).sum(),
-        lambda rows: sum(decimals.quadratic(row, WEIGHT) for row in rows),
-    ),
-    "pairs": (
-        lambda z: GapSoftmax(z).pair_sum(torch.ones(2, 2, dtype=z.dtype)),
+    "trace": (form("trace"), lambda rows: sum(decimals.gini(row) for row in rows)),
+    "kappa": (form("kappa"), lambda rows: sum(decimals.quadratic(row, WEIGHT) for row in rows)),
+    "trace_squared": (
+        form("trace_squared"),
         lambda rows: sum(decimals.pair(a, b) for a in rows for b in rows),
     ),
 }

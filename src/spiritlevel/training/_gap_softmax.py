@@ -8,7 +8,6 @@ gradient where p underflows to 0. Written in the gaps z_i − z_top ≤ 0 both a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,39 +35,6 @@ class GapSoftmax(SoftmaxCurvature):
         self.mass = torch.ones_like(self.p_top) if mass is None else mass
         self._gaps = gaps
 
-    def quadratic(self, weight: Tensor) -> Tensor:
-        """Tr(Wᵀ A_n W) in matrix products: as cheap as the layer itself, and so is its gradient."""
-        # Rows that nearly agree would cancel. A shift of all rows changes nothing, nor does its
-        # gradient.
-        weight = weight - weight.detach().mean(dim=0)
-        if len(weight) <= 4 * len(self.tail):
-            inner = gram(weight)
-            squares, means = inner.diagonal(), self.tail @ inner
-            at_top = means.gather(1, self.top).squeeze(1)  # ⟨Σ_tail p_i w_i, w_top⟩
-            length = (means * self.tail).sum(dim=1)  # ‖Σ_tail p_i w_i‖²
-        else:
-            squares, means = weight.square().sum(dim=1), self.tail @ weight
-            at_top = (means * weight[self.top.squeeze(1)]).sum(dim=1)
-            length = means.square().sum(dim=1)
-        top, rest = squares[self.top.squeeze(1)], self.rest
-        spread = self.tail @ squares - 2.0 * at_top + rest * top
-        return self.mass * (spread - (length - 2.0 * rest * at_top + rest.square() * top))
-
-    def pair_sum(self, weights: Tensor) -> Tensor:
-        """Σ_{n,m} weight_nm Tr(A_n A_m) for symmetric weights: fewer products than by `pairs`.
-
-        Tr(A A') = Σ_i d_i d'_i + Σ_{i≠j} x_i x_j with x = p p'. The largest classes of n and m are
-        split off x: where they are two, x is u and uᵀ there; where they are one, u = 0 and x is the
-        product of both p_top. Under symmetric weights u stands for uᵀ as well.
-        """
-        top = self.top.squeeze(1)
-        tails = gram(self.tail)
-        u = self.p_top[:, None] * self.tail.T.index_select(0, top)
-        same = torch.outer(self.p_top, self.p_top) * (top == top[:, None])
-        products = gram(self._diagonal()) - gram(self.tail.square())
-        products = products + tails * (tails + 4.0 * u + 2.0 * same) + 2.0 * u * u.T
-        return (weights * torch.outer(self.mass, self.mass) * products).sum()
-
     def columns(self) -> Iterator[Signed]:
         """As in `SoftmaxCurvature`, without a division by 1 − p_top."""
         root_top, root_tail = self._roots()
@@ -95,24 +61,6 @@ class GapSoftmax(SoftmaxCurvature):
         """√p of the largest class, shape (N, 1), and of the others, 0 at the largest."""
         root_top = self.p_top.sqrt()[:, None]
         return root_top, (self._gaps / 2).exp().scatter(1, self.top, 0.0) * root_top
-
-
-def gram(x: Tensor) -> Tensor:
-    """X xᵀ."""
-    out: Tensor = _Gram.apply(x)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Gram(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x @ x.T
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return (grads[0] + grads[0].T) @ x
 
 
 def differentiable_curvature(loss: Loss, outputs: Tensor, targets: Tensor) -> OutputCurvature:

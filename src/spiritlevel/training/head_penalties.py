@@ -14,14 +14,15 @@ from torch import Tensor, nn
 
 from .._core import SpiritlevelError
 from ..estimators.heads import CONVOLUTIONS, Head, choose_head, find_heads
-from ..losses import Loss, resolve
+from ..losses import CrossEntropy, Loss, resolve
 from ..math.head import head_kappa, head_trace
 from ..math.positions import Positions, row_curvature
 from ..processes import refuse_sharded, unwrapped
 from ..taps import Use
 from ._arguments import check_trained, check_weight, find_layer
-from ._gap_softmax import GapSoftmax, check_outputs, differentiable_curvature, gram
+from ._gap_softmax import check_outputs, differentiable_curvature
 from ._layer_tap import LayerTap, Passed
+from ._softmax_heads import softmax_head
 from .trace_squared import AnyLoss
 
 HeadKind = Literal["trace", "kappa", "trace_squared"]
@@ -157,17 +158,21 @@ def _closed_form(
     targets: Tensor,
     positions: Positions,
 ) -> Tensor:
+    total = loss.weights(outputs.detach(), targets).sum()
+    scale = 1.0 / (total.square() if kind == "trace_squared" else total)
+    if isinstance(loss, CrossEntropy):
+        acting = loss.positions(outputs, targets)
+        logits = acting.rows(outputs)
+        mass = loss.row_masses(logits.detach(), loss.row_targets(targets, acting))
+        return softmax_head(kind, logits, features, weight, mass, scale)
     rows = row_curvature(differentiable_curvature(loss, outputs, targets), positions)
     assert rows is not None  # a loss that ties positions together was refused with the head
-    total = loss.weights(outputs.detach(), targets).sum()
     if kind == "trace":
-        return head_trace(rows, features).sum() / total
+        return head_trace(rows, features).sum() * scale
     if kind == "kappa":
-        return head_kappa(rows, features, weight).sum() / total
-    weights = gram(features).square()
-    if isinstance(rows, GapSoftmax):
-        return rows.pair_sum(weights) / total.square()
-    return (weights * rows.pairs(rows)).sum() / total.square()  # type: ignore[arg-type]
+        return head_kappa(rows, features, weight).sum() * scale
+    weights = (features @ features.T).square()
+    return (weights * rows.pairs(rows)).sum() * scale  # type: ignore[arg-type]
 
 
 def _matrix(module: nn.Module) -> Tensor:

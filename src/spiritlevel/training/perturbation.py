@@ -7,8 +7,9 @@ out altogether. Nothing here waits for the device: lengths stay tensors.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -90,15 +91,56 @@ def draw_in_ball(blocks: Sequence[Block], generator: torch.Generator | None) -> 
     return Displacement(noise, [_finite(block.radius * share) for block in blocks])
 
 
-@torch.no_grad()
-def displace_(blocks: Sequence[Block], by: Displacement) -> None:
-    """Add ε to the weights; the directions may be spent on it."""
-    for block, direction, factor in zip(blocks, by.directions, by.factors, strict=True):
-        if factor.device.type == "cpu":  # its value is known without waiting
-            torch._foreach_add_(block.weights, direction, alpha=factor.item())
-        else:
+@contextlib.contextmanager
+def displaced(
+    blocks: Sequence[Block], by: Displacement, spares: Mapping[Tensor, Tensor]
+) -> Iterator[None]:
+    """ε is added to the weights in the block, and they are the same bit for bit afterwards.
+
+    Every weight has a spare of its shape. On a CPU, where memory is slow, the displaced weights are
+    written there and take the place of the weights; elsewhere the spares keep the weights, whose
+    addresses a captured graph may rely on. The directions may be spent on it.
+    """
+    with contextlib.ExitStack() as stack:
+        for block, direction, factor in zip(blocks, by.directions, by.factors, strict=True):
+            kept = [spares[weight] for weight in block.weights]
+            way = _exchanged if block.weights[0].device.type == "cpu" else _added
+            stack.enter_context(way(block.weights, direction, factor, kept))
+        del by, direction  # gone before the next backward asks for memory
+        yield
+
+
+@contextlib.contextmanager
+def _exchanged(
+    weights: list[Tensor], direction: list[Tensor], factor: Tensor, spares: list[Tensor]
+) -> Iterator[None]:
+    own = [weight.data for weight in weights]
+    try:
+        with torch.no_grad():
+            for weight, step, spare in zip(weights, direction, spares, strict=True):
+                weight.data = torch.add(weight, step, alpha=factor.item(), out=spare)
+        del direction, step
+        yield
+    finally:
+        for weight, before in zip(weights, own, strict=True):
+            weight.data = before
+
+
+@contextlib.contextmanager
+def _added(
+    weights: list[Tensor], direction: list[Tensor], factor: Tensor, spares: list[Tensor]
+) -> Iterator[None]:
+    with torch.no_grad():
+        torch._foreach_copy_(spares, weights)
+    try:
+        with torch.no_grad():
             torch._foreach_mul_(direction, factor.to(direction[0].device))
-            torch._foreach_add_(block.weights, direction)
+            torch._foreach_add_(weights, direction)
+        del direction
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(weights, spares)
 
 
 def _normal_like(weight: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._core import SpiritlevelError
-from .perturbation import Block, Displacement, blocks_of, displace_
+from .perturbation import Block, Displacement, blocks_of, displaced
 from .perturbed_checks import RADIUS, check_count, check_radius, check_whole, check_wrappable
 from .running_statistics import untouched_statistics
 
@@ -34,21 +34,18 @@ class _Phase:
     inside: bool = False  # the weights are displaced right now
     done: int = 0  # passes made at displaced weights
     sums: dict[Tensor, Tensor] = dataclasses.field(default_factory=dict)  # gradients of all but one
-    # Memory for copies of the weights. Kept, since fresh memory costs a CPU more than the copying.
-    copies: dict[Tensor, Tensor] = dataclasses.field(default_factory=dict)
+    # For a second set of weights. Kept, since fresh memory costs a CPU more than the copying.
+    memory: dict[Tensor, Tensor] = dataclasses.field(default_factory=dict)
 
     # Whatever was called in the first displaced pass, where the optimizer was not told the model.
     models: MutableSet[nn.Module] = dataclasses.field(default_factory=weakref.WeakSet)
 
-    def copied(self, weights: list[Tensor]) -> list[Tensor]:
-        for weight in weights:
-            kept = self.copies.get(weight)
-            if kept is None or (kept.device, kept.dtype) != (weight.device, weight.dtype):
-                self.copies[weight] = torch.empty_like(weight, requires_grad=False)
-        found = [self.copies[weight] for weight in weights]
-        if found:
-            torch._foreach_copy_(found, weights)
-        return found
+    def spares(self, blocks: list[Block]) -> dict[Tensor, Tensor]:
+        for weight in (weight for block in blocks for weight in block.weights):
+            kept = self.memory.get(weight)
+            if kept is None or _layout(kept) != _layout(weight):
+                self.memory[weight] = torch.empty_like(weight, requires_grad=False)
+        return self.memory
 
     def restart(self) -> None:
         self.done = 0
@@ -165,33 +162,28 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
         if phase.done >= self.draws:  # of a step that a GradScaler skipped
             phase.restart()
         blocks = self._blocks()
-        weights = [weight for block in blocks for weight in block.weights]
-        with torch.no_grad():
-            before = phase.copied(weights)
         tracked = not self._gradient_first and phase.done == 0  # statistics of one pass count
         models = phase.models if self._model is None else {self._model}
-        phase.inside = True
+        phase.inside, length = True, None
         try:
-            length = self._displace(blocks) if blocks else None
-            self.zero_grad()
-            torch.clear_autocast_cache()  # half-precision copies of the weights at their old place
-            with contextlib.nullcontext() if tracked else untouched_statistics(models):
+            with contextlib.ExitStack() as stack:
+                if blocks:
+                    found = self._displacement(blocks)
+                    length = found.length
+                    stack.enter_context(displaced(blocks, found, phase.spares(blocks)))
+                    del found  # gone before the next backward asks for memory
+                self.zero_grad()
+                torch.clear_autocast_cache()  # half-precision copies of the weights as they were
+                if not tracked:
+                    stack.enter_context(untouched_statistics(models))
                 yield
         except BaseException:
             phase.restart()
             raise
         finally:
-            if weights:
-                with torch.no_grad():
-                    torch._foreach_copy_(weights, before)
             torch.clear_autocast_cache()
             phase.inside = False
         self._finish_pass(length)
-
-    def _displace(self, blocks: list[Block]) -> Tensor | None:
-        found = self._displacement(blocks)  # gone before the next backward asks for memory
-        displace_(blocks, found)
-        return found.length
 
     @torch.no_grad()
     def _finish_pass(self, length: Tensor | None) -> None:
@@ -328,6 +320,10 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({"_phase": _Phase(), **state})
+
+
+def _layout(x: Tensor) -> tuple[Any, ...]:
+    return x.device, x.dtype, x.shape, x.stride()
 
 
 def _mean(losses: list[Any]) -> Any:

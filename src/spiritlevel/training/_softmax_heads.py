@@ -1,0 +1,149 @@
+"""Head penalties under the softmax with their gradients written out.
+
+Autograd would take some two hundred small operations, which weigh as much as the step of a small
+network. The gradient of a function f of p in the logits is p_j (G_j − Σ p_i G_i), G = ∂f/∂p. Here
+G is taken relative to that of the largest class, and p without the largest is `tail`: then every
+factor is small where the network is certain, and no digits cancel.
+
+Each function returns the value summed over rows and its gradients in logits, features and weight
+(None where it does not depend on them). `mass` is what a row counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]  # value, ∂logits, ∂features, ∂weight
+
+
+@dataclasses.dataclass(frozen=True)
+class _Softmax:
+    top: Tensor  # the largest class of each row, shape (N, 1)
+    p_top: Tensor  # shape (N, 1)
+    rest: Tensor  # 1 − p_top without cancellation, shape (N, 1)
+    tail: Tensor  # p, 0 at the largest
+
+    @classmethod
+    def of(cls, logits: Tensor) -> _Softmax:
+        largest, top = logits.max(dim=1, keepdim=True)
+        odds = (logits - largest).exp_().scatter_(1, top, 0.0)
+        against = odds.sum(dim=1, keepdim=True)
+        p_top = 1.0 / (1.0 + against)
+        return cls(top, p_top, against * p_top, odds.mul_(p_top))
+
+    def in_logits(self, slope: Tensor, factor: Tensor) -> Tensor:
+        """The gradient in the logits times a factor a row; `slope` is G − G_top, of any top."""
+        mean = torch.linalg.vecdot(self.tail, slope)[:, None]
+        found = (slope - mean).mul_(self.tail).scatter_(1, self.top, -self.p_top * mean)
+        return found.mul_(factor)
+
+
+def trace(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor) -> Parts:
+    """Σ mass g ‖φ‖² with the Gini term g = 1 − Σ p²."""
+    p = _Softmax.of(logits)
+    gini = p.rest * (2.0 - p.rest) - torch.linalg.vecdot(p.tail, p.tail)[:, None]
+    squares = mass[:, None] * torch.linalg.vecdot(features, features)[:, None]
+    slope = 2.0 * (p.p_top - p.tail)
+    value = (squares * gini).sum()
+    return value, p.in_logits(slope, squares), features * (2.0 * mass[:, None] * gini), None
+
+
+def kappa(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor) -> Parts:
+    """Σ mass ‖φ‖² (Σ p_i ‖w_i‖² − ‖Σ p_i w_i‖²): the variance of the rows of W under p."""
+    p = _Softmax.of(logits)
+    squares = mass[:, None] * torch.linalg.vecdot(features, features)[:, None]
+    weight = weight - weight.mean(dim=0)  # a shift of all rows changes nothing but the rounding
+    at_top = weight[p.top[:, 0]]
+    mean = torch.addmm(-p.rest * at_top, p.tail, weight)  # Σ p_i (w_i − w_top)
+    # ‖w_i − w_top‖² and ⟨w_i − w_top, mean⟩ for every class of every row
+    lengths = torch.linalg.vecdot(weight, weight)
+    apart = torch.addmm(lengths, at_top, weight.T, alpha=-2.0) + lengths[p.top]
+    along = mean @ weight.T
+    along -= torch.linalg.vecdot(mean, at_top)[:, None]
+    variance = torch.linalg.vecdot(p.tail, apart - along)[:, None]
+    value = (squares * variance).sum()
+    in_logits = p.in_logits(apart - 2.0 * along, squares)
+    # 2 Σ_n p_i (w_i − w̄_n); of the largest class w_top − w̄ = −mean, without cancellation
+    shares = squares * p.tail
+    in_weight = shares.sum(dim=0)[:, None] * weight - shares.T @ (at_top + mean)
+    in_weight.index_add_(0, p.top[:, 0], mean.mul_(squares * p.p_top), alpha=-1.0)
+    return value, in_logits, features * (2.0 * mass[:, None] * variance), in_weight.mul_(2.0)
+
+
+def trace_squared(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor) -> Parts:
+    """Σ_{n,m} mass_n mass_m (φ_n·φ_m)² Tr(A_n A_m).
+
+    Tr(A A') = Σ d_i d'_i + Σ_{i≠j} x_i x_j with x = p p' and d = p − p²; and x · 1 = p·p' =: X.
+    G of a row is 2 Σ_m κ_nm (d' + 2 (X − p) p'), where X − p_top is formed apart.
+    """
+    p = _Softmax.of(logits)
+    top = p.top[:, 0]
+    both = p.tail.scatter(1, p.top, p.p_top)
+    diagonal = (p.tail * (1.0 - p.tail)).scatter_(1, p.top, p.p_top * p.rest)
+    squared = p.tail.square()
+    products = features @ features.T
+    factors = mass[:, None] * products * mass  # κ without one of its two inner products
+    weights = factors * products
+    tails = p.tail @ p.tail.T
+    same = (top == top[:, None]).to(tails.dtype)
+    at_top = p.tail.T.index_select(0, top)  # [n, m]: p of row m at the largest class of row n
+    cross = p.p_top * at_top
+    tops = same * (p.p_top * p.p_top.T)
+    traces = diagonal @ diagonal.T - squared @ squared.T
+    traces += tails * (tails + 2.0 * (cross + cross.T) + 2.0 * tops) + 2.0 * cross * cross.T
+    value = (weights * traces).sum()
+
+    overlap = tails + cross + cross.T + tops
+    # at the largest class of row n: X − p_top, where both rows share it 'tails − p_top rest'
+    less_top = torch.where(same > 0, tails - p.p_top * p.rest.T, overlap - p.p_top)
+    there = at_top + same * p.p_top.T
+    own = (p.p_top * p.rest).T * same + at_top * (1.0 - at_top)
+    slope_top = (weights * (own + 2.0 * less_top * there)).sum(dim=1, keepdim=True)
+    slope = torch.addmm(weights @ diagonal, weights * overlap, both, alpha=2.0)
+    slope -= 2.0 * p.tail * (weights @ both)
+    in_logits = p.in_logits(slope - slope_top, torch.full_like(p.p_top, 2.0))
+    in_features = (factors * traces) @ features
+    return value, in_logits, in_features.mul_(4.0), None
+
+
+class _Known(torch.autograd.Function):
+    """A value whose gradients were found with it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        find: Callable[[Tensor, Tensor, Tensor, Tensor], Parts],
+        logits: Tensor,
+        features: Tensor,
+        weight: Tensor,
+        mass: Tensor,
+        scale: Tensor,
+    ) -> Tensor:
+        value, in_logits, in_features, in_weight = find(logits, features, weight, mass)
+        found = [in_logits, in_features] + ([] if in_weight is None else [in_weight])
+        ctx.save_for_backward(scale, *found)
+        return value * scale
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scale, *found = ctx.saved_tensors
+        factor = grads[0] * scale
+        scaled = [factor * part for part in found] + [None] * (3 - len(found))
+        return (None, *scaled, None, None)
+
+
+FORMS = {"trace": trace, "kappa": kappa, "trace_squared": trace_squared}
+
+
+def softmax_head(
+    kind: str, logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor, scale: Tensor
+) -> Tensor:
+    """One of FORMS times `scale`, differentiable once in logits, features and weight."""
+    found: Tensor = _Known.apply(FORMS[kind], logits, features, weight, mass, scale)  # type: ignore[no-untyped-call]
+    return found
