@@ -17,6 +17,8 @@ from .comparisons import Comparison as Comparison
 from .comparisons import compare as compare
 from .estimators.density import Density as Density
 from .estimators.options import Options as Options
+from .landscapes import Landscape as Landscape
+from .landscapes import landscape as landscape
 from .per_neuron import Neurons as Neurons
 from .per_neuron import neurons as neurons
 from .spectra import Eigenvalues as Eigenvalues

@@ -1,0 +1,169 @@
+"""`spiritlevel landscape`: the loss along a line or a plane through a network's weights."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from torch import nn
+
+from .. import landscapes
+from .._core import SpiritlevelError
+from ..checkpoints import load_checkpoint, write_atomically
+from ..plots import KINDS, save
+from ..plots.landscapes import landscape as draw
+from . import console, inputs, subject
+
+
+def landscape(
+    model: subject.Model,
+    option: subject.Options = None,
+    checkpoint: subject.Checkpoint = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="Another checkpoint, for the line to it; give two for a plane."
+        ),
+    ] = None,
+    directions: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="random (the default) or eigen; not with --to."),
+    ] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(metavar="N", help="1 for a line, 2 for a plane.", show_default="1")
+    ] = None,
+    points: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Along each axis.", show_default="41, or 21 in a plane"),
+    ] = None,
+    reach: Annotated[
+        float | None,
+        typer.Option(
+            "--range",
+            metavar="R",
+            help="How far to go to both sides, or with --to beyond both checkpoints.",
+            show_default="1, with --to 0.5",
+        ),
+    ] = None,
+    biases: Annotated[
+        bool, typer.Option("--biases", help="Random directions move biases and norms too.")
+    ] = False,
+    data: subject.Data = "digits",
+    split: subject.Split = "train",
+    samples: subject.Samples = None,
+    batch_size: subject.BatchSize = 256,
+    loss: subject.LossName = "cross_entropy",
+    layers: subject.Layers = None,
+    head: subject.HeadName = None,
+    max_passes: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Products with the Hessian that eigen may take.")
+    ] = 200,
+    plot: Annotated[
+        pathlib.Path | None,
+        typer.Option(metavar="PATH", help="Draw the slice: .png, .svg or .pdf."),
+    ] = None,
+    cache: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            metavar="PATH", help="Keep finished points here, and go on from them the next time."
+        ),
+    ] = None,
+    memory: subject.Memory = None,
+    device: subject.Device = "cpu",
+    dtype: subject.Dtype = "float32",
+    seed: subject.Seed = 0,
+    json: subject.Json = None,
+) -> None:
+    """Take the loss along a line or a plane through the weights, and draw it.
+
+    With --cache, Ctrl-C keeps the finished points, and the same command goes on.
+    """
+    talk = console.talk(json)
+    if plot is not None and plot.suffix[1:] not in KINDS:
+        endings = ", ".join(f".{kind}" for kind in KINDS)
+        raise SpiritlevelError(
+            f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
+        )
+    found = subject.load(
+        model=model,
+        option=option,
+        checkpoint=checkpoint,
+        data=data,
+        split=split,
+        samples=samples,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        seed=seed,
+    )
+    found.introduce(talk)
+    others = [_other(talk, found.network, path) for path in to or []]
+    count = landscapes.num_points(
+        dimensions=dimensions or len(others) or 1, points=points, reach=reach, path=bool(others)
+    )
+    console.note(talk, _planned(found, count, eigen=directions == "eigen"))
+    options: dict[str, Any] = {
+        "directions": directions,
+        "to": others,
+        "names": _names(model, checkpoint, to or []),
+        "dimensions": dimensions,
+        "points": points,
+        "reach": reach,
+        "biases": biases,
+        "layers": subject.one_or_many(layers),
+        "head": head,
+        "loss": loss,
+        "max_passes": max_passes,
+        "cache": cache,
+        "memory": None if memory is None else inputs.parse_memory(memory),
+        "seed": seed,
+    }
+    result = _run(found, options)
+    console.note(talk)
+    for line in str(result).splitlines():
+        console.tell(talk, line)
+    if plot is not None:
+        write_atomically(plot, save(draw(result).figure, plot.suffix[1:]))  # type: ignore[arg-type]
+        console.note(talk, f"written: {plot}")
+    subject.write_json(talk, json, result.to_json())
+
+
+def _other(talk: Console, network: nn.Module, path: str) -> nn.Module:
+    """Another checkpoint of the same network."""
+    other = copy.deepcopy(network)
+    console.note(talk, f"to: {load_checkpoint(other, path)}")
+    return other
+
+
+def _planned(found: subject.Subject, count: int, *, eigen: bool) -> str:
+    """What it will take, before it begins."""
+    samples = sum(len(x) for x, _ in found.batches)
+    first = ", after the products with the Hessian that find the directions" if eigen else ""
+    return f"planned: {count} points, a forward each for every one of {samples} samples{first}"
+
+
+def _run(found: subject.Subject, options: dict[str, Any]) -> landscapes.Landscape:
+    try:
+        with console.progress("landscape") as show:
+            options["progress"] = subject.by_pass(show, "landscape")
+            result: landscapes.Landscape = found.attempt(landscapes.landscape, **options)
+            return result
+    except KeyboardInterrupt:
+        cache = options["cache"]
+        text = (
+            "Finished points are lost. Give --cache PATH to keep them the next time."
+            if cache is None
+            else f"Finished points are kept in {cache}: run the same command again to go on."
+        )
+        console.err().print(text, markup=False, soft_wrap=True)  # a path in one piece
+        raise
+
+
+def _names(model: str, checkpoint: str | None, to: list[str]) -> list[str]:
+    """File names without their endings; the whole paths where those would be the same."""
+    paths = [checkpoint or model, *to]
+    stems = [pathlib.Path(path).stem for path in paths]
+    return stems if len(set(stems)) == len(stems) else paths
