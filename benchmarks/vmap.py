@@ -10,7 +10,7 @@ import torch
 from harness import Ratio, compare
 
 from spiritlevel.study import RunSettings, Study
-from spiritlevel.study.measuring import build_model
+from spiritlevel.study.networks import build_model
 from spiritlevel.study.run_data import load_data
 from spiritlevel.study.running import train
 from spiritlevel.study.stacked import train_together

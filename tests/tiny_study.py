@@ -14,6 +14,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.study import Store, Study
 from spiritlevel.study.executors import local, vmap
 
+TABLES = ("runs", "epochs", "measurements", "epoch_measurements")
 FREE = ("worker", "heartbeat", "attempt", "deaths", "started", "finished", "seconds")
 
 
@@ -34,7 +35,7 @@ def tiny(**changes) -> Study:
 def lasting(folder) -> dict:
     """All that must come out the same, to the last bit: rows of every table, and weights."""
     with Store.open(folder) as store:
-        found = {table: store.rows(table) for table in ("runs", "epochs", "measurements")}
+        found = {table: store.rows(table) for table in TABLES}
         for row in found["runs"]:
             for name in FREE:
                 row.pop(name)

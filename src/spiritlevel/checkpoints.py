@@ -44,17 +44,25 @@ class Loaded:
         return f"{self.path} ({', '.join(parts)})"
 
 
-def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> Loaded:
+def load_checkpoint(
+    model: nn.Module, path: str | os.PathLike[str], *, keep: str | None = None
+) -> Loaded:
     """Copy the weights of a file into `model`; every tensor must fit, by name and by shape.
 
     Weights nested under 'state_dict', 'model_state_dict' or 'model' are found; the prefixes of
     DistributedDataParallel, Lightning and torch.compile are removed where that makes all names fit.
+    The module named by `keep`, such as a head for other classes, stays as it is in `model`.
     """
     name = os.fspath(path)
     tensors, container = _find_tensors(_read(name), name)
     wanted = _tensors_of(model)
     prefix = _choose_prefix(tensors, wanted)
     renamed = {key.removeprefix(prefix): value for key, value in tensors.items()}
+    if keep is not None:
+        renamed, wanted = (
+            {key: value for key, value in each.items() if not key.startswith(f"{keep}.")}
+            for each in (renamed, wanted)
+        )
     _add_tied(renamed, wanted)
     _check_fit(renamed, wanted, name)
     model.load_state_dict(renamed, strict=False)  # strict checks were just made, with better words

@@ -62,11 +62,46 @@ def test_ids_stay_what_they_are():
         {"measures": ["head.trace"]},
         {"measure_options": {"samples": 20}},
         {"interventions": {"label_noise": 0.5}},
+        {"interventions": {"batch_cycles": 2}},
+        {"training": {**tiny().training, "schedule": "cosine"}},
+        {"training": {**tiny().training, "method": "sam"}},
+        {"data": {"name": "digits", "samples": 60, "validation": 5}},
+        {"stop": {"rule": "flatness"}},
+        {"measure_every": 1},
+        {"task": "somewhere:run"},
     ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_any_other_setting_is_another_run(changes):
     assert not {r.id for r in tiny().runs()} & {r.id for r in tiny(**changes).runs()}
+
+
+def test_variants_set_keys_together_and_are_an_axis():
+    study = tiny(
+        variants={
+            "small": {"batch_size": 4, "lr": 0.001},
+            "large": {"batch_size": 512, "lr": 0.1, "training.weight_decay": 0.5},
+            "mixed": {"interventions.mixup": 0.2, "model.hidden": [8, 8]},
+        },
+        grid={"momentum": [0.0, 0.9]},
+        seeds=2,
+    )
+    assert study.axes == ["variant", "momentum"]
+    runs = study.runs()
+    assert [(r.axes["variant"], r.axes["momentum"], r.seed) for r in runs] == list(
+        itertools.product(["small", "large", "mixed"], [0.0, 0.9], [0, 1])
+    )
+    small, large, mixed = runs[0], runs[4], runs[8]
+    assert [(r.training["batch_size"], r.training["lr"]) for r in (small, large, mixed)] == [
+        (4, 0.001),
+        (512, 0.1),
+        (20, 0.1),
+    ]
+    assert large.training["weight_decay"] == 0.5
+    assert (mixed.interventions, mixed.model["hidden"]) == ({"mixup": 0.2}, [8, 8])
+    assert small.id == tiny(training={**tiny().training, "batch_size": 4, "momentum": 0.0}, grid={
+        "lr": [0.001]}, seeds=1).runs()[0].id  # fmt: skip
+    assert Study.from_dict(json.loads(json.dumps(study.to_dict()))) == study
 
 
 def test_a_study_survives_json_and_yaml():
@@ -114,9 +149,14 @@ def test_another_model_does_not_keep_the_options_of_the_first():
             {"training": {"optimizer": "adam"}, "grid": {"momentum": [0.0, 0.9]}},
             "makes one run twice: {'momentum': 0.0} and {'momentum': 0.9}",
         ),
+        ({"variants": {"a": {"lrr": 1}}}, "unknown key 'lrr'. Did you mean 'lr'?"),
+        ({"variants": {"a": {"lr": 1}}}, "variants.a sets lr, and so does its grid"),
+        ({"variants": {"a": {"batch_size": 0}}}, "must be a whole number of at least 1"),
+        ({"variants": {"a": {}, "b": {}}}, "makes one run twice"),
+        ({"model": {"name": "mlp", "init": "xavier"}}, "must be one of xavier_normal, kaiming"),
         ({"seeds": 0}, "seeds must be a number of at least 1, or a list"),
         ({"seeds": [1, 1]}, "Got [1, 1]"),
-        ({"interventions": {"label_nose": 0.1}}, "Did you mean 'label_noise'?"),
+        ({"interventions": {"label_nose": 0.1}}, "Did you mean 'label_noise'"),
         (
             {"interventions": {"label_noise": -1}},
             "of at least 0, or false. Got -1",
@@ -157,6 +197,34 @@ def test_what_every_run_would_fail_on_is_refused_before_the_first(changes, text)
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mask": 0.25},
+        {"bias_shift": -1},
+        {"leakage": "class", "leakage_size": 2},
+        {"leakage": "control", "leakage_patches": "digits"},
+        {"batch_cycles": 5},
+        {"mixup": 0.2, "crop_flip": 1, "input_noise": 0.1, "label_noise": 0.1},
+    ],
+    ids=str,
+)
+def test_every_intervention_passes_the_check_before_the_first_run(given):
+    control.check(tiny(model={"name": "digits_cnn", "width": 4}, interventions=given))
+
+
+def test_interventions_that_do_not_suit_the_network_are_refused_before_the_first_run():
+    for given, text in (
+        ({"mask": 0.25}, "must have convolutions"),
+        ({"mask": 0.5, "mask_layers": "fc9"}, "Got 'fc9'. Did you mean 'fc1'?"),
+        ({"bias_shift": 1, "bias_layer": "relu1"}, "must be a layer with a bias"),
+        ({"leakage": "class", "leakage_size": 9}, "to fit the images"),
+    ):
+        with pytest.raises(sl.SpiritlevelError) as caught:
+            control.check(tiny(interventions=given))
+        assert text in str(caught.value)
+
+
 def test_broken_yaml_is_refused_with_the_place():
     with pytest.raises(sl.SpiritlevelError, match=r"mine.yaml cannot be read as YAML: .* line 1"):
         Study.from_yaml("name: [", source="mine.yaml")
@@ -180,7 +248,7 @@ def test_studies_are_found_by_name_in_yaml_and_in_python_files(tmp_path):
     assert find(str(tmp_path / "a.py")).name == "x"
     with pytest.raises(sl.SpiritlevelError, match=r"must define `study`.* Got None"):
         find(str(tmp_path / "b.py"))
-    with pytest.raises(sl.SpiritlevelError, match=r"one of digits.* Did you mean 'digits'"):
+    with pytest.raises(sl.SpiritlevelError, match=r"one of .*digits.* Did you mean 'digits'"):
         find("digit")
     with pytest.raises(sl.SpiritlevelError, match=r"no preset 'quik'. Did you mean 'quick'"):
         find("digits").with_preset("quik")

@@ -23,10 +23,15 @@ from tiny_study import (
 )
 
 
+def watched():
+    """A study with rows in every table."""
+    return tiny(measure_every=1)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("undisturbed")
-    with Store.create(folder, tiny()) as store:
+    with Store.create(folder, watched()) as store:
         assert execute(store).done == 12
     return lasting(folder)
 
@@ -54,7 +59,7 @@ def finish(folder) -> None:
 
 
 def test_killed_at_20_random_moments(tmp_path, undisturbed):
-    Store.create(tmp_path, tiny()).close()
+    Store.create(tmp_path, watched()).close()
     moments = random.Random(0)
     killed = 0
     while killed < 20:
@@ -65,7 +70,7 @@ def test_killed_at_20_random_moments(tmp_path, undisturbed):
             killed += 1
         else:  # everything was done before the moment came: begin anew
             assert lasting(tmp_path) == undisturbed
-            for row in ("measurements", "epochs"):
+            for row in ("measurements", "epoch_measurements", "epochs"):
                 clear(tmp_path, f"DELETE FROM {row}")
             clear(tmp_path, "UPDATE runs SET status = 'pending', outcome = NULL")
         process.join()
@@ -82,7 +87,7 @@ def clear(folder, statement: str) -> None:
 
 
 def test_killed_while_the_checkpoint_is_written(tmp_path, undisturbed):
-    with Store.create(tmp_path, tiny()) as store:
+    with Store.create(tmp_path, watched()) as store:
         path = store.checkpoint(store.settings()[3].id)
     start_writing = forks().Process(target=write_half, args=(str(path),))
     start_writing.start()
@@ -94,9 +99,9 @@ def test_killed_while_the_checkpoint_is_written(tmp_path, undisturbed):
 
 
 def test_killed_before_each_statement(tmp_path, undisturbed):
-    # One run takes about 16 statements: this is every point of it, and some of the next.
-    Store.create(tmp_path, tiny()).close()
-    for number in range(1, 21):
+    # One run takes about 24 statements: this is every point of it, and some of the next.
+    Store.create(tmp_path, watched()).close()
+    for number in range(1, 29):
         process = start(work_until_statement, str(tmp_path), number)
         process.join(60)
         assert process.exitcode == -signal.SIGKILL
@@ -106,7 +111,7 @@ def test_killed_before_each_statement(tmp_path, undisturbed):
 
 def test_networks_trained_together_and_killed_lose_and_double_nothing(tmp_path, undisturbed):
     # Which members train together depends on the moments, and with it the last bits.
-    Store.create(tmp_path, tiny()).close()
+    Store.create(tmp_path, watched()).close()
     moments = random.Random(1)
     for _ in range(5):
         process = start_and_wait_for_work(work_together, tmp_path)
@@ -118,7 +123,11 @@ def test_networks_trained_together_and_killed_lose_and_double_nothing(tmp_path, 
     assert process.exitcode == 0
     found = lasting(tmp_path)
     assert found["files"] == undisturbed["files"]
-    for table, value in (("epochs", "train_loss"), ("measurements", "value")):
+    for table, value in (
+        ("epochs", "train_loss"),
+        ("measurements", "value"),
+        ("epoch_measurements", "value"),
+    ):
         for row, want in zip(found[table], undisturbed[table], strict=True):
             assert math.isclose(row.pop(value), want[value], rel_tol=1e-3)
             names = {"run", "epoch", "measure", "layer"} & set(row)
@@ -126,7 +135,7 @@ def test_networks_trained_together_and_killed_lose_and_double_nothing(tmp_path, 
 
 
 def test_two_workers_share_a_store_and_one_is_killed(tmp_path, undisturbed):
-    Store.create(tmp_path, tiny()).close()
+    Store.create(tmp_path, watched()).close()
     steady, unlucky = (start(work, str(tmp_path)) for _ in range(2))
     unlucky.join(0.15)
     unlucky.kill()
@@ -138,7 +147,7 @@ def test_two_workers_share_a_store_and_one_is_killed(tmp_path, undisturbed):
 
 
 def test_two_workers_do_each_run_once(tmp_path, undisturbed):
-    Store.create(tmp_path, tiny()).close()
+    Store.create(tmp_path, watched()).close()
     both = [start(work, str(tmp_path)) for _ in range(2)]
     for process in both:
         process.join(60)
@@ -171,7 +180,7 @@ def test_a_run_that_kills_its_workers_is_given_up_and_the_others_are_done(tmp_pa
 def test_worker_processes_end_with_the_same_rows(tmp_path, undisturbed, monkeypatch):
     forks()
     monkeypatch.setattr(processes, "START", "forkserver")
-    with Store.create(tmp_path, tiny()) as store:
+    with Store.create(tmp_path, watched()) as store:
         assert execute(store, workers=2).done == 12
     assert lasting(tmp_path) == undisturbed
 

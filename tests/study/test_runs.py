@@ -130,6 +130,16 @@ def test_label_noise_changes_the_share_of_the_labels_and_depends_on_the_seed():
     assert not torch.equal(*noisy)
 
 
+def test_shuffled_labels_keep_the_class_counts():
+    clean = load_data(only()).y
+    share = {"label_noise": 0.5, "label_noise_kind": "shuffle"}
+    shuffled = load_data(only(interventions=share)).y
+    assert torch.equal(shuffled.bincount(), clean.bincount())
+    assert 0 < int((shuffled != clean).sum()) <= 30
+    usual = only(interventions={"label_noise": 0.5, "label_noise_kind": "replace"})
+    assert usual.id == only(interventions={"label_noise": 0.5}).id
+
+
 @pytest.mark.parametrize("name", ["input_noise", "mixup", "crop_flip"])
 def test_changes_of_batches_change_training(name):
     plain, changed = run_one(only()), run_one(only(interventions={name: 1}))
@@ -229,10 +239,10 @@ def test_run_status_report_export_and_resume(tmp_path):
     said = cli("run", tmp_path / "tiny.yaml", "--out", out).stdout
     assert "tiny: 6 of 6 runs done; 6 of them now" in said
     assert cli("status", out).stdout == "tiny: 6 of 6 runs done\n"
-    now = json.loads(cli("status", out, "--json").stdout)
+    now = json.loads(cli("status", out, "--json", "-").stdout)
     assert (now["done"], now["total"], now["seconds_left"]) == (6, 6, 0.0)
     assert "head.trace" in cli("report", out, "--resamples", "0").stdout
-    found = json.loads(cli("report", out, "--json", "--resamples", "0").stdout)
+    found = json.loads(cli("report", out, "--json", "-", "--resamples", "0").stdout)
     assert found["measures"]["head.trace"]["spearman"]["n"] == 6
     assert "runs.csv" in cli("export", out, "--out", tmp_path / "t").stdout.replace("\n", "")
     assert "6 of 6 runs done; 0 of them now" in cli("resume", out).stdout
@@ -244,7 +254,7 @@ def test_run_status_report_export_and_resume(tmp_path):
 def test_the_command_line_refuses_in_one_line(tmp_path):
     (tmp_path / "bad.yaml").write_text(YAML + "sedes: 4\n")
     cases = {
-        ("run", "digitz"): "one of digits. Did you mean 'digits'?",
+        ("run", "digitz"): "digits. Did you mean 'digits'?",
         ("run", "digits", "--preset", "quik"): "Did you mean 'quick'?",
         ("run", tmp_path / "bad.yaml"): "unknown key 'sedes'. Did you mean 'seeds'?",
         ("run", "digits", "--device", "gpu", "--out", tmp_path / "x"): "--device 'gpu' cannot be",
@@ -252,11 +262,11 @@ def test_the_command_line_refuses_in_one_line(tmp_path):
         ("report", tmp_path): "must hold a study",
     }
     for arguments, text in cases.items():
-        result = cli(*arguments, code=2)
+        result = cli(*arguments, code=1)
         assert text in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1
     with Store.create(tmp_path / "none", tiny()):
-        assert "no finished run yet" in cli("report", tmp_path / "none", code=2).stderr
+        assert "no finished run yet" in cli("report", tmp_path / "none", code=1).stderr
 
 
 def test_ctrl_c_gives_the_run_back(tmp_path):

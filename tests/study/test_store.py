@@ -11,9 +11,9 @@ import time
 import pytest
 
 import spiritlevel as sl
-from spiritlevel.study import Store, execute
+from spiritlevel.study import Store, execute, schema
 from spiritlevel.study.export import export
-from spiritlevel.study.results import EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
 from spiritlevel.study.workers import new_worker
 from tiny_study import lasting, tiny
 
@@ -29,6 +29,9 @@ RESULT = RunResult(
     num_test=500,
     seconds=2.0,
     machine='{"torch": "2"}',
+    epoch_measurements=(
+        EpochMeasurementRow("head.trace", "", 2.5, None, 0.1, True, "ok", "", epoch=1),
+    ),
 )
 
 
@@ -54,6 +57,8 @@ def test_everything_comes_back_as_it_went_in(store):
     [whole, layer] = store.rows("measurements")
     assert math.isnan(whole["value"])
     assert layer == {"run": claim.id} | vars(RESULT.measurements[1])
+    [early] = store.rows("epoch_measurements")
+    assert early == {"run": claim.id} | vars(RESULT.epoch_measurements[0])
     run = store.rows("runs")[0]
     assert (run["status"], run["outcome"], run["num_test"]) == ("done", "epochs", 500)
     assert store.machines() == {run["machine"]: {"torch": "2"}}
@@ -68,7 +73,7 @@ def test_the_database_is_set_up_for_several_processes(store):
         "journal_mode", "foreign_keys", "synchronous", "busy_timeout")]  # fmt: skip
     assert answers == ["wal", 1, 2, 60_000]
     with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
-        connection.execute("INSERT INTO epochs VALUES ('nobody', 1, 0, 0, 0, 0)")
+        connection.execute("INSERT INTO epochs VALUES ('nobody', 1, 0, 0, 0, 0, NULL, NULL)")
 
 
 def test_each_run_is_taken_once_in_the_order_of_the_grid(store):
@@ -139,9 +144,64 @@ def test_a_newer_store_is_refused_untouched(store):
     before = (store.folder / "runs.sqlite").read_bytes()
     for function, arguments in ((Store.open, ()), (Store.create, (tiny(),))):
         text = refusal(function, store.folder, *arguments)
-        assert "written by a newer spiritlevel (format 7; this one knows up to 1)" in text
+        assert "written by a newer spiritlevel (format 7; this one knows up to 2)" in text
         assert "pip install -U spiritlevel" in text
     assert (store.folder / "runs.sqlite").read_bytes() == before
+
+
+def as_version_1(folder) -> list:
+    """Take a store back to the format before validation data and measures along the way."""
+    with sqlite3.connect(folder / "runs.sqlite") as connection:
+        for name in ("loss", "accuracy"):
+            connection.execute(f"ALTER TABLE epochs DROP COLUMN validation_{name}")
+        connection.execute("DROP TABLE epoch_measurements")
+        connection.execute("PRAGMA user_version = 1")
+        rows = connection.execute("SELECT * FROM epochs").fetchall()
+    connection.close()
+    return rows
+
+
+def columns_of(folder) -> list[list[str]]:
+    with sqlite3.connect(folder / "runs.sqlite") as connection:
+        found = [
+            [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            for table in ("runs", "epochs", "measurements", "epoch_measurements")
+        ]
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("way", [Store.open, lambda folder: Store.create(folder, tiny())])
+def test_an_older_store_is_brought_up_to_date_and_goes_on(store, tmp_path, way):
+    fresh = columns_of(store.folder)
+    store.finish(store.claim(new_worker()), RESULT)
+    store.close()
+    before = as_version_1(store.folder)
+    assert len(before[0]) == 6
+    with way(store.folder) as upgraded:
+        rows = upgraded.rows("epochs")
+        assert tuple(rows[0].values())[:6] == before[0]
+        assert {row["validation_loss"] for row in rows} == {None}
+        assert upgraded.rows("epoch_measurements") == []
+        assert upgraded.counts().done == 1
+        assert upgraded.finish(upgraded.claim(new_worker()), RESULT)
+    assert columns_of(store.folder) == fresh
+    with Store.open(store.folder) as again:
+        assert again.counts().done == 2
+
+
+def test_an_upgrade_that_is_interrupted_changes_nothing(store, monkeypatch):
+    store.finish(store.claim(new_worker()), RESULT)
+    store.close()
+    as_version_1(store.folder)
+    before = columns_of(store.folder)
+    broken = {1: (*schema.UPGRADES[1], "no statement at all")}
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "UPGRADES", broken)
+        assert "cannot be used" in refusal(Store.open, store.folder)
+    assert columns_of(store.folder) == before
+    with Store.open(store.folder) as upgraded:
+        assert len(upgraded.rows("epochs")) == 2
 
 
 def test_what_is_no_store_is_refused(tmp_path):
@@ -207,7 +267,7 @@ def test_parquet_holds_the_same_as_csv(store, tmp_path):
     store.finish(store.claim(new_worker()), RESULT)
     export(store, tmp_path, kind="csv")
     export(store, tmp_path, kind="parquet")
-    for name in ("runs", "epochs", "measurements"):
+    for name in ("runs", "epochs", "measurements", "epoch_measurements"):
         text = pandas.read_csv(tmp_path / f"{name}.csv")
         binary = pandas.read_parquet(tmp_path / f"{name}.parquet")
         assert list(text.columns) == list(binary.columns)

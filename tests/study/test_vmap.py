@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+import spiritlevel as sl
 from spiritlevel.models import build
 from spiritlevel.study import Store, execute, stacked
 from spiritlevel.study.running import run_one
@@ -18,19 +19,14 @@ def training(**changes) -> dict:
     return {"epochs": 3, "batch_size": 16, "dtype": "float64"} | changes
 
 
-def both_ways(study, tmp_path):
-    """Results one after another, and rows and weights of the store that vmap filled."""
+def assert_same(study, tmp_path, *, rtol: float, expect=frozenset({"together"})):
+    """What vmap leaves in a store is what comes of training one after another."""
     alone = {run.id: run_one(run) for run in study.runs()}
     with Store.create(tmp_path, study) as store:
         counts = execute(store, executor="vmap")
         assert counts.done == counts.total
-        how = {m["trained"] for m in store.machines().values()}
-        return alone, store.rows("epochs"), store.rows("measurements"), lasting(tmp_path), how
-
-
-def assert_same(study, tmp_path, *, rtol: float, expect=frozenset({"together"})):
-    alone, epochs, measurements, kept, how = both_ways(study, tmp_path)
-    assert how == expect
+        assert {m["trained"] for m in store.machines().values()} == expect
+    kept = lasting(tmp_path)
     for run, weights in zip(kept["runs"], kept["weights"], strict=True):
         result = alone[run["id"]]
         assert run["outcome"] == result.outcome
@@ -38,17 +34,24 @@ def assert_same(study, tmp_path, *, rtol: float, expect=frozenset({"together"}))
         assert want.keys() == have.keys()
         for name in want:
             torch.testing.assert_close(have[name], want[name], rtol=rtol, atol=rtol)
-        rows = [row for row in epochs if row["run"] == run["id"]]
-        assert len(rows) == len(result.epochs)
-        for row, epoch in zip(rows, result.epochs, strict=True):
-            for name in ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy"):
-                assert math.isclose(row[name], getattr(epoch, name), rel_tol=rtol)
-        rows = [row for row in measurements if row["run"] == run["id"]]
-        wanted = {(m.measure, m.layer): m.value for m in result.measurements}
-        assert wanted.keys() == {(row["measure"], row["layer"]) for row in rows}
-        for row in rows:
-            value = wanted[row["measure"], row["layer"]]
-            assert math.isclose(row["value"], value, rel_tol=10 * rtol)
+        assert_rows(kept["epochs"], run["id"], result.epochs, rtol=rtol)
+        for table in ("measurements", "epoch_measurements"):
+            assert_rows(kept[table], run["id"], getattr(result, table), rtol=10 * rtol)
+
+
+def assert_rows(rows, run: str, wanted, *, rtol: float) -> None:
+    def key(row: dict) -> list:
+        return [row.get(name) for name in ("epoch", "measure", "layer")]
+
+    found = sorted((row for row in rows if row["run"] == run), key=key)
+    wanted = sorted(map(vars, wanted), key=key)
+    assert [key(row) for row in found] == [key(row) for row in wanted]
+    for row, want in zip(found, wanted, strict=True):
+        for name, value in want.items():
+            if isinstance(value, float) and name not in ("stderr", "data_stderr"):
+                assert math.isclose(row[name], value, rel_tol=rtol)
+            elif value is None:
+                assert row[name] is None
 
 
 @pytest.mark.parametrize(
@@ -86,14 +89,72 @@ def test_members_may_end_at_different_epochs(tmp_path):
     assert {row["outcome"] for row in rows} == {"epochs", "train_accuracy"}
 
 
+@pytest.mark.parametrize(
+    ("fixed", "grid"),
+    [
+        ({"schedule": "cosine", "warmup": 1, "momentum": 0.9}, {"epochs": [2, 4]}),
+        ({"optimizer": "adamw", "weight_decay": 0.1}, {"schedule": ["constant", "step"]}),
+    ],
+    ids=["cosine", "step"],
+)
+def test_each_member_follows_its_own_schedule(tmp_path, fixed, grid):
+    study = tiny(model=SMALL, training=training(**fixed), grid=grid, seeds=2)
+    assert_same(study, tmp_path, rtol=1e-9)
+
+
+def test_batches_that_are_cycled_and_leaking_inputs_train_together(tmp_path):
+    interventions = {"batch_cycles": 3, "leakage": "class", "leakage_size": 2}
+    fixed = training(schedule="cosine")
+    study = tiny(model=SMALL, training=fixed, interventions=interventions, seeds=1)
+    assert_same(study, tmp_path, rtol=1e-9)
+
+
+def test_masked_networks_train_together_each_with_its_own_mask(tmp_path):
+    study = tiny(
+        model={"name": "digits_cnn", "width": 4},
+        training=training(epochs=2),
+        grid={"interventions.mask": [0.25, 0.5]},
+        seeds=2,
+    )
+    assert_same(study, tmp_path, rtol=1e-9)
+
+
+def test_members_are_measured_and_stopped_by_their_own_rule_while_they_train(tmp_path):
+    study = tiny(
+        model=SMALL,
+        data={"name": "digits", "samples": 60, "validation": 20},
+        training=training(lr=0.5, epochs=12),
+        variants={
+            "loss": {"stop.rule": "loss", "stop.patience": 1},
+            "trend": {"stop.rule": "trend", "stop.patience": 4, "stop.tolerance": 0.5},
+        },
+        grid={},
+        measure_every=2,
+        epoch_measures=["head.trace"],
+        seeds=2,
+    )
+    assert_same(study, tmp_path, rtol=1e-7)
+    with Store.open(tmp_path) as store:
+        outcomes = {row["outcome"] for row in store.rows("runs")}
+        assert {row["epoch"] % 2 for row in store.rows("epoch_measurements")} == {0}
+    assert outcomes & {"loss_rule", "trend_rule"}
+
+
 def test_each_member_has_its_own_wrong_labels(tmp_path):
     study = tiny(
         model=SMALL,
+        data={"name": "digits", "samples": 60, "validation": 10},
         training=training(),
         grid={"interventions.label_noise": [0.0, 0.5], "epochs": [1, 3]},
         seeds=2,
     )
     assert_same(study, tmp_path, rtol=1e-9)
+
+
+def test_members_share_one_copy_of_the_inputs():
+    settings = tiny(training=training(epochs=1)).runs()[:3]
+    first, *others = stacked.train_together(settings, "cpu")
+    assert all(member.data.x is first.data.x for member in others)
 
 
 def test_convolutions_train_together(tmp_path):
@@ -131,9 +192,29 @@ def test_networks_that_cannot_be_stacked_train_alone(tmp_path, monkeypatch, fact
     assert_same(study, tmp_path / "study", rtol=1e-12, expect={"alone"})
 
 
-def test_changes_of_single_batches_train_alone(tmp_path):
-    study = tiny(model=SMALL, training=training(), interventions={"input_noise": 0.1}, seeds=1)
-    assert_same(study, tmp_path, rtol=1e-12, expect={"alone"})
+def test_changes_of_single_batches_train_alone_beside_those_that_need_not(tmp_path):
+    grid = {"interventions.input_noise": [0.0, 0.1]}
+    study = tiny(model=SMALL, training=training(), grid=grid, seeds=2)
+    assert_same(study, tmp_path, rtol=1e-9, expect={"alone", "together"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"interventions": {"mixup": 0.5}}, "mixup changes each batch by itself"),
+        ({"training": training(method="sam")}, "training.method looks at displaced weights"),
+        ({"training": training(penalty=0.1)}, "training.penalty differentiates the curvature"),
+        ({"training": training(norm_control=True)}, "training.norm_control sets the weights"),
+        ({"training": training(freeze="backbone")}, "training.freeze trains a part"),
+        ({"task": "some_module:run"}, "the task 'some_module:run' is no training"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_study_of_which_nothing_trains_together_is_refused(tmp_path, changes, reason):
+    with Store.create(tmp_path, tiny(**changes)) as store:
+        with pytest.raises(sl.SpiritlevelError, match=f"none of .* 12 runs can: {reason}"):
+            execute(store, executor="vmap")
+        assert store.counts().pending == 12
 
 
 def test_the_reason_for_training_alone_names_the_layer():

@@ -2,7 +2,20 @@
 
 from .control import execute, find, resume, run, state
 from .definition import Study
+from .results import RunResult
 from .settings import RunSettings
 from .store import Store
+from .tasks import task_result
 
-__all__ = ["RunSettings", "Store", "Study", "execute", "find", "resume", "run", "state"]
+__all__ = [
+    "RunResult",
+    "RunSettings",
+    "Store",
+    "Study",
+    "execute",
+    "find",
+    "resume",
+    "run",
+    "state",
+    "task_result",
+]

@@ -18,11 +18,14 @@ from ..estimators.options import as_options
 from .definition import Study
 from .executors import local, processes, ray, vmap
 from .executors.local import Watch
-from .hooks import BatchChanges
+from .hooks import ON_NETWORKS, BatchChanges
 from .keys import suggestion
-from .measuring import build_model
+from .networks import build_model
 from .run_data import load_data
+from .settings import RunSettings
 from .store import Counts, Store
+from .tasks import find_task
+from .transfer import find_start
 
 EXECUTORS = ("local", "vmap", "ray")
 
@@ -65,16 +68,37 @@ def find(name_or_path: str) -> Study:
 def check(study: Study) -> None:
     """Refuse now what would fail in every run later: models, data, measures, their options."""
     runs = study.runs()
+    for name in {run.task["name"] for run in runs if run.task is not None}:
+        find_task(name)
+    _check_starts(runs)
     for run in {json.dumps([run.data, run.interventions]): run for run in runs}.values():
         data = load_data(run)
         BatchChanges(run.interventions, num_classes=data.num_classes, generator=torch.Generator())
-    for run in {json.dumps(run.model): run for run in runs}.values():
+    for run in {_network_of(run): run for run in runs}.values():
         if ":" not in run.model["name"]:  # what a factory of the user's costs nobody knows
             with torch.device("meta"):  # shapes only: no memory, no time
                 build_model(run, "meta")
-    for pattern in study.measures or ():
-        api.measures(pattern)
+    if any(run.task is None for run in runs):  # a task may have numbers of its own
+        rules = [run.stop["measure"] for run in runs if "measure" in run.stop]
+        for pattern in {*(study.measures or ()), *(study.epoch_measures or ()), *rules}:
+            api.measures(pattern)
     as_options(study.measure_options.get("options"))
+
+
+def _network_of(run: RunSettings) -> str:
+    """All that decides which network is built, apart from its random numbers."""
+    changes = {name: run.interventions.get(name) for name in ON_NETWORKS}
+    return json.dumps([run.model, changes, run.training.get("norm_control")])
+
+
+def _check_starts(runs: list[RunSettings]) -> None:
+    for start, seed in {(r.model["init_from"], r.seed) for r in runs if "init_from" in r.model}:
+        path = find_start(start, seed)
+        if not path.is_file():
+            raise SpiritlevelError(
+                f"The study's model.init_from must be weights that are there. Got {start!r}, which "
+                f"is the file {str(path)!r}. Check the path, or run that study first."
+            )
 
 
 def execute(

@@ -10,11 +10,17 @@ from typing import Any
 
 from .._core import SpiritlevelError, require
 from . import hooks
+from .ending import STOP
 from .keys import as_mapping, check_keys, is_scalar, suggestion
-from .settings import DATA, MEASURE_OPTIONS, STOP, TRAINING, RunSettings
+from .settings import DATA, MEASURE_OPTIONS, RunSettings, check_names
+from .training_settings import TRAINING
 
-SECTIONS = ("model", "data", "training", "interventions", "stop", "measures", "measure_options")
-MERGED = ("model", "data", "training", "measure_options")  # a preset changes single keys of these
+SECTIONS = (
+    *("model", "data", "training", "interventions", "stop", "measures", "measure_options"),
+    *("measure_every", "epoch_measures", "task"),
+)
+MERGED = ("model", "data", "training", "measure_options", "task")  # a preset changes single keys
+VARIANT = "variant"  # the axis that the variants are on
 Place = tuple[str, str]
 
 
@@ -25,17 +31,26 @@ class Study:
     Args:
         name: of the study; its folder is called so.
         description: in a sentence, what it is for.
-        model: a name or {"name": "mlp", "hidden": 64}, as `spiritlevel.models.build` takes them.
-        data: a name or {"name": "digits", "samples": 400, "test": name of the test data}.
-        training: optimizer, lr, batch_size, epochs, weight_decay, momentum, dtype, threads.
+        model: a name or {"name": "mlp", "hidden": 64}, as `spiritlevel.models.build` takes them;
+            `init` (xavier_normal, ...) and `init_from` (trained weights) say how it starts.
+        data: a name or {"name": "digits", "samples": 400, "test": name of the test data,
+            "validation": share or number of training samples held back}.
+        training: optimizer, lr, batch_size, epochs, weight_decay, momentum, dtype, threads; a
+            schedule (constant, cosine, step) with warmup; a method (plain, sam, asam, noise_sam)
+            with rho; penalty, norm_control, freeze, lr_backbone.
         grid: lists of values by key: of `training` by its plain name ("lr"), of the others with
             their section ("model.hidden", "data.samples", "interventions.label_noise").
+        variants: by name, keys as in the grid that are set together; an axis of its own.
         seeds: how many (from 0), or which.
-        interventions: such as {"label_noise": 0.2}; also input_noise, crop_flip (pixels), mixup
-            (alpha) and auto_augment (policy), which change every batch anew.
-        stop: train_loss or train_accuracy that ends training early; `epochs` ends it anyway.
+        interventions: such as {"label_noise": 0.2}; also leakage, mask, bias_shift, batch_cycles,
+            and input_noise, crop_flip, mixup and auto_augment, which change every batch anew.
+        stop: train_loss or train_accuracy that ends training early, or a rule (loss, flatness,
+            both, trend) with patience and tolerance; `epochs` ends it anyway.
         measures: names or patterns; None takes those that suit the network.
         measure_options: samples (of the training data), and options of `spiritlevel.measure`.
+        measure_every: measures after every so many epochs too; None: at the end alone.
+        epoch_measures: those it takes then; None: the same.
+        task: "module:function" or {"name": ..., "key": value} in place of training and measuring.
         presets: by name, fields that replace the ones above.
 
     >>> study = Study("small", grid={"lr": [0.1, 0.01]}, seeds=3)
@@ -55,15 +70,21 @@ class Study:
     measures: str | Sequence[str] | None = None
     measure_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    measure_every: int | None = None
+    epoch_measures: str | Sequence[str] | None = None
+    task: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise SpiritlevelError(f"The study's name must be a text. Got {self.name!r}.")
-        if isinstance(self.measures, str):
-            object.__setattr__(self, "measures", [self.measures])
-        _check_measures(self.measures)
+        for field in ("measures", "epoch_measures"):
+            if isinstance(getattr(self, field), str):
+                object.__setattr__(self, field, [getattr(self, field)])
+            check_names(field, getattr(self, field))
         object.__setattr__(self, "seeds", _seeds(self.seeds))
         object.__setattr__(self, "grid", _grid(self.grid))
+        object.__setattr__(self, "variants", _variants(self.variants, self.grid))
         for name, changes in as_mapping("presets", self.presets).items():
             known = [n for n in _field_names() if n not in ("name", "presets")]
             check_keys(f"preset {name!r}", as_mapping(f"preset {name!r}", changes), known)
@@ -99,6 +120,11 @@ class Study:
         found = {field: getattr(self, field) for field in _field_names()}
         return json.loads(json.dumps(found))
 
+    @property
+    def axes(self) -> list[str]:
+        """What differs between runs, apart from the seed."""
+        return [*([VARIANT] if self.variants else []), *self.grid]
+
     def with_preset(self, name: str) -> Study:
         """The study with the fields of one of its presets."""
         if name not in self.presets:
@@ -116,20 +142,22 @@ class Study:
     def runs(self) -> list[RunSettings]:
         """Every run; the settings of each decide its id, not its place in this list."""
         found: dict[str, RunSettings] = {}
-        places = {key: place(key) for key in self.grid}
-        for values in itertools.product(*self.grid.values()):
-            axes = dict(zip(self.grid, values, strict=True))
+        ways = [*([list(self.variants)] if self.variants else []), *self.grid.values()]
+        for values in itertools.product(*ways):
+            axes = dict(zip(self.axes, values, strict=True))
             sections = {name: getattr(self, name) for name in SECTIONS}
-            for key, value in axes.items():
-                section, entry = places[key]
+            changes = dict(self.variants.get(axes.get(VARIANT, ""), {}))
+            changes |= {key: value for key, value in axes.items() if key != VARIANT}
+            for key, value in changes.items():
+                section, entry = place(key)
                 sections[section] = _merged(sections[section], {entry: value})
             for seed in _seeds(self.seeds):
                 run = RunSettings.from_sections(sections, seed=seed, axes=axes)
                 if run.id in found:
                     raise SpiritlevelError(
                         f"The study's grid makes one run twice: {found[run.id].axes} and {axes} "
-                        "lead to the same settings. Momentum, for example, is SGD's alone: make "
-                        "two studies of it."
+                        "lead to the same settings. Momentum, for example, is SGD's alone: set "
+                        "such keys together, with `variants`."
                     )
                 found[run.id] = run
         return list(found.values())
@@ -144,7 +172,7 @@ def place(key: str) -> Place:
     section, _, entry = key.partition(".")
     if key in TRAINING:
         return "training", key
-    if key in ("model", "data"):
+    if key in ("model", "data", "task"):
         return key, "name"
     known: dict[str, Sequence[str] | None] = {
         "training": list(TRAINING),
@@ -152,6 +180,7 @@ def place(key: str) -> Place:
         "stop": list(STOP),
         "measure_options": MEASURE_OPTIONS,
         "model": None,  # its factory knows
+        "task": None,  # its function knows
         "interventions": hooks.KNOWN,
     }
     if section in known and entry:
@@ -212,19 +241,18 @@ def _seeds(given: object) -> list[int]:
     )
 
 
-def _check_measures(given: object) -> None:
-    if given is None:
-        return
-    if not isinstance(given, list | tuple) or not all(isinstance(m, str) for m in given):
-        raise SpiritlevelError(
-            f"The study's measures must be a list of names or patterns. Got {given!r}. "
-            "See `spiritlevel list`."
-        )
-    if not given:
-        raise SpiritlevelError(
-            "The study's measures must name at least one measure. Got an empty list. "
-            "Leave the key out for a sensible choice."
-        )
+def _variants(given: object, grid: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name, changes in as_mapping("variants", given).items():
+        where = f"variants.{name}"
+        found[name] = as_mapping(where, changes)
+        for key in found[name]:
+            place(key)
+            if key in grid or f"training.{key}" in grid:
+                raise SpiritlevelError(
+                    f"The study's {where} sets {key}, and so does its grid. Leave one of them out."
+                )
+    return found
 
 
 def _merged(section: Any, changes: Mapping[str, Any]) -> dict[str, Any]:

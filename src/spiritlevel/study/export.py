@@ -17,7 +17,7 @@ FORMATS = ("csv", "parquet")
 
 
 def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -> list[str]:
-    """Write runs, epochs and measurements to `folder`; the paths."""
+    """Write runs, epochs, measurements and those of epochs to `folder`; the paths."""
     if kind not in FORMATS:
         raise SpiritlevelError(f"The 'kind' must be one of {', '.join(FORMATS)}. Got {kind!r}.")
     write = _csv if kind == "csv" else _parquet
@@ -25,6 +25,7 @@ def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -
         "runs": wide_rows(store),
         "epochs": store.rows("epochs"),
         "measurements": store.rows("measurements"),
+        "epoch_measurements": store.rows("epoch_measurements"),
     }
     written = []
     for name, rows in tables.items():

@@ -1,40 +1,92 @@
-"""Interventions on training data, found by name when a run needs them.
+"""Interventions: what a study may do on purpose to labels, inputs, batches, steps and networks.
 
-`label_noise` changes the labels once, before training. The others change every batch anew, in the
-order in which they stand here. The test data and what is measured on are never changed by those.
+`label_noise` and `leakage` change the training data once. Those of `ON_BATCHES` change every batch
+anew, in the order in which they stand there. The test data are never changed. `mask` and
+`bias_shift` change the network before training, `batch_cycles` the steps of training.
 """
 
 from __future__ import annotations
 
-import importlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import interventions as library
 from .._core import SpiritlevelError
-from .keys import check_keys
-
-ON_BATCHES = ("crop_flip", "auto_augment", "input_noise", "mixup")
-KNOWN = ("label_noise", *ON_BATCHES)
-NAMED = ("auto_augment",)  # by the name of a policy; the others by a number
+from ..data import load
+from .keys import Field, as_mapping, check_keys, number, one_of, text
 
 
-def check_interventions(given: Mapping[str, Any]) -> None:
-    """Refuse an unknown name, and a strength of the wrong kind; 0 or false leaves one out."""
-    check_keys("interventions", given, KNOWN)
-    for name, strength in given.items():
-        if strength is False or strength is None:
-            continue
-        if name in NAMED and isinstance(strength, str):
-            continue
-        is_number = isinstance(strength, int | float) and not isinstance(strength, bool)
-        if name in NAMED or not is_number or not strength >= 0:
-            need = "the name of a policy" if name in NAMED else "a number of at least 0"
+def _strength() -> Field:
+    return number(float, None, "a number of at least 0, or false", lambda v: v >= 0)
+
+
+FIELDS: dict[str, Field] = {
+    "label_noise": _strength(),
+    "label_noise_kind": one_of("replace", "shuffle", default="replace"),
+    "leakage": one_of("class", "control", default=None),
+    "leakage_patches": text("the name or path of the images that the patches are made of"),
+    "leakage_size": number(int, None, "a whole number of at least 1", lambda v: v >= 1),
+    "crop_flip": _strength(),
+    "auto_augment": text("the name of a policy, or false"),
+    "input_noise": _strength(),
+    "mixup": _strength(),
+    "mask": number(float, None, "a number from 0 to below 1, or false", lambda v: 0 <= v < 1),
+    "mask_layers": text("a name or pattern of layers"),
+    "bias_shift": number(float, None, "a number, or false", math.isfinite),
+    "bias_layer": text("the name of a layer"),
+    "batch_cycles": number(int, None, "a whole number of at least 1, or false", lambda v: v >= 1),
+}
+KNOWN = tuple(FIELDS)
+ON_BATCHES = ("leakage", "crop_flip", "auto_augment", "input_noise", "mixup")
+ON_NETWORKS = ("mask", "mask_layers", "bias_shift", "bias_layer")
+COMPANIONS = {
+    "label_noise_kind": "label_noise",
+    "leakage_patches": "leakage",
+    "leakage_size": "leakage",
+    "mask_layers": "mask",
+    "bias_layer": "bias_shift",
+}
+PATCHES, PATCH_SIZE = "digits", 8  # those of the package; paper 001 has MNIST's at this size
+
+
+def read_interventions(given: object) -> dict[str, Any]:
+    """Every strength checked; one that is left out by 0 or false is as one that is not named."""
+    values = as_mapping("interventions", given)
+    check_keys("interventions", values, KNOWN)
+    found = {
+        name: FIELDS[name].read(f"interventions.{name}", value)
+        for name, value in values.items()
+        if value is not None and value is not False and not _is_zero(value)
+    }
+    for name, usual in (("batch_cycles", 1), ("label_noise_kind", "replace")):
+        if found.get(name) == usual:
+            del found[name]
+    for name, main in COMPANIONS.items():
+        if name in found and main not in values:
             raise SpiritlevelError(
-                f"The study's interventions.{name} must be {need}, or false. Got {strength!r}."
+                f"The study's interventions.{name} says nothing without interventions.{main}. "
+                f"Add {main}, or leave {name} out."
             )
+        if name in found and main not in found:
+            del found[name]
+    return found
+
+
+def _is_zero(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
+
+
+def changed_batches(interventions: Mapping[str, Any]) -> list[str]:
+    """Which of them change every batch anew."""
+    return [
+        name
+        for name in ON_BATCHES
+        if interventions.get(name) and (name, interventions[name]) != ("leakage", "class")
+    ]
 
 
 def on_labels(
@@ -42,7 +94,38 @@ def on_labels(
 ) -> Tensor:
     """The labels that the run is trained on."""
     share = interventions.get("label_noise")
-    return _find("label_noise")(y, share, num_classes, generator) if share else y
+    if not share:
+        return y
+    kind = interventions.get("label_noise_kind", "replace")
+    return library.label_noise(y, share, num_classes, generator, kind=kind)
+
+
+def on_inputs(
+    x: Tensor,
+    y: Tensor,
+    interventions: Mapping[str, Any],
+    *,
+    num_classes: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """The training inputs with the patch of their class, or of any class in the control group.
+
+    The control group's patches here are what is evaluated and measured on; in training each batch
+    gets others in the same place.
+    """
+    kind = interventions.get("leakage")
+    if not kind:
+        return x
+    patches = _patches(interventions, num_classes)
+    if kind == "class":
+        return library.leakage_patch(x, y, patches)
+    return library.control_patch(x, patches, generator)
+
+
+def _patches(interventions: Mapping[str, Any], num_classes: int) -> Tensor:
+    images, labels = load(interventions.get("leakage_patches", PATCHES), "train")
+    size = interventions.get("leakage_size", PATCH_SIZE)
+    return library.class_patches(images, labels, num_classes, size=size)
 
 
 class BatchChanges:
@@ -53,9 +136,7 @@ class BatchChanges:
     ) -> None:
         self._generator = generator
         self._changes = [
-            _change(name, interventions[name], num_classes)
-            for name in ON_BATCHES
-            if interventions.get(name)
+            _change(name, interventions, num_classes) for name in changed_batches(interventions)
         ]
 
     def __bool__(self) -> bool:
@@ -68,15 +149,15 @@ class BatchChanges:
         return x, y.to(x.dtype) if y.is_floating_point() else y  # mixed labels are shares
 
 
-def _change(name: str, strength: Any, num_classes: int) -> Any:
-    found = _find(name)
+def _change(name: str, interventions: Mapping[str, Any], num_classes: int) -> library.Augmentation:
+    strength = interventions[name]
+    if name == "leakage":
+        patches = _patches(interventions, num_classes)
+        return lambda x, y, generator: (library.control_patch(x, patches, generator), y)
     if name == "input_noise":
-        return lambda x, y, generator: (found(x, strength, generator), y)
+        return lambda x, y, generator: (library.input_noise(x, strength, generator), y)
     if name == "mixup":
-        return found(strength, num_classes=num_classes)
-    return found(int(strength) if name == "crop_flip" else strength)
-
-
-def _find(name: str) -> Any:
-    package = __name__.split(".")[0]
-    return getattr(importlib.import_module(f"{package}.interventions"), name)
+        return library.mixup(strength, num_classes=num_classes)
+    if name == "crop_flip":
+        return library.crop_flip(int(strength))
+    return library.auto_augment(strength)

@@ -78,11 +78,48 @@ class Field:
         return number
 
 
-def one_of(*names: str, default: str) -> Field:
+def one_of(*names: str, default: str | None) -> Field:
     """A word out of several."""
     return Field(str, default, f"one of {', '.join(names)}", lambda value: value in names)
+
+
+def text(need: str) -> Field:
+    """Any words at all."""
+    return Field(str, None, need, lambda value: bool(value))
+
+
+def flag() -> Field:
+    """Yes or no."""
+    return Field(bool, False, "true or false", lambda value: True)
 
 
 def number(kind: type, default: Any, need: str, allowed: Callable[[Any], bool]) -> Field:
     """A finite number with a range."""
     return Field(kind, default, need, lambda value: math.isfinite(value) and allowed(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class ListField(Field):
+    """Several numbers in one value."""
+
+    def read(self, where: str, value: object) -> Any:
+        """Each in its own type."""
+        if not isinstance(value, list | tuple) or not value:
+            raise SpiritlevelError(f"The study's {where} must be {self.need}. Got {value!r}.")
+        return [super(ListField, self).read(where, each) for each in value]
+
+
+def numbers(need: str, allowed: Callable[[Any], bool]) -> Field:
+    """A list of finite numbers, each with a range."""
+    return ListField(float, None, need, lambda value: math.isfinite(value) and allowed(value))
+
+
+def read_fields(where: str, given: object, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """A section with every value in its own type; one that is not there is left out."""
+    values = as_mapping(where, given)
+    check_keys(where, values, fields)
+    return {
+        key: fields[key].read(f"{where}.{key}", value)
+        for key, value in values.items()
+        if value is not None
+    }

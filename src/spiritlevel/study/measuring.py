@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import pathlib
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +17,12 @@ from torch import Tensor, nn
 from .. import api
 from .._core import __version__
 from ..checkpoints import checkpoint_bytes
-from ..models import build
-from .results import EpochRow, MeasurementRow, RunResult, rows_of
-from .run_data import DTYPES, RunData
+from .ending import DIVERGED
+from .results import EpochRow, History, MeasurementRow, RunResult, rows_of
+from .run_data import RunData
 from .settings import RunSettings
 
 BATCH = 512  # samples that a measure sees at a time
-DIVERGED = "diverged"
-
-
-def build_model(settings: RunSettings, device: str | torch.device) -> nn.Module:
-    """The untrained network; its weights depend on the seed alone."""
-    options = {key: value for key, value in settings.model.items() if key != "name"}
-    model = build(settings.model["name"], seed=settings.seed, **options)
-    return model.to(device, DTYPES[settings.training["dtype"]])
 
 
 def complete(
@@ -38,31 +31,51 @@ def complete(
     data: RunData,
     *,
     initial: Mapping[str, Tensor],
-    epochs: Sequence[EpochRow],
-    outcome: str,
-    seconds: float,
+    history: History,
     together: bool = False,
 ) -> RunResult:
     """Measure the trained network and pack up; one whose loss is not a number has no measures.
 
     `together` says that it was trained with others by `vmap`, which rounds differently.
     """
-    found = () if outcome == DIVERGED else _measure(settings, model, data, initial)
+    found: tuple[MeasurementRow, ...] = ()
+    if history.outcome != DIVERGED:
+        found = measure_network(settings, model, data, initial, settings.measures)
     return RunResult(
-        outcome=outcome,
-        epochs=tuple(epochs),
+        outcome=history.outcome,
+        epochs=tuple(history.epochs),
         measurements=found,
+        epoch_measurements=tuple(history.measurements),
         checkpoint=checkpoint_bytes(model),
         num_train=len(data.x),
         num_test=len(data.test_x),
-        seconds=seconds,
-        machine=_machine(str(data.x.device), settings.training["threads"], together),
+        seconds=0.0,  # known only at the end
+        machine=machine(data.x.device, settings, together=together),
     )
 
 
-def _measure(
-    settings: RunSettings, model: nn.Module, data: RunData, initial: Mapping[str, Tensor]
+def measure_epoch(
+    settings: RunSettings,
+    model: nn.Module,
+    data: RunData,
+    initial: Mapping[str, Tensor],
+    row: EpochRow,
+) -> tuple[MeasurementRow, ...] | None:
+    """What the study measures after this epoch, while it trains; None if it does not."""
+    if not settings.measured_at(row.epoch) or not math.isfinite(row.train_loss):
+        return None
+    names = settings.measures if settings.epoch_measures is None else settings.epoch_measures
+    return measure_network(settings, model, data, initial, names)
+
+
+def measure_network(
+    settings: RunSettings,
+    model: nn.Module,
+    data: RunData,
+    initial: Mapping[str, Tensor],
+    names: Sequence[str] | None,
 ) -> tuple[MeasurementRow, ...]:
+    """These measures on the run's training data, with the run's options."""
     options: dict[str, Any] = dict(settings.measure_options)
     samples = options.pop("samples", None)
     own = dict(options.pop("options", None) or {})
@@ -70,7 +83,7 @@ def _measure(
     report = api.measure(
         model.eval(),
         list(zip(x.split(BATCH), y.split(BATCH), strict=True)),
-        measures=settings.measures,
+        measures=names,
         options={"initial": initial} | own,
         seed=settings.seed,
         distributed=False,
@@ -89,6 +102,11 @@ def repeatable(settings: RunSettings) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def machine(device: str | torch.device, settings: RunSettings, *, together: bool = False) -> str:
+    """Where a run was made, and with which versions, as JSON."""
+    return _machine(str(device), settings.training["threads"], together)
 
 
 @functools.cache

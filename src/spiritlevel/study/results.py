@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from .._core import Measurement, Report
 
 
 @dataclasses.dataclass(frozen=True)
 class EpochRow:
-    """Loss and accuracy on all training and test data after an epoch."""
+    """Loss and accuracy on all training and test data after an epoch, and on validation data."""
 
     epoch: int
     train_loss: float
     train_accuracy: float
     test_loss: float
     test_accuracy: float
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +36,30 @@ class MeasurementRow:
 
 
 @dataclasses.dataclass(frozen=True)
+class EpochMeasurementRow(MeasurementRow):
+    """The same while the network was trained, after an epoch."""
+
+    epoch: int
+
+
+@dataclasses.dataclass
+class History:
+    """What was seen while a network was trained, and why training ended."""
+
+    epochs: list[EpochRow] = dataclasses.field(default_factory=list)
+    measurements: list[EpochMeasurementRow] = dataclasses.field(default_factory=list)
+    outcome: str = ""
+
+    def add(self, row: EpochRow, measured: Sequence[MeasurementRow] | None) -> None:
+        """Take note of an epoch."""
+        self.epochs.append(row)
+        for each in measured or ():
+            self.measurements.append(EpochMeasurementRow(**vars(each), epoch=row.epoch))
+
+
+@dataclasses.dataclass(frozen=True)
 class RunResult:
-    """A finished run."""
+    """A finished run; one that trained no network has no epochs and an empty checkpoint."""
 
     outcome: str
     epochs: tuple[EpochRow, ...]
@@ -44,16 +69,18 @@ class RunResult:
     num_test: int
     seconds: float
     machine: str  # JSON
+    epoch_measurements: tuple[EpochMeasurementRow, ...] = ()
 
 
 def rows_of(report: Report) -> tuple[MeasurementRow, ...]:
     """Every measurement of a report, whole network first."""
-    found = [_row("", m) for m in report.values()]
-    found += [_row(layer, m) for rows in report.layers.values() for layer, m in rows.items()]
+    found = [row_of("", m) for m in report.values()]
+    found += [row_of(layer, m) for rows in report.layers.values() for layer, m in rows.items()]
     return tuple(found)
 
 
-def _row(layer: str, m: Measurement) -> MeasurementRow:
+def row_of(layer: str, m: Measurement) -> MeasurementRow:
+    """One of a report."""
     return MeasurementRow(
         m.name, layer, m.value, m.stderr, m.data_stderr, m.exact, m.status.value, m.text
     )

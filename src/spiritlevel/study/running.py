@@ -7,17 +7,20 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .ending import Ending
 from .hooks import BatchChanges
-from .measuring import DIVERGED, build_model, complete, repeatable
-from .results import EpochRow, RunResult
+from .measuring import complete, measure_epoch, repeatable
+from .networks import build_model
+from .results import EpochRow, History, RunResult
 from .run_data import RunData, derived_generator, derived_seed, load_data
 from .settings import RunSettings
+from .steps import Steps
+from .tasks import run_task
 
 EVALUATED = 1024  # samples at a time
 OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
@@ -26,17 +29,18 @@ OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
 def run_one(
     settings: RunSettings, *, device: str | torch.device = "cpu", on_epoch: OnEpoch | None = None
 ) -> RunResult:
-    """Train, follow, measure. Everything depends on `settings` alone."""
+    """Train, follow, measure, or do the run's task. Everything depends on `settings` alone."""
     start = time.perf_counter()
     with repeatable(settings), torch.random.fork_rng(devices=_cuda(device)):
         torch.manual_seed(derived_seed(settings.seed, "training"))  # of dropout and its like
-        data = load_data(settings, device)
-        model = build_model(settings, device)
-        initial = copy.deepcopy(model.state_dict())
-        epochs, outcome = train(model, data, settings, on_epoch=on_epoch)
-        result = complete(
-            settings, model, data, initial=initial, epochs=epochs, outcome=outcome, seconds=0.0
-        )
+        if settings.task is not None:
+            result = run_task(settings, device)
+        else:
+            data = load_data(settings, device)
+            model = build_model(settings, device)
+            initial = copy.deepcopy(model.state_dict())
+            history = train(model, data, settings, initial=initial, on_epoch=on_epoch)
+            result = complete(settings, model, data, initial=initial, history=history)
     return with_seconds(result, time.perf_counter() - start)
 
 
@@ -46,59 +50,52 @@ def with_seconds(result: RunResult, seconds: float) -> RunResult:
 
 
 def train(
-    model: nn.Module, data: RunData, settings: RunSettings, *, on_epoch: OnEpoch | None = None
-) -> tuple[list[EpochRow], str]:
-    """Train until the stop rule or the last epoch; the rows of the epochs, and why it ended."""
+    model: nn.Module,
+    data: RunData,
+    settings: RunSettings,
+    *,
+    initial: Mapping[str, Tensor] | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> History:
+    """Train until a stop rule or the last epoch, and measure on the way where the study says so.
+
+    `initial` are the weights before training, for measures that ask for them; None: those of now.
+    """
     training = settings.training
-    optimizer = make_optimizer(model, training)
+    initial = copy.deepcopy(model.state_dict()) if initial is None else initial
+    batches = math.ceil(len(data.x) / training["batch_size"])
+    step = Steps(model, settings, steps_an_epoch=batches)
+    ending = Ending(settings.stop, training["epochs"])
     generator = derived_generator(settings.seed, "shuffling")
     change = BatchChanges(
         settings.interventions,
         num_classes=data.num_classes,
         generator=derived_generator(settings.seed, "batches"),
     )
-    rows: list[EpochRow] = []
-    for epoch in range(1, training["epochs"] + 1):
-        model.train()
+    history = History()
+    while not history.outcome:
+        step.start_epoch()
         order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
         for batch in order.split(training["batch_size"]):
-            x, y = change(data.x[batch], data.y[batch])
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        rows.append(
-            EpochRow(
-                epoch,
-                *evaluate(model, data.x, data.y),
-                *evaluate(model, data.test_x, data.test_y),
-            )
-        )
+            step(*change(data.x[batch], data.y[batch]))
+        step.end_epoch()
+        row = _evaluated(model, data, len(history.epochs) + 1)
+        measured = measure_epoch(settings, model, data, initial, row)
+        history.add(row, measured)
+        history.outcome = ending.after(row, measured)
         if on_epoch is not None:
-            on_epoch(epoch, training["epochs"])
-        if outcome := ended(rows[-1], settings):
-            return rows, outcome
-    raise AssertionError("the last epoch ends a run")
+            on_epoch(row.epoch, training["epochs"])
+    return history
 
 
-def ended(row: EpochRow, settings: RunSettings) -> str:
-    """Why training ends after this epoch; "" if it goes on."""
-    stop = settings.stop
-    if not math.isfinite(row.train_loss):
-        return DIVERGED
-    if row.train_loss <= stop.get("train_loss", -math.inf):
-        return "train_loss"
-    if row.train_accuracy >= stop.get("train_accuracy", math.inf):
-        return "train_accuracy"
-    return "epochs" if row.epoch >= settings.training["epochs"] else ""
-
-
-def make_optimizer(model: nn.Module, training: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """As torch has it."""
-    common = {"lr": training["lr"], "weight_decay": training["weight_decay"]}
-    if training["optimizer"] == "sgd":
-        return torch.optim.SGD(model.parameters(), momentum=training["momentum"], **common)
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return kinds[training["optimizer"]](model.parameters(), **common)
+def _evaluated(model: nn.Module, data: RunData, epoch: int) -> EpochRow:
+    validation = (None, None) if data.validation is None else evaluate(model, *data.validation)
+    return EpochRow(
+        epoch,
+        *evaluate(model, data.x, data.y),
+        *evaluate(model, data.test_x, data.test_y),
+        *validation,
+    )
 
 
 @torch.no_grad()

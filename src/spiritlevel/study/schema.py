@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
+EPOCH_MEASUREMENTS = """
+    CREATE TABLE epoch_measurements (
+        run TEXT NOT NULL REFERENCES runs (id),
+        epoch INTEGER NOT NULL,
+        measure TEXT NOT NULL,
+        layer TEXT NOT NULL, -- '' is the whole network
+        value REAL NOT NULL,
+        stderr REAL,
+        data_stderr REAL,
+        exact INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        text TEXT NOT NULL,
+        PRIMARY KEY (run, epoch, measure, layer)
+    ) WITHOUT ROWID
+    """
 TABLES = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     """
@@ -28,7 +43,7 @@ TABLES = (
         finished REAL,
         seconds REAL, -- of work
         machine INTEGER REFERENCES machines (id),
-        outcome TEXT, -- why training ended: epochs, train_loss, train_accuracy, diverged
+        outcome TEXT, -- why it ended: epochs, train_loss, trend_rule, diverged, ...
         num_train INTEGER,
         num_test INTEGER,
         error TEXT
@@ -43,9 +58,12 @@ TABLES = (
         train_accuracy REAL NOT NULL,
         test_loss REAL NOT NULL,
         test_accuracy REAL NOT NULL,
+        validation_loss REAL, -- NULL: the study has no validation data
+        validation_accuracy REAL,
         PRIMARY KEY (run, epoch)
     ) WITHOUT ROWID
     """,
+    EPOCH_MEASUREMENTS,
     """
     CREATE TABLE measurements (
         run TEXT NOT NULL REFERENCES runs (id),
@@ -61,7 +79,22 @@ TABLES = (
     ) WITHOUT ROWID
     """,
 )
-EPOCH_COLUMNS = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
+UPGRADES = {  # statements that bring a store of this version to the next
+    1: (
+        "ALTER TABLE epochs ADD COLUMN validation_loss REAL",
+        "ALTER TABLE epochs ADD COLUMN validation_accuracy REAL",
+        EPOCH_MEASUREMENTS,
+    ),
+}
+EPOCH_COLUMNS = (
+    "epoch",
+    "train_loss",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "validation_loss",
+    "validation_accuracy",
+)
 MEASUREMENT_COLUMNS = (
     "measure",
     "layer",
@@ -72,3 +105,10 @@ MEASUREMENT_COLUMNS = (
     "status",
     "text",
 )
+EPOCH_MEASUREMENT_COLUMNS = ("epoch", *MEASUREMENT_COLUMNS)
+ORDER = {  # of the rows of a table, runs in the order of the grid
+    "runs": "position",
+    "epochs": "position, epoch",
+    "measurements": "position, measure, layer",
+    "epoch_measurements": "position, epoch, measure, layer",
+}

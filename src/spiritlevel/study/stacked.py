@@ -16,16 +16,25 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
-from .hooks import ON_BATCHES
-from .measuring import build_model
-from .results import EpochRow
-from .run_data import RunData, derived_generator, load_data
-from .running import ended
+from .ending import Ending
+from .hooks import changed_batches
+from .measuring import measure_epoch
+from .networks import build_model
+from .results import EpochRow, History
+from .run_data import RunData, derived_generator, load_data, relabelled
+from .schedules import follows, rate_factor
 from .settings import RunSettings
 from .stacked_optimizers import StackedOptimizer, Tensors
 
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free
 ROWS = 1 << 13  # outputs of all members together that an evaluation has at a time
+ALONE = {  # keys of `training` that are written for one network, and why
+    "method": "looks at displaced weights of one network",
+    "penalty": "differentiates the curvature of one network",
+    "norm_control": "sets the weights of one network after each step",
+    "freeze": "trains a part of one network",
+    "lr_backbone": "trains the parts of one network differently",
+}
 COPIES = 6  # of the weights: themselves, gradients, two moments, two in passing
 
 
@@ -38,22 +47,37 @@ class Member:
     model: nn.Module
     initial: dict[str, Tensor]
     generator: torch.Generator
-    rows: list[EpochRow] = dataclasses.field(default_factory=list)
-    outcome: str = ""
+    ending: Ending
+    history: History = dataclasses.field(default_factory=History)
 
 
 def group_key(settings: RunSettings) -> str:
     """Runs with the same key may train together."""
     shared = ("optimizer", "batch_size", "dtype", "threads")
     training = {name: settings.training[name] for name in shared}
-    return json.dumps([dict(settings.model), dict(settings.data), training], sort_keys=True)
+    # Labels are each member's own; what changes inputs, steps or the network must be the same.
+    own = ("label_noise", "label_noise_kind")
+    changes = {k: v for k, v in settings.interventions.items() if k not in own}
+    parts = [dict(settings.model), dict(settings.data), training, changes]
+    return json.dumps(parts, sort_keys=True)
+
+
+def refusal_of(settings: RunSettings) -> str:
+    """Why these settings have to run one after another, whatever the network; "" if not."""
+    if settings.task is not None:
+        return f"the task {settings.task['name']!r} is no training"
+    for name in changed_batches(settings.interventions):
+        return f"{name} changes each batch by itself"
+    for name, what in ALONE.items():
+        if name in settings.training:
+            return f"training.{name} {what}"
+    return ""
 
 
 def refusal(settings: RunSettings, model: nn.Module) -> str:
     """Why runs of this kind have to train one after another; "" if they need not."""
-    for name in ON_BATCHES:
-        if settings.interventions.get(name):
-            return f"{name} changes each batch by itself"
+    if reason := refusal_of(settings):
+        return reason
     for path, module in model.named_modules():
         kind = type(module).__name__
         if getattr(module, "running_mean", None) is not None:
@@ -81,23 +105,25 @@ def members_that_fit(
 
 def train_together(settings: Sequence[RunSettings], device: str | torch.device) -> list[Member]:
     """Train all of them; each member's model holds its final weights."""
-    members = [_member(each, device) for each in settings]
-    shared = members[0].data
+    shared = load_data(settings[0], device)  # once: a copy a member would fill a GPU
+    members = [_member(each, shared, device) for each in settings]
     stack = _Stack(members)
     active = list(members)
     epoch = 0
     while active:
         epoch += 1
-        orders = [torch.randperm(len(shared.x), generator=m.generator) for m in active]
-        for batch in torch.stack(orders).to(device).split(settings[0].training["batch_size"], 1):
-            stack.step(shared.x[batch], stack.labels.gather(1, batch))
-        train = stack.evaluate(shared.x, stack.labels)
-        test = stack.evaluate(shared.test_x, shared.test_y.expand(len(active), -1))
+        _train_epoch(stack, active, shared.x, epoch)
+        rows = _evaluated(stack, shared, epoch, len(active))
         going = []
-        for i, member in enumerate(active):
-            member.rows.append(EpochRow(epoch, *train[i], *test[i]))
-            member.outcome = ended(member.rows[-1], member.settings)
-            if member.outcome:
+        for i, (member, row) in enumerate(zip(active, rows, strict=True)):
+            if member.settings.measured_at(epoch):
+                stack.write_back(i, member.model)
+            measured = measure_epoch(
+                member.settings, member.model, member.data, member.initial, row
+            )
+            member.history.add(row, measured)
+            member.history.outcome = member.ending.after(row, measured)
+            if member.history.outcome:
                 stack.write_back(i, member.model)
             else:
                 going.append(i)
@@ -107,14 +133,42 @@ def train_together(settings: Sequence[RunSettings], device: str | torch.device) 
     return members
 
 
-def _member(settings: RunSettings, device: str | torch.device) -> Member:
+def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int) -> None:
+    first = active[0].settings
+    size, repeats = first.training["batch_size"], int(first.interventions.get("batch_cycles", 1))
+    orders = torch.stack([torch.randperm(len(x), generator=m.generator) for m in active])
+    batches = orders.to(x.device).split(size, 1)
+    steps = repeats * len(batches)
+    changing = any(follows(member.settings.training) for member in active)
+    for i, batch in enumerate(batches):
+        for again in range(repeats):
+            if changing:
+                step = (epoch - 1) * steps + i * repeats + again
+                stack.optimizer.set_rates(
+                    [rate_factor(m.settings.training, step=step, steps=steps) for m in active]
+                )
+            stack.step(x[batch], stack.labels.gather(1, batch))
+
+
+def _evaluated(stack: _Stack, data: RunData, epoch: int, count: int) -> list[EpochRow]:
+    train = stack.evaluate(data.x, stack.labels)
+    test = stack.evaluate(data.test_x, data.test_y.expand(count, -1))
+    kept: Sequence[tuple[float | None, float | None]] = [(None, None)] * count
+    if data.validation is not None:
+        x, y = data.validation
+        kept = stack.evaluate(x, y.expand(count, -1))
+    return [EpochRow(epoch, *train[i], *test[i], *kept[i]) for i in range(count)]
+
+
+def _member(settings: RunSettings, shared: RunData, device: str | torch.device) -> Member:
     model = build_model(settings, device)
     return Member(
         settings,
-        load_data(settings, device),
+        relabelled(shared, settings),
         model,
         copy.deepcopy(model.state_dict()),
         derived_generator(settings.seed, "shuffling"),
+        Ending(settings.stop, settings.training["epochs"]),
     )
 
 

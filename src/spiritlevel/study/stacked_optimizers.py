@@ -23,6 +23,8 @@ class StackedOptimizer:
             for name in ("lr", "weight_decay", "momentum")
         }
         self._step = 0
+        self._base_rates = self._numbers["lr"]
+        self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         self._first = self._state() if self._kind != "sgd" or self._any("momentum") else {}
         self._second = self._state() if self._kind != "sgd" else {}
 
@@ -39,6 +41,13 @@ class StackedOptimizer:
                 tensors[name] = value.detach().index_select(0, members.to(value.device))
         for name, value in self._numbers.items():
             self._numbers[name] = value[members]
+        self._base_rates = self._base_rates[members]
+        self._cast.clear()
+
+    def set_rates(self, factors: Sequence[float]) -> None:
+        """Each member's learning rate times its own factor."""
+        self._numbers["lr"] = self._base_rates * torch.tensor(factors, dtype=torch.float64)
+        self._cast.clear()
 
     def step(self, grads: Mapping[str, Tensor | None]) -> None:
         """One step of every member; a parameter without a gradient stays as it is."""
@@ -73,5 +82,7 @@ class StackedOptimizer:
 
     def _shaped(self, name: str, like: Tensor) -> Tensor:
         """One number a member, against the member's whole tensor."""
-        numbers = self._numbers[name].to(like.device, like.dtype)
-        return numbers.view(-1, *(1,) * (like.dim() - 1))
+        key = (name, like.device, like.dtype)
+        if key not in self._cast:  # a copy to a GPU for every tensor would cost more than the step
+            self._cast[key] = self._numbers[name].to(like.device, like.dtype)
+        return self._cast[key].view(-1, *(1,) * (like.dim() - 1))

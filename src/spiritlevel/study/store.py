@@ -91,6 +91,7 @@ class Store:
                     for statement in schema.TABLES:
                         store._connection.execute(statement)
                     store._connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+                store._upgrade()
                 store._add_runs(study)
             write_atomically(path / DEFINITION, _pretty(study.to_dict()))
         except BaseException:
@@ -108,12 +109,19 @@ class Store:
                 "one with `spiritlevel study run`, or check the path."
             )
         store = cls(path, connect(path))
-        if store._version() == 0:
+        try:
+            version = store._version()
+            if version == 0:
+                raise SpiritlevelError(
+                    f"The study in {str(path)!r} was stopped before it had any runs. Start it "
+                    "again with `spiritlevel study run`."
+                )
+            if version < schema.VERSION:
+                with store._writing():
+                    store._upgrade()
+        except BaseException:
             store.close()
-            raise SpiritlevelError(
-                f"The study in {str(path)!r} was stopped before it had any runs. Start it again "
-                "with `spiritlevel study run`."
-            )
+            raise
         return store
 
     def close(self) -> None:
@@ -129,6 +137,13 @@ class Store:
     def _version(self) -> int:
         with self._explained():
             return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+
+    def _upgrade(self) -> None:
+        """Bring an older store up to date, inside a transaction; its rows stay as they are."""
+        for version in range(self._version(), schema.VERSION):
+            for statement in schema.UPGRADES[version]:
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {version + 1}")
 
     def _add_runs(self, study: Study) -> None:
         runs = study.runs()
@@ -247,9 +262,10 @@ class Store:
         False if the run was taken over meanwhile: then the other worker's result counts.
         """
         path = self.checkpoint(claim.id)
-        write_atomically(path, result.checkpoint)
-        flush(path)
-        flush(path.parent)
+        if result.checkpoint:  # a task may have no network
+            write_atomically(path, result.checkpoint)
+            flush(path)
+            flush(path.parent)
         with self._writing():
             self._connection.execute(
                 "INSERT OR IGNORE INTO machines (description) VALUES (?)", (result.machine,)
@@ -269,6 +285,12 @@ class Store:
                 self._insert("epochs", claim.id, schema.EPOCH_COLUMNS, result.epochs)
                 self._insert(
                     "measurements", claim.id, schema.MEASUREMENT_COLUMNS, result.measurements
+                )
+                self._insert(
+                    "epoch_measurements",
+                    claim.id,
+                    schema.EPOCH_MEASUREMENT_COLUMNS,
+                    result.epoch_measurements,
                 )
         remove_leftovers(path)  # of workers that were killed on this run
         return ended
@@ -307,7 +329,7 @@ class Store:
     # -- reading ---------------------------------------------------------------------------
 
     def checkpoint(self, id_: str) -> pathlib.Path:
-        """Where a run's weights are."""
+        """Where a run's weights are, if it has any."""
         return self.folder / CHECKPOINTS / f"{id_}.safetensors"
 
     def counts(self) -> Counts:
@@ -320,12 +342,15 @@ class Store:
         return [RunSettings.from_json(settings, axes) for settings, axes in rows]
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """All rows of "runs", "epochs" or "measurements", runs in the order of the grid."""
-        join, order = ("", "position") if table == "runs" else (" JOIN runs ON run = id", "")
-        key = {"epochs": "position, epoch", "measurements": "position, measure, layer"}
+        """All rows of a table, runs in the order of the grid.
+
+        The tables are "runs", "epochs", "measurements" (at the end of training) and
+        "epoch_measurements" (while it went on).
+        """
+        join = "" if table == "runs" else " JOIN runs ON run = id"
         with self._explained():
             found = self._connection.execute(
-                f"SELECT {table}.* FROM {table}{join} ORDER BY {order or key[table]}"
+                f"SELECT {table}.* FROM {table}{join} ORDER BY {schema.ORDER[table]}"
             )
             names = [column[0] for column in found.description]
             return [dict(zip(names, map(loaded, row), strict=True)) for row in found]

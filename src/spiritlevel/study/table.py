@@ -20,6 +20,7 @@ TARGETS = {
 }
 # What a measure may merely repeat: how far training went, how certain and how large the network is.
 CONFOUNDERS = ("train_loss", "softmax.gini", "norms.weight")
+VALIDATION = ("validation_loss", "validation_accuracy")  # None where a study has no such data
 SHARES = ("error_gap", "test_error")  # means of a loss that lies between 0 and 1
 
 
@@ -39,7 +40,9 @@ def wide_rows(store: Store) -> list[dict[str, Any]]:
         row |= json.loads(run["axes"]) | {"seed": run["seed"]}
         row |= {key: run[key] for key in kept}
         if run["id"] in last:
-            row |= last[run["id"]] | targets_of(last[run["id"]])
+            end = last[run["id"]]
+            row |= {k: v for k, v in end.items() if k not in VALIDATION or v is not None}
+            row |= targets_of(end)
         found.append(row | measures.get(run["id"], {}))
     return found
 
@@ -65,17 +68,15 @@ def statistics(
 
     Args:
         store: of the study.
-        target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error".
+        target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error"; or one of
+            the study's own measures.
         confounders: measures or columns of the last epoch; those that the study lacks, or that are
             the same in every run, are left aside.
         confidence: of the intervals.
         resamples: of the bootstrap; 0 leaves it out.
     """
-    if target not in TARGETS:
-        raise SpiritlevelError(
-            f"The 'target' must be one of {', '.join(TARGETS)}. Got {target!r}."
-            f"{suggestion(target, TARGETS)}"
-        )
+    names = list(dict.fromkeys(row["measure"] for row in store.rows("measurements")))
+    _check_target(store, target, names)
     table = wide_rows(store)
     ended = [row for row in table if row["status"] in ("done", "failed")]
     if not any(row["status"] == "done" for row in ended):
@@ -83,15 +84,14 @@ def statistics(
             f"The study in {str(store.folder)!r} has no finished run yet: there is nothing to "
             f"report. See `spiritlevel study status {store.folder}`."
         )
-    axes = list(store.study.grid)
-    names = dict.fromkeys(row["measure"] for row in store.rows("measurements"))
+    axes = store.study.axes
     held = [name for name in confounders if name != target and _varies(ended, name)]
     tests = {row["num_test"] for row in ended if row["num_test"]}
     return summary(
         [
             {
                 "settings": {key: row[key] for key in (*axes, "seed")},
-                "measures": {name: row[name] for name in names if name in row},
+                "measures": {n: row[n] for n in names if n in row and n != target},
                 "target": row.get(target),
                 "confounders": {name: row.get(name) for name in held},
             }
@@ -102,6 +102,19 @@ def statistics(
         # Hoeffding's weights need a bounded loss and one number of test examples.
         num_test=tests.pop() if target in SHARES and len(tests) == 1 else None,
     )
+
+
+def _check_target(store: Store, target: str, names: Sequence[str]) -> None:
+    if target not in TARGETS and target not in names:
+        raise SpiritlevelError(
+            f"The 'target' must be one of {', '.join(TARGETS)}, or a measure of the study. "
+            f"Got {target!r}.{suggestion(target, [*TARGETS, *names])}"
+        )
+    if target in TARGETS and names and not store.rows("epochs"):
+        raise SpiritlevelError(
+            f"The study in {str(store.folder)!r} trained no networks, so there is no {target!r}. "
+            f"Choose one of its own numbers as the target: {', '.join(names)}."
+        )
 
 
 def _varies(rows: Sequence[dict[str, Any]], name: str) -> bool:

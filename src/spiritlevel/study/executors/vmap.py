@@ -1,6 +1,7 @@
 """Runs that share a network's shape, trained at once in this process.
 
-What cannot train so (running statistics, dropout, changes of single batches) is trained alone.
+What cannot train so (running statistics, dropout, changes of single batches, SAM) is trained alone;
+a study of nothing else is refused.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..measuring import build_model, complete, repeatable
+from ..._core import SpiritlevelError
+from ..measuring import complete, repeatable
+from ..networks import build_model
 from ..running import with_seconds
-from ..stacked import Member, group_key, members_that_fit, refusal, train_together
+from ..stacked import Member, group_key, members_that_fit, refusal, refusal_of, train_together
 from ..store import Claim, Store
 from ..workers import new_worker
 from .heartbeat import beating
@@ -26,8 +29,15 @@ def run_together(store: Store, *, device: str = "cpu", watch: Watch | None = Non
     """Work in this process until no run waits. Ctrl-C gives the runs at hand back."""
     worker = new_worker()
     groups: dict[str, set[str]] = defaultdict(set)
+    reasons = []
     for settings in store.settings():
         groups[group_key(settings)].add(settings.id)
+        reasons.append(refusal_of(settings))
+    if all(reasons):
+        raise SpiritlevelError(
+            f"The executor 'vmap' trains networks together, and none of the study's {len(reasons)} "
+            f"runs can: {reasons[0]}. Use the executor 'local', with several workers."
+        )
     while (first := store.claim(worker)) is not None:
         claims = [first]
         with given_back(store, claims), beating(store, lambda c=claims: list(c)):  # type: ignore[misc]
@@ -81,9 +91,7 @@ def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:
                 member.model,
                 member.data,
                 initial=member.initial,
-                epochs=member.rows,
-                outcome=member.outcome,
-                seconds=0.0,
+                history=member.history,
                 together=True,
             )
     except Exception as error:

@@ -1,0 +1,63 @@
+"""The guide to studies names every key there is, and what it shows is a study."""
+
+import dataclasses
+import pathlib
+import re
+
+import pytest
+
+from spiritlevel.study import Study, control
+from spiritlevel.study.ending import STOP
+from spiritlevel.study.hooks import FIELDS
+from spiritlevel.study.settings import DATA, MEASURE_OPTIONS, MODEL_OWN
+from spiritlevel.study.training_settings import ALWAYS, TRAINING
+
+GUIDE = (pathlib.Path(__file__).parents[2] / "docs" / "studies.md").read_text("utf-8")
+ROWS = "\n".join(line.partition(" | ")[0] for line in GUIDE.splitlines() if line.startswith("| `"))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [field.name for field in dataclasses.fields(Study)],
+        MODEL_OWN,
+        DATA,
+        list(STOP),
+        list(FIELDS),
+        list(TRAINING),
+        MEASURE_OPTIONS,
+    ],
+    ids=["study", "model", "data", "stop", "interventions", "training", "measure_options"],
+)
+def test_every_key_is_in_the_guide(keys):
+    assert [key for key in keys if f"`{key}`" not in GUIDE] == []
+
+
+def test_every_key_of_the_tables_is_known():
+    known = {field.name for field in dataclasses.fields(Study)}
+    known |= {*MODEL_OWN, *DATA, *STOP, *FIELDS, *TRAINING, *MEASURE_OPTIONS}
+    assert set(re.findall(r"`(\w+)`", ROWS)) <= known
+
+
+def test_the_defaults_in_the_guide_are_those_of_the_program():
+    row = re.compile(r"^\| (`[^|]+) \| ([^|]*) \|", flags=re.M)
+    found = {}
+    for keys, values in row.findall(GUIDE[GUIDE.index("**`training`**") :]):
+        names = re.findall(r"`(\w+)`", keys)
+        found |= dict(zip(names, (v.strip() for v in values.split(",")), strict=False))
+    given = {n: f for n, f in TRAINING.items() if found.get(n) and f.default is not None}
+    assert set(ALWAYS) <= set(given)
+    for name, field in given.items():
+        assert field.read(name, _plain(found[name])) == field.default, name
+
+
+def _plain(text: str) -> object:
+    return {"false": False, "true": True}.get(text, text)
+
+
+def test_the_example_is_a_study():
+    [text] = re.findall(r"```text\n(name: .*?)```", GUIDE, flags=re.S)
+    study = Study.from_yaml(text)
+    control.check(study)
+    assert len(study.runs()) == 2 * 2 * 5
+    assert study.with_preset("quick").runs()[0].training["epochs"] == 20

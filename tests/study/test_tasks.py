@@ -1,0 +1,140 @@
+"""Runs that do something else than train one network: through the same store, just as safe."""
+
+import math
+import signal
+
+import pytest
+import torch
+
+import spiritlevel as sl
+from spiritlevel.study import RunSettings, Store, Study, control, execute, task_result
+from spiritlevel.study.running import run_one
+from spiritlevel.study.table import statistics, wide_rows
+from tiny_study import forks, work
+
+MODULE = """
+import os, pathlib, signal
+import torch
+from spiritlevel.study import task_result
+
+def toss(settings, device):
+    task = settings.task
+    if task.get("marks"):
+        lost = pathlib.Path(task["marks"]) / settings.id
+        if not lost.exists():
+            lost.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    noise = torch.randn(task["count"]).double()  # of the run's own seed, whatever came before
+    return task_result(settings, {"mean": noise.mean(), "spread": float(noise.std())})
+
+def wrong(settings, device):
+    return {"mean": 1.0}
+
+def broken(settings, device):
+    raise ValueError("no luck")
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path, monkeypatch):
+    (tmp_path / "coins.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+
+
+def study(**changes) -> Study:
+    fields = {
+        "name": "coins",
+        "task": {"name": "coins:toss", "count": 5},
+        "grid": {"task.count": [5, 50]},
+        "seeds": 4,
+    }
+    return Study.from_dict(fields | changes)
+
+
+def test_a_task_goes_into_the_store_and_out_into_tables_and_statistics(tmp_path):
+    control.check(study())
+    with Store.create(tmp_path / "store", study()) as store:
+        assert execute(store).done == 8
+        rows = wide_rows(store)
+        found = statistics(store, target="spread", resamples=0)
+        assert store.rows("epochs") == []
+        assert not (store.folder / "checkpoints").exists()
+    assert [row["task.count"] for row in rows] == [5] * 4 + [50] * 4
+    assert {row["outcome"] for row in rows} == {"done"}
+    assert list(found.measures) == ["mean"]
+    assert found.n == 8
+    means = [row["mean"] for row in rows]
+    assert len(set(means)) == 8
+    assert rows[0]["mean"] == run_one(study().runs()[0]).measurements[0].value
+
+
+def test_statistics_without_a_training_ask_for_a_target_of_the_study(tmp_path):
+    with Store.create(tmp_path / "store", study()) as store:
+        execute(store)
+        with pytest.raises(sl.SpiritlevelError, match=r"no 'gap'.* own numbers .*: mean, spread"):
+            statistics(store)
+        with pytest.raises(sl.SpiritlevelError, match=r"or a measure .* Did you mean 'spread'"):
+            statistics(store, target="spraed")
+
+
+def test_a_task_that_is_killed_goes_on_to_the_rows_of_an_undisturbed_one(tmp_path):
+    with Store.create(tmp_path / "here", study(seeds=1)) as store:
+        execute(store)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    killed = study(task={"name": "coins:toss", "marks": str(marks)}, seeds=1)
+    Store.create(tmp_path / "there", killed).close()
+    for expected in (-signal.SIGKILL, -signal.SIGKILL, 0):
+        process = forks().Process(target=work, args=(str(tmp_path / "there"),))
+        process.start()
+        process.join(60)
+        assert process.exitcode == expected
+    here, there = (values_in(tmp_path / name) for name in ("here", "there"))
+    assert here == there
+
+
+def values_in(folder):
+    with Store.open(folder) as store:
+        return [(row["measure"], row["value"]) for row in store.rows("measurements")]
+
+
+def test_what_goes_wrong_in_a_task_is_kept_with_the_run(tmp_path):
+    for name, text in (
+        ("coins:wrong", "must return a RunResult. Got dict"),
+        ("coins:broken", "ValueError: no luck"),
+    ):
+        with Store.create(tmp_path / name, study(task=name, grid={}, seeds=1)) as store:
+            assert execute(store).failed == 1
+            assert text in control.state(store).failures[0][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("coin:toss", "'coin:toss' cannot be imported: No module named 'coin'"),
+        ("coins:tos", "has None as 'tos'"),
+        ("coins:number", "has 3 as 'number'"),
+        ("no_such_experiment", "cannot be imported: No module named 'spiritlevel.experiments.no_"),
+    ],
+)
+def test_a_task_that_is_not_there_is_refused_before_the_first_run(name, text):
+    with pytest.raises(sl.SpiritlevelError) as caught:
+        control.check(study(task=name, grid={}))
+    assert text in str(caught.value)
+
+
+def test_measurements_and_reports_keep_their_errors():
+    [settings] = study(grid={}, seeds=1).runs()
+    assert isinstance(settings, RunSettings)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
+    batch = (torch.randn(9, 3), torch.randint(2, (9,)))
+    report = sl.measure(net.eval(), batch, measures=["curvature.trace"], rtol=0.5)
+    trace = report["curvature.trace"]
+    [one] = task_result(settings, {"renamed": trace}).measurements
+    assert (one.measure, one.value, one.stderr) == ("renamed", trace.value, trace.stderr)
+    whole = task_result(settings, report).measurements
+    assert {row.layer for row in whole} == {"", "0", "2"}
+    [lost] = task_result(settings, {"x": math.nan}).measurements
+    assert lost.status == "nonfinite"
