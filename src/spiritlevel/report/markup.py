@@ -1,0 +1,152 @@
+"""Text and tables as HTML. Every word that comes from outside is escaped here."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Mapping
+
+from .parts import Cell, Table, Text
+
+FILTERED = 6  # rows from which on a filter helps
+TALL = 25  # rows from which on a table scrolls in its own box
+SHORT = 28  # characters of a cell that should not be broken into lines
+ABSENT = "–"
+
+Links = Mapping[str, str]  # names of measures, and the ids of their cards
+
+
+def escape(text: str) -> str:
+    """For text and for quoted attributes; control characters are no HTML and become spaces."""
+    return html.escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", " ", text), quote=True)
+
+
+def number(value: float) -> str:
+    """Four digits, as they read best.
+
+    >>> number(0.123456), number(-1234567.0), number(12345.6), number(2.0), number(-0.00001)
+    ('0.1235', '−1.235e6', '12345.6', '2', '−1e-5')
+    """
+    if math.isnan(value):
+        return "not a number"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if size == 0 or 1e-4 <= size < 1e6:
+        shown = f"{value:.{6 if size >= 1e4 else 4}g}"
+    else:
+        digits, exponent = f"{value:.3e}".split("e")
+        shown = f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"−{shown[1:]}" if shown.startswith("-") else shown
+
+
+def words(text: str, links: Links) -> str:
+    """A sentence in which the names of measures lead to their cards."""
+    if not links:
+        return escape(text)
+    longest_first = sorted(links, key=len, reverse=True)
+    pattern = "|".join(re.escape(name) for name in longest_first)
+    pieces = re.split(rf"(?<![\w.])({pattern})(?![\w])", text)
+    return "".join(
+        _link(piece, links) if index % 2 else escape(piece) for index, piece in enumerate(pieces)
+    )
+
+
+def _link(name: str, links: Links) -> str:
+    breakable = re.sub(r"([._])", r"\1<wbr>", escape(name))  # a phone may break it after these
+    return f'<a href="#{escape(links[name])}">{breakable}</a>'
+
+
+def paragraphs(text: Text, links: Links) -> str:
+    """Paragraphs or a list."""
+    tag = "li" if text.bullets else "p"
+    inside = "\n".join(f"<{tag}>{words(line, links)}</{tag}>" for line in text.paragraphs)
+    return f"<ul>\n{inside}\n</ul>" if text.bullets else inside
+
+
+def table(part: Table, links: Links, *, titled: bool = True) -> str:
+    """A table with its tools; `titled` is off where a figure above says what it holds."""
+    title = f"<h3>{escape(part.title)}</h3>" if titled else ""
+    caption = f'<p class="caption">{words(part.caption, links)}</p>' if part.caption else ""
+    numeric = [_is_numeric(part, column) for column in range(len(part.columns))]
+    heads = "".join(
+        f'<th scope="col" aria-sort="none"{_class(is_number)}{_help(column.help)}>'
+        f'<button type="button" class="sort">{escape(column.title)}</button></th>'
+        for column, is_number in zip(part.columns, numeric, strict=True)
+    )
+    body = "\n".join(
+        "<tr>"
+        + "".join(
+            _cell(value, links, is_number=is_number, first=index == 0)
+            for index, (value, is_number) in enumerate(zip(row, numeric, strict=True))
+        )
+        + "</tr>"
+        for row in part.rows
+    )
+    tall = " tall" if len(part.rows) >= TALL else ""
+    return f"""<div class="table" id="{escape(part.id)}">
+<div class="table-head">{title}{_tools(part)}</div>
+{caption}<div class="scroll{tall}" tabindex="0" role="region" aria-label="{escape(part.title)}">
+<table>
+<thead><tr>{heads}</tr></thead>
+<tbody>
+{body}
+</tbody>
+</table>
+</div>
+</div>"""
+
+
+def _tools(part: Table) -> str:
+    count = len(part.rows)
+    search = ""
+    if count >= FILTERED:
+        name = escape(f"Filter the rows of {part.title}")
+        search = (
+            f'<input type="search" placeholder="Filter rows" aria-label="{name}">'
+            f'<span class="count" role="status">{count} rows</span>'
+        )
+    return (
+        f'<div class="tools">{search}'
+        '<button type="button" data-csv="copy">Copy CSV</button>'
+        '<button type="button" data-csv="download">Download CSV</button></div>'
+    )
+
+
+def _is_numeric(part: Table, column: int) -> bool:
+    given = [row[column] for row in part.rows if row[column] is not None]
+    return bool(given) and all(_is_number(value) for value in given)
+
+
+def _is_number(value: Cell) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: Cell, links: Links, *, is_number: bool, first: bool) -> str:
+    tag, scope = ("th", ' scope="row"') if first else ("td", "")
+    if value is None:
+        kind = "absent number" if is_number else "absent"
+        return f'<{tag}{scope} class="{kind}">{ABSENT}</{tag}>'
+    if isinstance(value, bool):
+        return f'<{tag}{scope} class="short">{"yes" if value else "no"}</{tag}>'
+    if isinstance(value, int | float):
+        shown = number(value) if isinstance(value, float) else str(value).replace("-", "−")
+        return f'<{tag}{scope} class="number" data-value="{_exactly(value)}">{shown}</{tag}>'
+    kind = "short" if len(value) <= SHORT else "words"
+    return f'<{tag}{scope} class="{kind}">{words(value, links)}</{tag}>'
+
+
+def _exactly(value: float) -> str:
+    """Every digit, as JavaScript reads it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return repr(value)
+
+
+def _class(is_number: bool) -> str:
+    return ' class="number"' if is_number else ""
+
+
+def _help(text: str) -> str:
+    return f' data-help="{escape(text)}"' if text else ""
