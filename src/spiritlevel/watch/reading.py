@@ -1,0 +1,56 @@
+"""How files that others are writing are looked at: never changed, never waited for."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+SETTLED = 2.0  # seconds; file systems give writes within one tick of their clock the same time
+Stamp = tuple[tuple[str, int, int, int] | None, ...]
+
+
+class Unreadable(Exception):
+    """Nothing to show for now; the text says why, and what makes it go on."""
+
+
+def stamp(paths: Sequence[pathlib.Path]) -> Stamp:
+    """What changes whenever one of the files does; None stands for one that is not there."""
+    return tuple(_stamp(path) for path in paths)
+
+
+def _stamp(path: pathlib.Path) -> tuple[str, int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return str(path), found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def is_settled(stamp: Stamp) -> bool:
+    """Whether a write after the stamp was taken is sure to change it."""
+    newest = max((each[2] for each in stamp if each is not None), default=0)
+    return time.time() - newest / 1e9 > SETTLED
+
+
+def number(value: Any) -> float | None:
+    """A finite number as it is or as a text; anything else is None, as JSON and Plotly have it.
+
+    >>> number("2.5"), number("inf"), number(None), number({})
+    (2.5, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def cause(error: Exception) -> str:
+    """Why the system refused, without the path that the sentence around it names."""
+    return getattr(error, "strerror", None) or str(error)
