@@ -18,10 +18,12 @@ LAYERS = [  # low -> high; names on one line are siblings and may not import eac
     {"measures"},
     {"api"},
     {"spectra", "audits", "matching", "per_neuron"},
-    {"comparisons", "training"},
+    {"comparisons", "training", "landscapes"},
     {"integrations", "study"},
     {"plots"},
-    {"demo"},
+    {"experiments"},
+    {"report"},
+    {"watch", "demo"},
     {"cli"},
 ]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}

@@ -432,12 +432,12 @@ def test_command_fetch(server, toy, run, tmp_path, monkeypatch):
     assert f"toy: 1 file, 0.4 MB, checksums right, in {tmp_path / 'toy'}" in result.stdout
     assert "--data toy\n" in result.stdout
     result = run(
-        "fetch", "toy", "--folder", str(tmp_path / "x"), "--source", server.address, code=2
+        "fetch", "toy", "--folder", str(tmp_path / "x"), "--source", server.address, code=1
     )
     assert "HTTP status 404" in result.stderr
     result = run("fetch", "toy", "--folder", str(tmp_path / "x"))
     assert f"--data toy:{tmp_path / 'x'}\n" in result.stdout
-    assert "Did you mean 'mnist'?" in run("fetch", "mnits", code=2).stderr
+    assert "Did you mean 'mnist'?" in run("fetch", "mnits", code=1).stderr
 
 
 def test_command_interrupted(toy, run, tmp_path, monkeypatch):

@@ -21,4 +21,4 @@ def main() -> None:
 
 def _refuse(text: str) -> int:
     print(f"error: {text}", file=sys.stderr)
-    return 2
+    return 1

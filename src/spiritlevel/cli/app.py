@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import platform
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -16,36 +14,54 @@ from typer.core import TyperGroup
 
 from .. import api
 from .._core import SpiritlevelError, __version__
-from ..checkpoints import write_atomically
-from . import cards, console, demo
+from . import cards, common, completion, console, subject
 from .audit import audit
+from .check import check
 from .compare import compare
 from .data import app as data_sets
+from .demo import EXAMPLES, demo
+from .landscape import landscape
 from .measure import measure
+from .report import report
 from .spectrum import spectrum
 from .study import app as study
+from .watch import watch
 
+REFUSED = 1  # it could not be done
+USAGE = 2  # the command line was not understood
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class Commands(TyperGroup):
-    """All commands; a failure becomes one line on stderr and exit code 2."""
+    """All commands; a failure becomes one line on stderr and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run, answer, and exit: for the installed command and for tests alike."""
         args = list(sys.argv[1:] if args is None else args)
+        options = {"prog_name": "spiritlevel"} | options | {"standalone_mode": False}
+        before = console.VOLUME.set(console.Volume.NORMAL)
         try:
-            code = super().main(args, *rest, **options | {"standalone_mode": False})
+            code = super().main(args, *rest, **options)
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
         except Exception as error:
-            if "--debug" in args:
-                traceback.print_exc()
-            console.say_error(_explain(error))
-            code = 2
+            code = _answer(error, debug="--debug" in args)
+        finally:
+            console.VOLUME.reset(before)
         if code == INTERRUPTED:
             console.say_error("interrupted. Nothing was written that is not complete.")
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _answer(error: Exception, *, debug: bool) -> int:
+    """Say on stderr what was wrong, and return the exit code for it."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # of newer click; older ones show it and exit
+        sys.stdout.write(f"{error.format_message()}\n")  # type: ignore[attr-defined]
+        return 0
+    if debug:
+        traceback.print_exc()
+    console.say_error(_explain(error))
+    return int(getattr(error, "exit_code", REFUSED))
 
 
 def _explain(error: Exception) -> str:
@@ -63,7 +79,6 @@ def _explain(error: Exception) -> str:
 app = typer.Typer(
     name="spiritlevel",
     cls=Commands,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -71,7 +86,7 @@ app = typer.Typer(
 )
 
 
-app.add_typer(data_sets, name="data", help="Public data sets: list and fetch them.")
+app.add_typer(data_sets, name="data")
 
 
 def _say_version(wanted: bool) -> None:
@@ -90,6 +105,16 @@ Examples:
   spiritlevel show relative.kappa
   spiritlevel measure --model mlp --data digits
   spiritlevel demo
+  spiritlevel --install-completion
+
+\b
+Exit codes:
+  0    done
+  1    it could not be done; the line after "error:" says why and what next
+  2    the command line was not understood
+  130  interrupted with Ctrl-C
+
+Colours appear on a terminal only, and not where NO_COLOR is set.
 """
 )
 def spiritlevel(
@@ -97,8 +122,20 @@ def spiritlevel(
         bool,
         typer.Option("--version", callback=_say_version, is_eager=True, help="Say it and exit."),
     ] = False,
+    quiet: common.Quiet = False,
+    verbose: common.Verbose = False,
+    debug: common.Debug = False,
 ) -> None:
     """Measure how flat a neural network's minimum is."""
+    common.set_volume(quiet=quiet, verbose=verbose)
+
+
+Pattern = Annotated[
+    str,
+    typer.Argument(
+        help="A name, or a pattern in quotes: 'head.*'.", autocompletion=completion.measures
+    ),
+]
 
 
 @app.command(
@@ -107,19 +144,23 @@ def spiritlevel(
 Examples:
   spiritlevel list
   spiritlevel list 'relative.*'
+  spiritlevel list 'sharpness.*' --json - | jq '.cards[].name'
   spiritlevel list --markdown > docs/measures.md
 """,
 )
 def list_measures(
-    pattern: Annotated[str, typer.Argument(help="Names or wildcards, quoted: 'head.*'.")] = "*",
+    pattern: Pattern = "*",
     markdown: Annotated[bool, typer.Option("--markdown", help="All cards as Markdown.")] = False,
+    json: subject.Json = None,
 ) -> None:
     """List the measures: summary, cost, invariances."""
     chosen = api.measures(pattern)
+    talk = console.talk(json)
     if markdown:
-        sys.stdout.write(cards.markdown_page(chosen))
+        talk.file.write(cards.markdown_page(chosen))
     else:
-        cards.print_list(chosen)
+        cards.print_list(talk, chosen)
+    subject.write_json(talk, json, cards.as_json(chosen))
 
 
 @app.command(
@@ -127,17 +168,19 @@ def list_measures(
 Examples:
   spiritlevel show relative.kappa
   spiritlevel show 'head.*'
+  spiritlevel show relative.kappa --json card.json
 """
 )
-def show(
-    name: Annotated[str, typer.Argument(help="A measure, or a pattern: 'head.*'.")],
-) -> None:
+def show(name: Pattern, json: subject.Json = None) -> None:
     """Show the card of a measure.
 
     Formula, paper, what leaves it unchanged and what moves it, cost, and when it misleads.
     """
-    for card in api.measures(name):
-        cards.print_card(card)
+    chosen = api.measures(name)
+    talk = console.talk(json)
+    for card in chosen:
+        cards.print_card(talk, card)
+    subject.write_json(talk, json, cards.as_json(chosen))
 
 
 app.command(
@@ -146,6 +189,7 @@ Examples:
   spiritlevel measure --model mlp
   spiritlevel measure --model my_nets:make --option width=32 \\
       --checkpoint run7.safetensors --data val.npz --measures 'relative.*'
+  spiritlevel measure --model mlp --html report.html
   spiritlevel measure --model mlp --json - | jq .measures
 """
 )(measure)
@@ -154,7 +198,7 @@ Examples:
 app.command(
     epilog="""\b
 Examples:
-  spiritlevel audit --model mlp --samples 500
+  spiritlevel audit --model mlp --samples 500 --html audit.html
   spiritlevel audit --model my_nets:make --checkpoint run7.safetensors \\
       --data val.npz --measures 'relative.*' --measures curvature.trace
 """
@@ -166,7 +210,7 @@ app.command(
 Examples:
   spiritlevel compare sgd.safetensors adam.safetensors --model mlp
   spiritlevel compare early=e10.pt late=e90.pt --model my_nets:make \\
-      --data train.npz --json comparison.json
+      --data train.npz --json comparison.json --html comparison.html
 """
 )(compare)
 
@@ -176,39 +220,57 @@ app.command(
 Examples:
   spiritlevel spectrum --model mlp --samples 500
   spiritlevel spectrum --model my_nets:make --checkpoint run7.safetensors \\
-      --data val.npz --num 5 --plot spectrum.png
+      --data val.npz --num 5 --plot spectrum.png --html spectrum.html
 """
 )(spectrum)
+
+
+app.command(
+    epilog="""\b
+Examples:
+  spiritlevel landscape --model mlp --checkpoint a.safetensors --plot slice.png
+  spiritlevel landscape --model mlp --checkpoint a.safetensors --directions eigen \\
+      --dimensions 2 --cache slice.jsonl --plot map.pdf
+  spiritlevel landscape --model mlp --checkpoint a.safetensors --to b.safetensors \\
+      --plot between.svg --json between.json
+"""
+)(landscape)
+
+
+app.command(
+    epilog="""\b
+Examples:
+  spiritlevel measure --model mlp --json measured.json
+  spiritlevel report measured.json
+  spiritlevel report comparison.json --out comparison.html --title 'SGD and Adam'
+  spiritlevel report studies/digits-quick --out study.html
+"""
+)(report)
 
 
 app.add_typer(study, name="study")
 
 
-@app.command(
-    "demo",
+app.command(
     epilog="""\b
 Examples:
-  spiritlevel demo
-  spiritlevel demo --out my-demo --seed 3
-""",
-)
-def run_demo(
-    out: Annotated[
-        pathlib.Path, typer.Option("--out", help="The folder to write to.")
-    ] = pathlib.Path("spiritlevel-demo"),
-    seed: Annotated[int, typer.Option(help="Of weights, batches and label noise.")] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Train little: a look at the form, not at minima.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-) -> None:
-    """Train, measure and compare small networks.
+  spiritlevel watch studies/digits-quick
+  spiritlevel watch run.jsonl --open
+"""
+)(watch)
 
-    Seven networks on handwritten digits; a table, a picture, and plain words on what it shows and
-    what it does not. Under two minutes on two cores.
-    """
-    started = time.monotonic()
-    result = demo.run(seed=seed, quick=quick)
-    for name, data in result.files().items():
-        write_atomically(out / name, data)
-    demo.print_result(result, out=out, seconds=time.monotonic() - started)
+
+app.command(
+    epilog="""\b
+Examples:
+  spiritlevel check
+  spiritlevel check --json src/spiritlevel/cli/reference.json
+  spiritlevel check --markdown > docs/reference-values.md
+"""
+)(check)
+
+
+app.command(epilog=EXAMPLES)(demo)
+
+
+common.add_to_all(app)

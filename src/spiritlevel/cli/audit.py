@@ -42,14 +42,14 @@ def audit(
     dtype: subject.Dtype = "float32",
     seed: subject.Seed = 0,
     json: subject.Json = None,
-    debug: subject.Debug = False,
+    html: subject.Html = None,
 ) -> None:
     """Find out which measures can be trusted for a network.
 
     Its symmetries are found by running it; every measure is taken again on copies that compute the
     same with other weights. What changes says nothing about the function.
     """
-    talk = console.err() if json == "-" else console.out()
+    talk = console.talk(json)
     found = subject.load(
         model=model,
         option=option,
@@ -75,8 +75,10 @@ def audit(
     }
     with console.progress("auditing") as show:
         result = found.attempt(audits.audit, progress=show, **options)
+    subject.detail_report(result.original)
     print_audit(talk, result)
     subject.write_json(talk, json, result.to_json())
+    subject.write_html(talk, html, result)
 
 
 def print_audit(talk: Console, result: audits.Audit) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -12,8 +15,10 @@ from ..measures import WAYS, Card
 from ..symmetries import SYMMETRIES
 from . import console
 
+FORMAT = "spiritlevel-cards-1"
 
-def print_list(cards: Iterable[Card]) -> None:
+
+def print_list(page: Console, cards: Iterable[Card]) -> None:
     """Two columns: the name; summary, cost and invariances below each other."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
@@ -23,12 +28,11 @@ def print_list(cards: Iterable[Card]) -> None:
         table.add_row("", f"[dim]cost: {_short_cost(card)}[/dim]")
         unchanged = ", ".join(s for s in SYMMETRIES if s in card.invariant)
         table.add_row("", f"[dim]unchanged by: {unchanged}[/dim]")
-    console.show(console.out(), table)
+    console.show(page, table)
 
 
-def print_card(card: Card) -> None:
+def print_card(page: Console, card: Card) -> None:
     """Everything the card says, one heading a fact."""
-    page = console.out()
     console.tell(page, card.summary, bold=f"{card.name}: ")
     unchanged = [s for s in SYMMETRIES if s in card.invariant]
     moved = [s for s in SYMMETRIES if s not in card.invariant]
@@ -48,6 +52,29 @@ def print_card(card: Card) -> None:
         for line in text.splitlines():
             console.tell(page, line, mark="    ")
     page.print()
+
+
+def as_json(cards: Iterable[Card]) -> str:
+    """The same facts for programs, under the same names as on the page."""
+    return json.dumps({"format": FORMAT, "cards": [_facts(card) for card in cards]}, indent=2)
+
+
+def _facts(card: Card) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "summary": card.summary,
+        "formula": card.formula,
+        "paper": card.paper,
+        "unchanged_by": [name for name in SYMMETRIES if name in card.invariant],
+        "moved_by": [name for name in SYMMETRIES if name not in card.invariant],
+        "found": WAYS[card.found_by],
+        "cost": card.cost_in_words(),
+        "settings": {
+            name: {"default": DEFAULTS[name], "meaning": TEXTS[name]} for name in card.options
+        },
+        "misleads": card.misleads,
+        "default": card.default,
+    }
 
 
 def _symmetry_lines(names: Sequence[str]) -> str:

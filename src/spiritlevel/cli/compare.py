@@ -22,7 +22,10 @@ NETWORKS_A_TABLE = 3  # side by side in 80 columns
 
 def compare(
     checkpoints: Annotated[
-        list[str], typer.Argument(help="Two or more: a path, or name=path to choose its name.")
+        list[str],
+        typer.Argument(
+            metavar="CHECKPOINTS...", help="Two or more: a path, or name=path to choose its name."
+        ),
     ],
     model: subject.Model,
     option: subject.Options = None,
@@ -44,13 +47,13 @@ def compare(
     dtype: subject.Dtype = "float32",
     seed: subject.Seed = 0,
     json: subject.Json = None,
-    debug: subject.Debug = False,
+    html: subject.Html = None,
 ) -> None:
     """Compare checkpoints: ranks, disagreements, and what explains them.
 
     Ctrl-C keeps the networks measured so far and compares those.
     """
-    talk = console.err() if json == "-" else console.out()
+    talk = console.talk(json)
     paths = named_paths(checkpoints)
     options: dict[str, Any] = {
         "loss": loss,
@@ -94,10 +97,13 @@ def compare(
             raise
         left = ", ".join(name for name in paths if name not in reports)
         if left:
-            console.tell(talk, f"interrupted: not measured, and left out: {left}")
+            console.tell(console.err(), f"interrupted: not measured, and left out: {left}")
         result = comparisons.Comparison(reports, unmatched="it was interrupted.")
+    for name, report in result.reports.items():
+        subject.detail_report(report, name)
     print_comparison(talk, result)
     subject.write_json(talk, json, result.to_json())
+    subject.write_html(talk, html, result)
 
 
 def named_paths(checkpoints: list[str]) -> dict[str, str]:

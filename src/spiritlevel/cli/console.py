@@ -1,12 +1,21 @@
-"""Where words go: results to stdout, everything else to stderr; colours only on a terminal."""
+"""Where words go: results to stdout, everything else to stderr; colours only on a terminal.
+
+rich leaves colours out where the output is no terminal, where TERM is dumb and where NO_COLOR is
+set. How much is said is the user's choice: `--quiet` leaves results and errors, `--verbose` adds
+settings, costs and times.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import enum
+import io
 import sys
 import textwrap
-from collections.abc import Iterator
-from typing import Protocol
+import time
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -20,6 +29,17 @@ class Report(Protocol):
         """`total` is None where it is not known."""
 
 
+class Volume(enum.IntEnum):
+    """How much is said beside the result."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+VOLUME: ContextVar[Volume] = ContextVar("volume", default=Volume.NORMAL)
+
+
 def out() -> Console:
     """For results. Made anew each time, so that a redirected stdout is seen."""
     return Console(highlight=False, soft_wrap=False)
@@ -28,6 +48,16 @@ def out() -> Console:
 def err() -> Console:
     """For everything that is not the result."""
     return Console(stderr=True, highlight=False)
+
+
+def talk(json: str | None) -> Console:
+    """Where a command speaks: stdout, unless `--json -` has that for itself.
+
+    Then it is stderr; with --quiet nowhere, since the result is said already.
+    """
+    if json == "-" and VOLUME.get() is Volume.QUIET:
+        return Console(file=io.StringIO())
+    return err() if json == "-" else out()
 
 
 def say_error(text: str) -> None:
@@ -55,17 +85,49 @@ def tell(console: Console, text: str, *, mark: str = "", bold: str = "") -> None
     console.print(page, soft_wrap=True)
 
 
+def note(console: Console, text: str = "") -> None:
+    """What is good to know beside the result: a paragraph that --quiet leaves out."""
+    if VOLUME.get() >= Volume.NORMAL:
+        tell(console, text)
+
+
+def detail(text: str) -> None:
+    """One line on stderr that only --verbose asks for."""
+    if VOLUME.get() >= Volume.VERBOSE:
+        err().print(text, markup=False, soft_wrap=True)
+
+
+def details(heading: str, facts: Mapping[str, Any]) -> None:
+    """Names with values, one line each, for --verbose."""
+    for name, value in facts.items():
+        detail(f"{heading}: {name} = {value}")
+
+
+@contextlib.contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Say with --verbose how long it took."""
+    start = time.monotonic()
+    yield
+    detail(f"time: {what} took {time.monotonic() - start:.2f} s")
+
+
 @contextlib.contextmanager
 def progress(text: str) -> Iterator[Report]:
     """A bar on stderr that is gone afterwards; nothing where stderr is not a terminal."""
     console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with (
+        timed(text),
+        Progress(*columns, console=console, transient=True, disable=not shows_progress()) as bar,
+    ):
         task = bar.add_task(text, total=None)
 
         def report(done: float, total: float | None, text: str = text) -> None:
             bar.update(task, completed=done, total=total, description=text)
 
         yield report
+
+
+def shows_progress() -> bool:
+    """Whether a bar would be seen, and is wanted."""
+    return err().is_terminal and VOLUME.get() > Volume.QUIET

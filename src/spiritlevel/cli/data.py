@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json as json_text
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -11,9 +12,21 @@ from rich.table import Table
 
 from ..data import CATALOGUE, data_folder
 from ..data import fetch as fetch_data
-from . import console
+from . import completion, console, subject
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+FORMAT = "spiritlevel-data-1"
+EMBEDDED = "1,797 handwritten digits, 8×8 grey, 10 classes (embedded)"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Public data sets: list and fetch them.",
+    epilog="""\b
+Examples:
+  spiritlevel data list
+  spiritlevel data fetch mnist
+""",
+)
 
 
 @app.command(
@@ -21,25 +34,31 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     epilog="""\b
 Examples:
   spiritlevel data list
+  spiritlevel data list --json - | jq '.data[].name'
 """,
 )
-def list_data() -> None:
+def list_data(json: subject.Json = None) -> None:
     """List the data sets: what is in them, their size, and whether they are here."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column("data", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("here", no_wrap=True)
     table.add_column("what")
-    table.add_row("digits", "", "yes", "1,797 handwritten digits, 8×8 grey, 10 classes (embedded)")
     folder = data_folder()
+    rows: list[dict[str, Any]] = [{"name": "digits", "bytes": 0, "here": True, "what": EMBEDDED}]
     for name, entry in CATALOGUE.items():
         is_here = all((folder / name / file.name).is_file() for file in entry.files)
         text = f"{entry.summary}; {entry.origin}"
-        table.add_row(name, _megabytes(entry.size), "yes" if is_here else "no", text)
-    out = console.out()
-    console.show(out, table)
-    console.tell(out, f"Fetched data lie in {folder} (SPIRITLEVEL_DATA sets another folder).")
-    console.tell(out, "Your own: --data mnist:/path, cifar10:/path, folder:/images or file.npz.")
+        rows.append({"name": name, "bytes": entry.size, "here": is_here, "what": text})
+    for row in rows:
+        size = _megabytes(row["bytes"]) if row["bytes"] else ""
+        table.add_row(row["name"], size, "yes" if row["here"] else "no", row["what"])
+    talk = console.talk(json)
+    console.show(talk, table)
+    console.note(talk, f"Fetched data lie in {folder} (SPIRITLEVEL_DATA sets another folder).")
+    console.note(talk, "Your own: --data mnist:/path, cifar10:/path, folder:/images or file.npz.")
+    found = {"format": FORMAT, "folder": str(folder), "data": rows}
+    subject.write_json(talk, json, json_text.dumps(found, indent=2))
 
 
 @app.command(
@@ -51,7 +70,12 @@ Examples:
 """,
 )
 def fetch(
-    name: Annotated[str, typer.Argument(help="As `spiritlevel data list` has it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="As `spiritlevel data list` has it.", autocompletion=completion.fetchable
+        ),
+    ],
     folder: Annotated[
         pathlib.Path | None, typer.Option(help="Where to, if not to where --data NAME looks.")
     ] = None,
@@ -59,7 +83,7 @@ def fetch(
         list[str] | None,
         typer.Option(help="Address of a folder with the files, instead of the public ones."),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    json: subject.Json = None,
 ) -> None:
     """Download a data set, or go on with a download, and verify it."""
     try:
@@ -69,14 +93,18 @@ def fetch(
         console.err().print("What came is kept: run the same again to go on.")
         raise
     entry = CATALOGUE[name]
-    out = console.out()
-    out.print(
+    talk = console.talk(json)
+    talk.print(
         f"{name}: {len(entry.files)} file{'s' * (len(entry.files) > 1)}, "
         f"{_megabytes(entry.size)}, checksums right, in {found}",
         soft_wrap=True,
     )
     data = name if folder is None else f"{name}:{found}"
-    out.print(f"use it: spiritlevel measure --model MODEL --data {data}", soft_wrap=True)
+    if console.VOLUME.get() > console.Volume.QUIET:
+        talk.print(f"use it: spiritlevel measure --model MODEL --data {data}", soft_wrap=True)
+    files = [str(found / file.name) for file in entry.files]
+    result = {"format": FORMAT, "name": name, "folder": str(found), "files": files}
+    subject.write_json(talk, json, json_text.dumps(result, indent=2))
 
 
 def _megabytes(size: int) -> str:

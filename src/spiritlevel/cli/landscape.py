@@ -124,7 +124,7 @@ def landscape(
     result = _run(found, options)
     console.note(talk)
     for line in str(result).splitlines():
-        console.tell(talk, line)
+        console.note(talk, line)
     if plot is not None:
         write_atomically(plot, save(draw(result).figure, plot.suffix[1:]))  # type: ignore[arg-type]
         console.note(talk, f"written: {plot}")

@@ -34,14 +34,14 @@ def measure(
     dtype: subject.Dtype = "float32",
     seed: subject.Seed = 0,
     json: subject.Json = None,
+    html: subject.Html = None,
     per_layer: Annotated[bool, typer.Option("--per-layer", help="Show every layer too.")] = False,
-    debug: subject.Debug = False,
 ) -> None:
     """Measure the flatness of a network on data.
 
     Says the planned cost first and the counted cost last; the network is left as it is.
     """
-    talk = console.err() if json == "-" else console.out()
+    talk = console.talk(json)
     options: dict[str, Any] = {
         "loss": loss,
         "measures": measures or None,
@@ -69,14 +69,16 @@ def measure(
     options["options"] = found.settings(setting)
     found.introduce(talk)
     first, *more = str(found.attempt(api.preflight, **options)).splitlines()
-    console.tell(talk, f"planned: {first}")
+    console.note(talk, f"planned: {first}")
     for line in more:
-        console.tell(talk, line)
-    talk.print()
+        console.note(talk, line)
+    console.note(talk)
     with console.progress("measuring") as show:
         options["progress"] = subject.by_pass(show, "measuring")
         report = found.attempt(api.measure, **options)
+    subject.detail_report(report)
     tables.print_report(talk, report)
     if per_layer:
         tables.print_layers(talk, report)
     subject.write_json(talk, json, report.to_json())
+    subject.write_html(talk, html, report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import pathlib
 from typing import Annotated, Any
 
@@ -13,11 +12,10 @@ from rich.table import Table
 from .. import spectra
 from .._core import SpiritlevelError
 from ..checkpoints import write_atomically
+from ..plots import KINDS, new_figure, save
 from ..plots import density as draw_density
-from ..plots import new_figure, save
+from ..report import Spectrum
 from . import console, inputs, subject
-
-KINDS = ("png", "svg")
 
 
 def spectrum(
@@ -35,7 +33,8 @@ def spectrum(
         int, typer.Option(min=1, help="Products for the eigenvalues, one pass over the data each.")
     ] = 200,
     plot: Annotated[
-        pathlib.Path | None, typer.Option(help="Draw the density of all eigenvalues: .png or .svg.")
+        pathlib.Path | None,
+        typer.Option(help="Draw the density of all eigenvalues: .png, .svg or .pdf."),
     ] = None,
     vectors: Annotated[int, typer.Option(min=1, help="Random vectors for the density.")] = 4,
     steps: Annotated[int, typer.Option(min=2, help="Products a vector for the density.")] = 40,
@@ -46,13 +45,14 @@ def spectrum(
     dtype: subject.Dtype = "float32",
     seed: subject.Seed = 0,
     json: subject.Json = None,
-    debug: subject.Debug = False,
+    html: subject.Html = None,
 ) -> None:
     """Find the extreme eigenvalues of the Hessian, and draw the density of all of them."""
-    talk = console.err() if json == "-" else console.out()
+    talk = console.talk(json)
     if plot is not None and plot.suffix[1:] not in KINDS:
+        endings = ", ".join(f".{kind}" for kind in KINDS)
         raise SpiritlevelError(
-            f"The --plot must be a file ending in .png or .svg. Got {str(plot)!r}."
+            f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
         )
     options: dict[str, Any] = {
         "matrix": matrix,
@@ -75,25 +75,27 @@ def spectrum(
         seed=seed,
     )
     found.introduce(talk)
-    talk.print()
-    result: dict[str, Any] = {}
+    console.note(talk)
     with console.progress("eigenvalues") as show:
         options["progress"] = subject.by_pass(show, "eigenvalues")
         pairs = found.attempt(
             spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **options
         )
-    result["eigenvalues"] = pairs.to_dict()
+    console.details("setting", pairs.settings)
     _print_pairs(talk, pairs)
-    if plot is not None:
+    density = None
+    if plot is not None or html is not None:
         with console.progress("density") as show:
             options["progress"] = subject.by_pass(show, "density")
             density = found.attempt(spectra.density, num_vectors=vectors, steps=steps, **options)
-        result["density"] = density.to_dict()
+    if plot is not None and density is not None:
         figure = new_figure(6.0, 3.4)
         draw_density(density, pairs.values, ax=figure.subplots())
         write_atomically(plot, save(figure, plot.suffix[1:]))
-        console.tell(talk, f"written: {plot}")
-    subject.write_json(talk, json, json_text.dumps(result, indent=2, allow_nan=False))
+        console.note(talk, f"written: {plot}")
+    result = Spectrum(eigenvalues=pairs, density=density)
+    subject.write_json(talk, json, result.to_json())
+    subject.write_html(talk, html, result)
 
 
 def _print_pairs(talk: Any, pairs: spectra.Eigenvalues) -> None:
@@ -106,6 +108,6 @@ def _print_pairs(talk: Any, pairs: spectra.Eigenvalues) -> None:
         table.add_row(f"{value:.6g}", f"{residual:.1e}", "" if converged else "not converged")
     console.show(talk, table)
     count = int(pairs.settings["num_samples"])
-    talk.print(f"counted: {pairs.cost.passes(count)} a sample over {count} samples")
+    console.note(talk, f"counted: {pairs.cost.passes(count)} a sample over {count} samples")
     if not all(pairs.converged):
         console.tell(talk, "An eigenvalue lies within the residual; raise --max-passes for less.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -16,51 +17,99 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
-from .._core import SpiritlevelError
+from .. import report as pages
+from .._core import Report, SpiritlevelError, require
 from ..checkpoints import load_checkpoint, write_atomically
 from ..models import build
-from . import console, inputs
+from . import completion, console, inputs
 
 Several = list[str] | None
-Model = Annotated[str, typer.Option(help="A built-in name, or module:factory of your own.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="A built-in name, or module:factory of your own.",
+        autocompletion=completion.model_names,
+    ),
+]
 Options = Annotated[
-    Several, typer.Option(help="key=value for the factory, as in width=16; repeat for more.")
+    Several,
+    typer.Option(metavar="KEY=VALUE", help="For the factory, as in width=16; repeat it for more."),
 ]
 Checkpoint = Annotated[
-    str | None, typer.Option(help="Weights: .safetensors, or a torch state dict.")
+    str | None,
+    typer.Option(metavar="PATH", help="Weights: .safetensors, or a torch state dict."),
 ]
-Data = Annotated[str, typer.Option(help="'digits', or an .npz file with the arrays x and y.")]
-Split = Annotated[str, typer.Option(help="Of the digits: train, test or all.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="DATA",
+        help="digits, a fetched set such as mnist, folder:/images, or an .npz with x and y.",
+        autocompletion=completion.data_names,
+    ),
+]
+Split = Annotated[str, typer.Option(metavar="PART", help="train, test or all.")]
 Samples = Annotated[
-    int | None, typer.Option(min=1, help="Use at most this many samples, drawn at random.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Use at most this many samples, drawn at random."),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
-LossName = Annotated[str, typer.Option(help="cross_entropy, mse or bce.")]
+BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples in a batch.")]
+LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
 Layers = Annotated[
-    Several, typer.Option(help="Module paths or patterns, or 'head'; repeat for more.")
+    Several,
+    typer.Option(metavar="PATTERN", help="Module paths, or 'head'; repeat it for more."),
 ]
 HeadName = Annotated[
-    str | None, typer.Option(help="Path of the last linear layer, if it is not found.")
+    str | None,
+    typer.Option(metavar="PATH", help="Path of the last linear layer, if it is not found."),
 ]
 Measures = Annotated[
-    Several, typer.Option(help="A name or a pattern such as 'relative.*'; repeat for more.")
+    Several,
+    typer.Option(
+        metavar="PATTERN",
+        help="A name, or a pattern such as 'relative.*'; repeat it for more.",
+        autocompletion=completion.measures,
+    ),
 ]
 Settings = Annotated[
     Several,
-    typer.Option(help="key=value for the measures, as in rho=0.1; the cards name them."),
+    typer.Option(metavar="KEY=VALUE", help="For the measures, as in rho=0.1; the cards name them."),
 ]
-Rtol = Annotated[float, typer.Option(help="Refine estimates to this share of their value.")]
+Rtol = Annotated[
+    float, typer.Option(metavar="SHARE", help="Refine estimates to this share of their value.")
+]
 MaxPasses = Annotated[
-    int, typer.Option(help="Probes an estimate may take, one pass over the data each.")
+    int, typer.Option(metavar="N", help="Probes an estimate may take, one pass over the data each.")
 ]
-Memory = Annotated[str | None, typer.Option(help="Bound on working memory: 512MiB, 2GiB.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")]
-Dtype = Annotated[str, typer.Option(help="float32 or float64.")]
-Seed = Annotated[int, typer.Option(help="Of initial weights, drawn samples and probes.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Bound on working memory: 512MiB, 2GiB.")
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1.")]
+Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
+Seed = Annotated[
+    int, typer.Option(metavar="N", help="Of initial weights, drawn samples and probes.")
+]
 Json = Annotated[
-    str | None, typer.Option(help="Write the result here; '-' is stdout, and nothing else is.")
+    str | None,
+    typer.Option(metavar="PATH", help="The result as JSON; '-' is stdout, and nothing else is."),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+def _before_measuring(html: pathlib.Path | None) -> pathlib.Path | None:
+    """A page that cannot be made is refused now, not after an hour of measuring."""
+    if html is not None:
+        require("plotly", what="A page with pictures", extra="report")
+    return html
+
+
+Html = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="The result as one page that opens anywhere.",
+        callback=_before_measuring,
+    ),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +125,7 @@ class Subject:
     def introduce(self, talk: Console) -> None:
         """Say what will be measured."""
         for line in self.lines:
-            console.tell(talk, line)
+            console.note(talk, line)
 
     def settings(self, texts: Several) -> dict[str, object]:
         """Settings of the measures; `initial` is a checkpoint of the same network."""
@@ -125,6 +174,7 @@ def load(
 ) -> Subject:
     """Build, load and move everything to its place."""
     place, kind = inputs.parse_device(device), inputs.parse_dtype(dtype)
+    console.details("setting", {"seed": seed, "device": place, "batch_size": batch_size})
     x, y, origin = inputs.load_data(data, split=split, samples=samples, seed=seed)
     network = build(model, seed=seed, **inputs.parse_options(option or []))
     if checkpoint is not None:
@@ -147,13 +197,28 @@ def load(
     )
 
 
+def detail_report(report: Report, of: str = "") -> None:
+    """Settings and what each measure cost, a sample, for --verbose; `of` is the network's name."""
+    n = int(report.settings["num_samples"])
+    prefix = f"{of}: " if of else ""
+    console.details(f"{prefix}setting", report.settings)
+    console.details(f"{prefix}cost", {name: m.cost.passes(n) for name, m in report.items()})
+
+
 def write_json(talk: Console, json: str | None, text: str) -> None:
     """To where --json says; nothing where it was not given."""
     if json == "-":
         sys.stdout.write(f"{text}\n")
     elif json is not None:
         write_atomically(json, f"{text}\n".encode())
-        console.tell(talk, f"written: {json}")
+        console.note(talk, f"written: {json}")
+
+
+def write_html(talk: Console, html: pathlib.Path | None, result: Any) -> None:
+    """To where --html says; nothing where it was not given."""
+    if html is not None:
+        pages.save(result, html)
+        console.note(talk, f"written: {html}")
 
 
 def one_or_many(layers: Several) -> str | list[str] | None:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .._core import Measurement, Report, Status
-from .console import show, tell
+from .console import note, show, tell
 
 SHORT_NOTE = 22  # characters that still fit beside the numbers
 COLUMNS = 5  # measures side by side in the table of layers
@@ -28,20 +28,20 @@ def print_report(console: Console, report: Report) -> None:
     notes: dict[str, int] = {}
     for name, m in report.items():
         error = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
-        note = m.text
-        if len(note) > SHORT_NOTE:
-            note = f"[{notes.setdefault(note, len(notes) + 1)}]"
-        table.add_row(name, f"{m.value:.6g}", error, m.mark, escape(note))
+        text = m.text
+        if len(text) > SHORT_NOTE:
+            text = f"[{notes.setdefault(text, len(notes) + 1)}]"
+        table.add_row(name, f"{m.value:.6g}", error, m.mark, escape(text))
     show(console, table)
-    for note, number in notes.items():
-        tell(console, note, mark=f"[{number}] ")
+    for text, number in notes.items():
+        tell(console, text, mark=f"[{number}] ")
     if any(m.data_stderr is not None for m in report.values()):
-        tell(
+        note(
             console,
             "± data is the standard error from having these samples only, not one of the method.",
         )
     n = int(report.settings["num_samples"])
-    console.print(f"counted: {report.cost.passes(n)} a sample over {n} samples")
+    note(console, f"counted: {report.cost.passes(n)} a sample over {n} samples")
 
 
 def print_layers(console: Console, report: Report) -> None:

@@ -1,0 +1,71 @@
+"""Options that every command has, before its name or behind it: `spiritlevel list -q`.
+
+They are added to the commands' signatures in one place, so that a new command cannot forget them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from . import console
+from .console import Volume
+
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Say nothing but the result and errors.")
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say settings, costs and times too.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+OPTIONS = {"quiet": Quiet, "verbose": Verbose, "debug": Debug}
+
+
+def set_volume(*, quiet: bool, verbose: bool) -> None:
+    """For the rest of this command; what was asked for before the command's name holds on."""
+    if quiet or verbose:
+        before = console.VOLUME.get()
+        wanted = {
+            Volume.QUIET: quiet or before is Volume.QUIET,
+            Volume.VERBOSE: verbose or before is Volume.VERBOSE,
+        }
+        if all(wanted.values()):
+            raise typer.BadParameter("--quiet and --verbose exclude each other: give one of them.")
+        console.VOLUME.set(Volume.QUIET if quiet else Volume.VERBOSE)
+
+
+def add_to_all(app: typer.Typer) -> None:
+    """Give every command below `app` the common options."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = _with_options(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_to_all(group.typer_instance)
+
+
+def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the options in its signature, which is what typer reads."""
+    signature = inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True)
+
+    @functools.wraps(command)
+    def run(*, quiet: bool, verbose: bool, debug: bool, **values: Any) -> Any:
+        set_volume(quiet=quiet, verbose=verbose)
+        return command(**values)  # --debug is for whoever answers a failure
+
+    own = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in signature.parameters.items()
+    ]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint)
+        for name, hint in OPTIONS.items()
+    ]
+    run.__annotations__ = hints | OPTIONS
+    run.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,68 @@
+"""`spiritlevel study figures`: every view of a study as a file for a paper."""
+
+from __future__ import annotations
+
+import json as json_text
+import pathlib
+from typing import Annotated
+
+import typer
+
+from .. import plots
+from .._core import SpiritlevelError
+from ..checkpoints import write_atomically
+from ..plots.population import num_runs
+from ..study import table
+from ..study.store import Store
+from . import console, subject
+
+FORMAT = "spiritlevel-figures-1"
+EXAMPLES = """\b
+Examples:
+  spiritlevel study figures studies/digits-quick --format pdf
+  spiritlevel study figures studies/digits-quick --out paper --measures 'relative.*' --colour lr
+"""
+
+
+def figures(
+    folder: Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")],
+    out: Annotated[
+        pathlib.Path | None, typer.Option(help="Where to; FOLDER/figures without it.")
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
+    target: Annotated[str, typer.Option(help=f"{', '.join(table.TARGETS)}.")] = "gap",
+    measures: Annotated[
+        list[str] | None, typer.Option(help="A name or a pattern in quotes; may be repeated.")
+    ] = None,
+    colour: Annotated[
+        str | None, typer.Option(help="The setting that gives colours; the first without it.")
+    ] = None,
+    json: subject.Json = None,
+) -> None:
+    """Draw a study: measures against the gap, correlations, training, boxes, layers, the bound."""
+    if kind not in plots.KINDS:
+        raise SpiritlevelError(
+            f"The --format must be one of {', '.join(plots.KINDS)}. Got {kind!r}."
+        )
+    talk = console.talk(json)
+    where = out or folder / "figures"
+    with Store.open(folder) as store:
+        population = plots.Population.of(store)
+        found = table.statistics(store, target=target, resamples=0)
+    chosen = plots.study_figures(population, found, target=target, measures=measures, colour=colour)
+    written: list[str] = []
+    with console.progress("figures") as show:
+        for name, draw in chosen.drawn.items():
+            show(len(written), len(chosen.drawn), name)
+            path = where / f"{name}.{kind}"
+            write_atomically(path, plots.save(draw(), kind))
+            written.append(str(path))
+    for path_text in written:
+        console.note(talk, f"written: {path_text}")
+    for name, why in chosen.left_out.items():
+        console.note(talk, f"left out: {name}: {why}")
+    if population.unfinished:
+        number = num_runs(population.unfinished)
+        console.tell(talk, f"not drawn, because failed or not finished: {number}")
+    result = {"format": FORMAT, "written": written, "left_out": dict(chosen.left_out)}
+    subject.write_json(talk, json, json_text.dumps(result, indent=2))
