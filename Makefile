@@ -4,13 +4,14 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench docs clean
 
 help:
 	@echo "make demo    train a few small networks, measure how flat their minima are, draw the picture"
 	@echo "make test    formatting, lint, types, then all tests and doctests"
 	@echo "make lint    formatting, lint and types only"
 	@echo "make bench   time the measures against a plain forward and backward pass"
+	@echo "make docs    build the documentation into site/; open site/index.html"
 	@echo "make clean   remove the environment, caches and outputs"
 	@echo "The first target you run sets up $(VENV), which takes a few minutes."
 
@@ -30,8 +31,12 @@ lint: $(READY)
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/run.py
 
+# --strict: a link that leads nowhere, or a page that nothing leads to, is an error.
+docs: $(READY)
+	$(VENV)/bin/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build dist spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is written last, so an interrupted installation is resumed and not taken for a whole one.
