@@ -51,6 +51,18 @@ def test_layers_are_drawn_in_order(reports):
     assert [label.get_text() for label in ax.get_xticklabels()] == ["fc1", "head"]
 
 
+def test_layers_that_only_one_network_has_get_a_place_of_their_own(reports):
+    def only(report: sl.Report, *names: str) -> sl.Report:
+        layers = {"relative.kappa": {n: report.layers["relative.kappa"]["fc1"] for n in names}}
+        return sl.Report(dict(report), layers=layers, settings=report.settings, cost=report.cost)
+
+    one, other = only(reports["net 0"], "a", "c"), only(reports["net 1"], "$a$", "c")
+    ax = plots.layers({"one": one, "_other": other}, "relative.kappa")
+    places = {name.strip(): list(line.get_xdata()) for name, line in lines_of(ax).items()}
+    assert places == {"one": [0, 1], "_other": [2, 1]}
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "c", r"\$a\$"]
+
+
 def test_layers_of_a_measure_without_layers_are_refused(reports):
     with pytest.raises(sl.SpiritlevelError, match=r"'net 0' has no layers of 'softmax\.gini'"):
         plots.layers(reports, "softmax.gini")
@@ -100,7 +112,9 @@ def test_spread_keeps_order_distance_and_centre():
     assert math.isclose(sum(moved), sum(positions))
 
 
-@pytest.mark.parametrize(("kind", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+@pytest.mark.parametrize(
+    ("kind", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
 def test_the_same_figure_gives_the_same_bytes(reports, kind, start):
     drawn = [plots.save(plots.layers(reports, "relative.kappa").figure, kind) for _ in range(2)]
     assert drawn[0] == drawn[1]
@@ -111,3 +125,4 @@ def test_colours_differ_for_the_colour_blind():
     # Luminance alone separates no two of seven; colour and shape together must.
     looks = {tuple(plots.style(i).values()) for i in range(7)}
     assert len(looks) == len({c for c, _ in looks}) == len({m for _, m in looks}) == 7
+    assert len({tuple(plots.style(i).values()) for i in range(49)}) == 49
