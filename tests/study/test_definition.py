@@ -252,3 +252,30 @@ def test_studies_are_found_by_name_in_yaml_and_in_python_files(tmp_path):
         find("digit")
     with pytest.raises(sl.SpiritlevelError, match=r"no preset 'quik'. Did you mean 'quick'"):
         find("digits").with_preset("quik")
+
+
+# -- single values changed ------------------------------------------------------------------------
+
+
+def test_values_change_what_they_name_and_nothing_else():
+    study = tiny()
+    changed = study.with_values({"data.samples": 30, "epochs": 5, "seeds": [4]})
+    assert [run.seed for run in changed.runs()] == [4, 4]
+    for run in changed.runs():
+        assert run.data == {"name": "digits", "samples": 30}
+        assert run.training["epochs"] == 5
+        assert run.training["momentum"] == 0.9
+    assert study.runs()[0].training["epochs"] == 2
+
+
+def test_a_value_that_the_study_varies_itself_is_refused():
+    with pytest.raises(sl.SpiritlevelError, match=r"varies 'lr' itself \(lr\)"):
+        tiny().with_values({"lr": 0.3})
+    both = tiny(grid={}, variants={"a": {"lr": 0.1}, "b": {"lr": 0.2}})
+    with pytest.raises(sl.SpiritlevelError, match=r"varies 'training.lr' itself \(variants.b\)"):
+        both.with_values({"training.lr": 0.3})
+
+
+def test_an_unknown_value_is_refused_with_what_was_meant():
+    with pytest.raises(sl.SpiritlevelError, match="Did you mean 'epochs'"):
+        tiny().with_values({"epoch": 3})

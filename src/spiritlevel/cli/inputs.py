@@ -28,7 +28,7 @@ def parse_options(texts: Sequence[str], flag: str = "--option width=16") -> dict
     options: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier():
+        if not equals or not all(part.isidentifier() for part in key.split(".")):
             raise SpiritlevelError(
                 f"Every {flag.split()[0]} must be key=value, as in {flag}. Got {text!r}."
             )

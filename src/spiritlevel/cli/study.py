@@ -47,6 +47,7 @@ Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Examples:
   spiritlevel study run digits --preset quick --workers 2
   spiritlevel study run my_study.yaml --out runs/mine --executor vmap
+  spiritlevel study run 002-fig-5 --preset quick --set data.name=mnist:data/mnist --set seeds=2
 """
 )
 def run(
@@ -58,6 +59,10 @@ def run(
         ),
     ],
     preset: Annotated[str | None, typer.Option(help="One of the study's presets: quick.")] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A value to change, such as epochs=5; may be repeated."),
+    ] = None,
     out: Annotated[
         pathlib.Path | None, typer.Option(help="The folder; studies/NAME-PRESET without it.")
     ] = None,
@@ -71,6 +76,7 @@ def run(
     chosen = control.find(study)
     if preset is not None:
         chosen = chosen.with_preset(preset)
+    chosen = chosen.with_values(inputs.parse_options(values or [], "--set epochs=5"))
     control.check(chosen)
     folder = out or pathlib.Path("studies") / "-".join(filter(None, (chosen.name, preset)))
     with Store.create(folder, chosen) as store:

@@ -139,6 +139,29 @@ class Study:
                 changes[section] = _changed(getattr(self, section), changes[section])
         return dataclasses.replace(self, presets={}, **changes)
 
+    def with_values(self, values: Mapping[str, Any]) -> Study:
+        """The study with single values changed, by keys as in the grid, or "seeds".
+
+        >>> Study("small", seeds=3).with_values({"model.hidden": 8, "epochs": 2}).model
+        {'name': 'mlp', 'hidden': 8}
+        """
+        changes: dict[str, Any] = {}
+        for key, value in values.items():
+            if key == "seeds":
+                changes[key] = value
+                continue
+            section, entry = place(key)
+            varied = {place(axis): axis for axis in self.grid}
+            varied |= {place(k): f"variants.{v}" for v, keys in self.variants.items() for k in keys}
+            if (section, entry) in varied:
+                raise SpiritlevelError(
+                    f"The study {self.name!r} varies {key!r} itself ({varied[section, entry]}), so "
+                    "one value cannot be set for it. Copy the study to a file and change it there."
+                )
+            before = changes.get(section, getattr(self, section))
+            changes[section] = _merged(before, {entry: value})
+        return dataclasses.replace(self, **changes)
+
     def runs(self) -> list[RunSettings]:
         """Every run; the settings of each decide its id, not its place in this list."""
         found: dict[str, RunSettings] = {}
