@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test lint bench docs clean
 
 help:
-	@echo "make demo    train a few small networks, measure how flat their minima are, draw the picture"
+	@echo "make demo    train a population of small networks, measure, analyse and report it"
 	@echo "make test    formatting, lint, types, then all tests and doctests"
 	@echo "make lint    formatting, lint and types only"
 	@echo "make bench   time the measures against a plain forward and backward pass"
