@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import importlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -36,6 +37,16 @@ def require(package: str, *, what: str, extra: str) -> ModuleType:
     except ImportError as error:
         name = package.split(".")[0]
         raise MissingExtra(what=what, package=name, extra=extra) from error
+
+
+def suggestion(name: str, known: Iterable[str], *, most: int = 2) -> str:
+    """What was probably meant, to follow a refusal.
+
+    >>> suggestion("momentun", ["lr", "momentum"])
+    " Did you mean 'momentum'?"
+    """
+    close = difflib.get_close_matches(name, list(known), n=most)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 class Status(enum.Enum):

@@ -7,12 +7,11 @@ publisher states. MD5 finds accidents, not forgeries.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import pathlib
 import sys
 
-from .._core import SpiritlevelError
+from .._core import SpiritlevelError, suggestion
 
 FOLDER_VARIABLE = "SPIRITLEVEL_DATA"
 
@@ -149,8 +148,7 @@ def find(name: str) -> DataSet:
     try:
         return CATALOGUE[name]
     except KeyError:
-        close = difflib.get_close_matches(name, CATALOGUE, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = suggestion(name, CATALOGUE, most=1)
         raise SpiritlevelError(
             f"The data set must be one of {', '.join(CATALOGUE)}. Got {name!r}.{hint} "
             "See `spiritlevel data list`."

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 
 import torch
 from torch import Tensor
 
-from .._core import SpiritlevelError
+from .._core import SpiritlevelError, suggestion
 from .arrays import read_npz
 from .catalogue import CATALOGUE, data_folder
 from .cifar import read_cifar
@@ -81,8 +80,7 @@ def _fetched(name: str) -> str:
 
 def _unknown(name_or_path: str, kind: str) -> SpiritlevelError:
     names = ("digits", *CATALOGUE, "folder")
-    close = difflib.get_close_matches(kind, names, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = suggestion(kind, names, most=1)
     return SpiritlevelError(
         f"The data must be 'digits' (embedded), one of {', '.join(CATALOGUE)} (fetched, or with a "
         "path: 'mnist:/path'), 'folder:/path' (images, a folder a class) or a path ending in .npz "

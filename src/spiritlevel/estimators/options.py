@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from .._core import SpiritlevelError
+from .._core import SpiritlevelError, suggestion
 
 BANDWIDTHS = ("likelihood", "scott", "silverman")
 TARGETS = ("auto", "error", "loss")
@@ -123,8 +122,7 @@ def as_options(given: Options | Mapping[str, Any] | None) -> Options:
         )
     for name in given:
         if name not in TEXTS:
-            close = difflib.get_close_matches(str(name), TEXTS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = suggestion(str(name), TEXTS, most=1)
             raise SpiritlevelError(
                 f"The 'options' argument knows no {name!r}.{hint} Known: {', '.join(TEXTS)}."
             )

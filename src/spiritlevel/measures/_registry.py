@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from .._core import Cost, Measurement, SpiritlevelError
+from .._core import Cost, Measurement, SpiritlevelError, suggestion
 from ..estimators.exact import Needs
 from ..estimators.options import TEXTS
 from ..estimators.plan import Plan
@@ -147,8 +146,7 @@ def get(name: str) -> Card:
     try:
         return _CARDS[name]
     except KeyError:
-        close = difflib.get_close_matches(name, _CARDS, n=3)
-        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        hint = suggestion(name, _CARDS, most=3)
         raise SpiritlevelError(
             f"No measure is called {name!r}.{hint} See `spiritlevel list`."
         ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import inspect
 import os
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._core import SpiritlevelError
+from .._core import SpiritlevelError, suggestion
 from .densenet121 import densenet121
 from .digits_cnn import digits_cnn
 from .lenet5 import lenet5
@@ -162,8 +161,7 @@ def _call(spec: str, factory: Callable[..., object], options: dict[str, Any]) ->
 
 def _hint(name: str, known: Iterable[str]) -> str:
     public = [other for other in known if not other.startswith("_")]
-    close = difflib.get_close_matches(name, public, n=3)
-    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return suggestion(name, public, most=3)
 
 
 def _origin(module: ModuleType) -> str:

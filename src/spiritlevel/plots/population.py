@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._core import SpiritlevelError
-from ..study.keys import suggestion
+from .._core import SpiritlevelError, suggestion
 from ..study.statistics import Correlation, spearman
 from ..study.store import Store
 from ..study.table import TARGETS, wide_rows

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .._core import SpiritlevelError, require
-from ..study.keys import suggestion
+from .._core import SpiritlevelError, require, suggestion
 from ..study.store import Store
 from ._style import (
     COLUMN,

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._core import SpiritlevelError
-from ..study.keys import suggestion
+from .._core import SpiritlevelError, suggestion
 from ..study.statistics import StudyStatistics
 from ..study.table import TARGETS
 from ._style import COLOURS, COLUMN, MARKERS, PAGE, PRINT_DPI, new_figure

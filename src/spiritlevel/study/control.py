@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from .. import api
-from .._core import SpiritlevelError
+from .._core import SpiritlevelError, suggestion
 from ..estimators.options import as_options
 from .definition import Study
 from .executors import local, processes, ray, vmap
 from .executors.local import Watch
 from .hooks import ON_NETWORKS, BatchChanges
-from .keys import suggestion
 from .networks import build_model
 from .run_data import load_data
 from .settings import RunSettings

@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._core import SpiritlevelError, require
+from .._core import SpiritlevelError, require, suggestion
 from . import hooks
 from .ending import STOP
-from .keys import as_mapping, check_keys, is_scalar, suggestion
+from .keys import as_mapping, check_keys, is_scalar
 from .settings import DATA, MEASURE_OPTIONS, RunSettings, check_names
 from .training_settings import TRAINING
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .._core import SpiritlevelError
+from .._core import SpiritlevelError, suggestion
 
 Scalar = str | int | float | bool
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'lr'?`, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=2)
-    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def check_keys(where: str, given: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._core import SpiritlevelError
-from .keys import suggestion
+from .._core import SpiritlevelError, suggestion
 from .statistics import StudyStatistics, summary
 from .store import Store
 
