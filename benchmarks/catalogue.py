@@ -11,6 +11,8 @@ import statistics
 
 import torch
 from harness import Ratio, seconds
+from hutchinson import images, trained
+from torch import Tensor, nn
 
 import spiritlevel as sl
 from spiritlevel.models import build
@@ -18,46 +20,43 @@ from spiritlevel.models import build
 GOAL = 0.6
 
 
+IMAGES = {"cuda": 512, "cpu": 32}
+EPOCHS = 8
+
+
 def run(device: torch.device, repeats: int) -> list[Ratio]:
-    num_images = 512 if device.type == "cuda" else 32
-    model = build("resnet18", width=16, seed=0).to(device).eval()
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(num_images, 3, 32, 32, generator=generator).to(device)
-    y = torch.randint(10, (num_images,), generator=generator).to(device)
-    options = {
-        "options": {"initial": build("resnet18", width=16, seed=1), "region": (12, 12, 8, 8)},
-    }
+    count = IMAGES[device.type]
+    x, y = (part[:512] for part in images(device))
+    fresh = build("resnet18", width=16, seed=0).to(device).eval()
+    networks = {"initialized": fresh, "trained on digits": trained(x, y, EPOCHS)}
+    return [
+        compared(name, model, x[:count], y[:count], repeats) for name, model in networks.items()
+    ]
+
+
+def compared(state: str, model: nn.Module, x: Tensor, y: Tensor, repeats: int) -> Ratio:
+    start = build("resnet18", width=16, seed=1)
+    options = {"options": {"initial": start, "region": (12, 12, 8, 8)}}
     together: list[sl.Report] = []
-    first = sl.measure(
-        model, (x[:32], y[:32]), measures="*", **options
-    )  # warm-up, and what applies
-    names = list(first)
+    names = list(sl.measure(model, (x[:32], y[:32]), measures="*", **options))  # also a warm-up
     alone = dict.fromkeys(names, sl.Cost())
     times: dict[str, list[float]] = {name: [] for name in names}
     whole = []
+
+    def measured(kept: list[sl.Report], pattern: str) -> None:
+        kept.append(sl.measure(model, (x, y), measures=pattern, **options))
+
     for _ in range(repeats):
-        whole.append(
-            seconds(
-                lambda: together.append(sl.measure(model, (x, y), measures="*", **options)), device
-            )
-        )
+        whole.append(seconds(lambda: measured(together, "*"), x.device))
         for name in names:
             kept: list[sl.Report] = []
-            times[name].append(
-                seconds(
-                    lambda n=name, k=kept: k.append(
-                        sl.measure(model, (x, y), measures=n, **options)
-                    ),
-                    device,
-                )
-            )
+            times[name].append(seconds(lambda n=name, k=kept: measured(k, n), x.device))
             alone[name] = kept[0].cost
-            print(f"  {name:36s} {times[name][-1]:.2f} s", flush=True)
     sums = [sum(times[name][i] for name in names) for i in range(len(whole))]
     ratios = sorted(a / b for a, b in zip(whole, sums, strict=True))
     separate = sum(alone.values(), sl.Cost())
     row = Ratio(
-        name=f"{len(names)} measures, ResNet-18 width 16, one call over separate calls",
+        name=f"{len(names)} measures in one call over one call each, ResNet-18 width 16, {state}",
         ratio=statistics.median(ratios),
         low=ratios[0],
         high=ratios[-1],
@@ -67,11 +66,11 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
         floor_seconds=statistics.median(sums),
         repeats=len(whole),
         details={
-            "num_images": num_images,
-            "counted_together": together[-1].cost.passes(num_images),
-            "counted_separately": separate.passes(num_images),
+            "num_images": len(x),
+            "counted_together": together[-1].cost.passes(len(x)),
+            "counted_separately": separate.passes(len(x)),
             "seconds_alone": {name: statistics.median(t) for name, t in times.items()},
         },
     )
     print(row)
-    return [row]
+    return row

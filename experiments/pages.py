@@ -1,0 +1,36 @@
+"""Record the results of a finished study, and write all pages on the papers' experiments again.
+
+python experiments/pages.py                          # the pages, from the recorded results
+python experiments/pages.py studies/002-fig-3        # record this study first
+python experiments/pages.py studies/001-fig-1-paper --preset paper
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+from spiritlevel.experiments import record, write_pages
+from spiritlevel.experiments.records import save
+from spiritlevel.study import Store
+
+HERE = pathlib.Path(__file__).parent
+RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+
+
+def main() -> None:
+    """Record what is asked for, then write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", nargs="?", help="the folder of a finished study")
+    parser.add_argument("--preset", default="", help="the preset it was run with")
+    parser.add_argument("--note", default="", help="a sentence for the page")
+    arguments = parser.parse_args()
+    if arguments.study:
+        with Store.open(arguments.study) as store:
+            print(save(record(store, preset=arguments.preset, note=arguments.note), RESULTS))
+    for path in write_pages(RESULTS, DOCS):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

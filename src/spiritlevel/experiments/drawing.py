@@ -1,0 +1,49 @@
+"""The figure of an outcome as SVG: the same outcome gives the same bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import plots
+from .experiment import Figure, Series
+
+
+def svg(figure: Figure) -> bytes:
+    """Lines or points with their intervals, named in a legend."""
+    page = plots.new_figure(6.0, 3.6)
+    ax = page.add_subplot()
+    for index, series in enumerate(figure.series):
+        _draw(ax, series, index, joined=not figure.points)
+    if figure.log_x:
+        ax.set_xscale("log")
+    if figure.log_y:
+        ax.set_yscale("log")
+    ax.set_xlabel(figure.x_label, fontsize=plots.FONT)
+    ax.set_ylabel(figure.y_label, fontsize=plots.FONT)
+    ax.tick_params(which="both", labelsize=plots.FONT - 1)
+    ax.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    if len(figure.series) > 1:
+        ax.legend(frameon=False, fontsize=plots.FONT - 1)
+    return plots.save(page, "svg")
+
+
+def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
+    bars = None
+    if series.low is not None and series.high is not None:
+        below = [max(0.0, y - low) for y, low in zip(series.y, series.low, strict=True)]
+        above = [max(0.0, high - y) for y, high in zip(series.y, series.high, strict=True)]
+        bars = [below, above]
+    ax.errorbar(
+        series.x,
+        series.y,
+        yerr=bars,
+        linestyle="-" if joined else "none",
+        linewidth=1.3,
+        markersize=5,
+        capsize=2.5,
+        label=series.name.replace("$", r"\$"),  # a name is text, not mathematics
+        **plots.style(index),
+    )

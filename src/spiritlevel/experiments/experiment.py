@@ -1,0 +1,88 @@
+"""What an experiment of a paper is, and what came out of it: plain data, nothing that draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from .numbers import Estimate
+
+Row = Mapping[str, Any]  # a run: its axes, seed, ends of training and measures
+Cell = str | float | int | Estimate | None
+Agreement = Literal["yes", "partly", "no", "not testable here"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows under headings; a cell that is an Estimate shows its interval and its n."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One line of a figure; `low` and `high` are the ends of the intervals, where there are any."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """Lines with error bars; with `points`, marks that are not joined."""
+
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+    points: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What the runs say about the claim. `beside` has our numbers under the paper's own keys."""
+
+    table: Table
+    agrees: Agreement
+    conclusion: str  # one sentence
+    figure: Figure | None = None
+    beside: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A table or figure of a paper. The study of the same name makes its runs.
+
+    Args:
+        name: "002-fig-3": paper, then table or figure; also the name of the study in the library.
+        title: what is looked at, in a few words.
+        paper: its title.
+        source: where in the paper: "Fig. 3".
+        claim: what the paper says, in one sentence.
+        analyse: from rows of finished runs to the outcome; the rule it judges by stands there.
+        columns: what is kept of each run in the recorded results.
+        rule: in words, when the claim counts as reproduced; settled before the runs were made.
+        set_up: what is done, in a sentence or two.
+        scaled_down: by preset, how it differs from the paper; "" is the study without a preset.
+        measures: which ones it rests on; the page says from their cards when they mislead.
+        paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.
+    """
+
+    name: str
+    title: str
+    paper: str
+    source: str
+    claim: str
+    analyse: Callable[[Sequence[Row]], Outcome]
+    columns: tuple[str, ...]
+    rule: str
+    set_up: str
+    scaled_down: Mapping[str, str]
+    measures: tuple[str, ...]
+    paper_values: Mapping[str, float] = dataclasses.field(default_factory=dict)

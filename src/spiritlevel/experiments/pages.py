@@ -1,0 +1,47 @@
+"""All pages made again from the recorded results: nothing on them is typed in by hand."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from ..checkpoints import write_atomically
+from . import records
+from .drawing import svg
+from .experiment import Experiment, Outcome
+from .records import Record
+from .registry import find, names
+from .render import render
+from .summary import summary
+
+Found = tuple[Experiment, Record, Outcome]
+
+
+def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
+    """By path below docs/: the summary, and page and figure of every experiment that was run."""
+    found: list[Found] = []
+    waiting: list[Experiment] = []
+    written: dict[str, bytes] = {}
+    for name in names():
+        experiment = find(name)
+        record = records.load(results, name)
+        if record is None:
+            waiting.append(experiment)
+            continue
+        outcome = experiment.analyse(record.rows)
+        found.append((experiment, record, outcome))
+        written[f"experiments/{name}.md"] = render(record).encode()
+        if outcome.figure is not None:
+            written[f"experiments/{name}.svg"] = svg(outcome.figure)
+    return {"experiments.md": summary(found, waiting).encode()} | written
+
+
+def write_pages(results: str | os.PathLike[str], docs: str | os.PathLike[str]) -> list[str]:
+    """Write them below the folder `docs`; the paths."""
+    paths = []
+    for place, content in pages(results).items():
+        path = pathlib.Path(docs) / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+        paths.append(str(path))
+    return paths

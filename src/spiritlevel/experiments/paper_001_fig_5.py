@@ -1,0 +1,124 @@
+"""Paper 001, Fig. 5: when augmented and plain training part, with and without fixed norms."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from .contrasts import agreement, line, rises
+from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
+from .numbers import Estimate, mean
+from .rows import column
+from .tasks_001_points import STEP, TEST, TRAIN, at_points
+
+VARIANT, POINTS = "variant", 8
+LARGEST = "curvature.lambda_max"
+MEASURES = (LARGEST, "curvature.ggn_trace")
+STANDARD, FIXED = ("plain", "augmented"), ("plain, norms fixed", "augmented, norms fixed")
+FITTED = 0.9  # training accuracy of the plain network at the paper's dashed line
+
+
+def analyse(rows: Sequence[Row]) -> Outcome:
+    """Distance of the two curves before and after the plain network is fitted, seed by seed."""
+    by_name = {name: [r for r in rows if r[VARIANT] == name] for name in (*STANDARD, *FIXED)}
+    table: list[list[Cell]] = []
+    lines = []
+    for name, group in by_name.items():
+        points = range(1, POINTS + 1)
+        found = [
+            [mean(column(group, f"{n}/{p}")) for n in (TRAIN, TEST, *MEASURES)] for p in points
+        ]
+        steps = [column(group, f"{STEP}/{p}")[0] for p in points]
+        table += [[name, s, len(group), *e] for s, e in zip(steps, found, strict=True)]
+        lines.append(line(name, steps, [e[2] for e in found]))
+    before, after = distances(by_name[STANDARD[0]], by_name[STANDARD[1]])
+    fixed_before, _ = distances(by_name[FIXED[0]], by_name[FIXED[1]])
+    later = _difference(after, before)
+    sooner = _difference(fixed_before, before)
+    return Outcome(
+        table=Table(("training", "batches", "n", TRAIN, TEST, *MEASURES), table),
+        figure=Figure("batches", "largest eigenvalue of the Hessian", lines, log_y=True),
+        agrees=agreement([rises(later), rises(sooner)], [later, sooner]),
+        conclusion=(
+            "The distance between the logarithms (to base 10) of the two eigenvalues is "
+            f"{mean(before.values())} before the plain network reaches {FITTED:.0%}, changes by "
+            f"{later} afterwards (n = {later.n}), and is larger by {sooner} before with norms held "
+            f"fixed (n = {sooner.n})."
+        ),
+    )
+
+
+def distances(
+    plain: Sequence[Row], augmented: Sequence[Row]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Mean of |log10 λ − log10 λ'| by seed: until the plain network is fitted, and from then on.
+
+    A seed has no entry where there are no such points.
+    """
+    others = {row["seed"]: row for row in augmented}
+    before: dict[int, float] = {}
+    after: dict[int, float] = {}
+    for row in plain:
+        pairs = zip(
+            at_points(row, TRAIN),
+            at_points(row, LARGEST),
+            at_points(others[row["seed"]], LARGEST),
+            strict=False,  # one of them may have diverged
+        )
+        apart = [(accuracy, abs(math.log10(a / b))) for accuracy, a, b in pairs]
+        fitted = next((i for i, (accuracy, _) in enumerate(apart) if accuracy >= FITTED), None)
+        parts = (apart[:fitted], [] if fitted is None else apart[fitted:])
+        for found, part in zip((before, after), parts, strict=True):
+            if part:
+                found[row["seed"]] = statistics.fmean(distance for _, distance in part)
+    return before, after
+
+
+def _difference(changed: dict[int, float], plain: dict[int, float]) -> Estimate:
+    return mean(changed[seed] - plain[seed] for seed in changed if seed in plain)
+
+
+EXPERIMENT = Experiment(
+    name="001-fig-5",
+    title="when augmentation begins to matter for sharpness",
+    paper="Sharpness can be manipulated and misleading for generalization",
+    source="Fig. 5",
+    claim=(
+        "The sharpness of plain and of augmented training stays close until the plain network fits "
+        "its data, and parts afterwards; with norms held fixed it parts earlier."
+    ),
+    analyse=analyse,
+    columns=(
+        VARIANT,
+        "seed",
+        "outcome",
+        *(f"{n}/{p}" for p in range(1, POINTS + 1) for n in (STEP, TRAIN, TEST, *MEASURES)),
+    ),
+    rule=(
+        "the distance between the logarithms of the largest eigenvalues of plain and augmented "
+        "networks, taken seed by seed: it is larger after the plain network reaches 90 % training "
+        "accuracy than before, and before that it is larger with fixed norms than without, each "
+        "with the whole 95 % interval above 0. Partly, if one is."
+    ),
+    set_up=(
+        "VGG-small, SGD with learning rate 0.01 and momentum 0.9, with and without random crops "
+        "and mirror images. With fixed norms every sample's activations are normalized in front of "
+        "each ReLU and weights have mean 0 and variance 2/n_in after each step. Looked at eight "
+        "times, after equal numbers of batches."
+    ),
+    scaled_down={
+        "": (
+            "500 training images of CIFAR-10 instead of 50,000 in batches of 16, a width of 8 "
+            "instead of 64, 40 epochs instead of 80, measured on 100 of the training images; 3 "
+            "seeds instead of one."
+        ),
+        "quick": "200 images, 8 epochs, 1 seed: a trial.",
+        "h200": (
+            "20,000 training images instead of 50,000, 40 epochs instead of 80, measured on 1,000 "
+            "of the training images; 3 seeds instead of one."
+        ),
+        "paper": "Measured on 5,000 of the training images; 3 seeds instead of one.",
+    },
+    measures=MEASURES,
+)

@@ -1,0 +1,62 @@
+"""A population of networks: what each measure says about the gap, and what is left of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..study.statistics import Correlation, partial_correlation, pearson, spearman
+from .experiment import Cell, Figure, Row, Series, Table
+from .numbers import Estimate
+from .rows import column
+
+GAP = "gap"
+CONFOUNDERS = ("train_loss", "softmax.gini")  # how far training went, how certain the network is
+
+
+def converged(rows: Sequence[Row]) -> list[Row]:
+    """Runs whose training did not diverge: only those have measures."""
+    return [row for row in rows if row["outcome"] != "diverged"]
+
+
+def correlations(
+    rows: Sequence[Row], measures: Sequence[str]
+) -> tuple[Table, dict[str, Correlation]]:
+    """A row a measure: Pearson, Spearman, and Spearman with the confounders held fixed."""
+    gap = column(rows, GAP)
+    held = {name: column(rows, name) for name in CONFOUNDERS}
+    table: list[list[Cell]] = []
+    ranks: dict[str, Correlation] = {}
+    for name in measures:
+        values = column(rows, name)
+        ranks[name] = spearman(values, gap)
+        given = {key: column_ for key, column_ in held.items() if key != name}
+        cells = (
+            pearson(values, gap),
+            ranks[name],
+            partial_correlation(values, gap, given, kind="spearman"),
+        )
+        table.append([name, ranks[name].n, *(_cell(found) for found in cells)])
+    titles = ("measure", "n", "Pearson", "Spearman", "Spearman, confounders held fixed")
+    return Table(titles, table), ranks
+
+
+def scatter(rows: Sequence[Row], measure: str) -> Figure:
+    """One point a network."""
+    points = [(row[measure], row[GAP]) for row in rows if _finite(row, measure)]
+    x, y = [p[0] for p in points], [p[1] for p in points]
+    log = bool(x) and min(x) > 0
+    return Figure(measure, "generalization gap", [Series(measure, x, y)], log_x=log, points=True)
+
+
+def strongest(ranks: dict[str, Correlation]) -> str:
+    """The measure with the largest rank correlation; one that is undefined never is."""
+    return max(ranks, key=lambda name: -2.0 if math.isnan(ranks[name].value) else ranks[name].value)
+
+
+def _cell(found: Correlation) -> Estimate:
+    return Estimate(found.value, found.low, found.high, found.n)
+
+
+def _finite(row: Row, measure: str) -> bool:
+    return all(row.get(k) is not None and math.isfinite(row[k]) for k in (measure, GAP))

@@ -1,0 +1,140 @@
+"""Recorded results: a small file an experiment, from which its page can be made again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+from typing import Any
+
+from .._core import SpiritlevelError, read_json
+from ..checkpoints import write_atomically
+from ..study.store import Store
+from ..study.table import wide_rows
+from .experiment import Experiment
+from .registry import find
+
+FORMAT = "spiritlevel-experiment-1"
+DIGITS = 6  # of a recorded number: enough for every table, and a third of the size
+MACHINE = ("device", "threads", "trained", "spiritlevel", "torch", "python")  # not whose it is
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The runs of an experiment, with the columns it looks at."""
+
+    name: str
+    preset: str  # "" is the study without a preset
+    machines: tuple[dict[str, Any], ...]
+    seconds: float  # of work, all runs together
+    unfinished: int  # runs that failed or were not done
+    rows: tuple[dict[str, Any], ...]
+    note: str = ""  # about this recording
+
+    def to_json(self) -> str:
+        """A row a line, so that a change of one run is a change of one line."""
+        experiment = find(self.name)
+        head: dict[str, Any] = {
+            "format": FORMAT,
+            "name": self.name,
+            "preset": self.preset,
+            "note": self.note,
+            "machines": list(self.machines),
+            "seconds": round(self.seconds, 1),
+            "unfinished": self.unfinished,
+            "columns": list(experiment.columns),
+        }
+        rows = ",\n".join(
+            json.dumps([_short(row.get(c)) for c in experiment.columns], ensure_ascii=False)
+            for row in self.rows
+        )
+        text = json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False)
+        return f'{text[:-2]},\n "rows": [\n{rows}\n]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Read what `to_json` wrote."""
+        return read_json(text, "Record", FORMAT, cls._from_dict)
+
+    @classmethod
+    def _from_dict(cls, data: dict[str, Any]) -> Record:
+        rows = tuple(
+            {c: _number(v) for c, v in zip(data["columns"], row, strict=True)}
+            for row in data["rows"]
+        )
+        return cls(
+            name=data["name"],
+            preset=data["preset"],
+            machines=tuple(data["machines"]),
+            seconds=data["seconds"],
+            unfinished=data["unfinished"],
+            rows=rows,
+            note=data["note"],
+        )
+
+
+def record(store: Store, *, preset: str = "", note: str = "") -> Record:
+    """What a finished study leaves for the record; the study names the experiment."""
+    experiment = find(store.study.name)
+    if preset not in experiment.scaled_down:
+        known = ", ".join(map(repr, experiment.scaled_down))
+        raise SpiritlevelError(
+            f"The 'preset' argument of record must be one that {experiment.name} describes: "
+            f"{known}. Got {preset!r}."
+        )
+    table = wide_rows(store)
+    done = [row for row in table if row["status"] == "done"]
+    if not done:
+        raise SpiritlevelError(
+            f"The study in {str(store.folder)!r} has no finished run yet: there is nothing to "
+            f"record. Run `spiritlevel study resume {store.folder}` first."
+        )
+    _check_columns(experiment, done)
+    machines = {
+        json.dumps({key: machine[key] for key in MACHINE if key in machine}, sort_keys=True)
+        for machine in store.machines().values()
+    }
+    return Record(
+        name=experiment.name,
+        preset=preset,
+        machines=tuple(json.loads(text) for text in sorted(machines)),
+        seconds=sum(row["seconds"] or 0.0 for row in done),
+        unfinished=len(table) - len(done),
+        rows=tuple({c: row.get(c) for c in experiment.columns} for row in done),
+        note=note,
+    )
+
+
+def save(found: Record, folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Write NAME.json to the folder; its path."""
+    path = pathlib.Path(folder) / f"{found.name}.json"
+    write_atomically(path, found.to_json().encode())
+    return path
+
+
+def load(folder: str | os.PathLike[str], name: str) -> Record | None:
+    """The record of an experiment; None where it was not run yet."""
+    path = pathlib.Path(folder) / f"{find(name).name}.json"
+    return Record.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _check_columns(experiment: Experiment, rows: list[dict[str, Any]]) -> None:
+    missing = [c for c in experiment.columns if not any(c in row for row in rows)]
+    if missing:
+        raise SpiritlevelError(
+            f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
+            "has them: the store is of another version of this study. Run it again in a new folder."
+        )
+
+
+def _short(value: Any) -> Any:
+    """Fewer digits; what JSON cannot write becomes text, which `_number` reads back."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("nan", "inf", "-inf") else value

@@ -1,0 +1,141 @@
+"""The page of an experiment as Markdown: claim, outcome, numbers, what differs, how it was run."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from .. import api
+from ..data.catalogue import CATALOGUE
+from ..study import control
+from .experiment import Agreement, Cell, Experiment, Outcome, Table
+from .numbers import Estimate, plain
+from .records import Record
+from .registry import find
+
+VERDICTS: dict[Agreement, str] = {
+    "yes": "reproduced",
+    "partly": "partly reproduced",
+    "no": "not reproduced",
+    "not testable here": "not testable at this scale",
+}
+SYMMETRIES = {
+    "layer_rescale": "rescaling of layers",
+    "neuron_rescale": "rescaling of neurons",
+}
+
+
+def render(record: Record) -> str:
+    """The whole page of a recorded experiment; its figure lies beside it as NAME.svg."""
+    experiment = find(record.name)
+    outcome = experiment.analyse(record.rows)
+    parts = [
+        f"# {experiment.name}: {escape(experiment.title)}",
+        f"{escape(experiment.paper)}, {escape(experiment.source)}.",
+        f"**The claim.** {escape(experiment.claim)}",
+        f"**Here: {VERDICTS[outcome.agrees]}.** {escape(outcome.conclusion)}",
+        f"When it counts as reproduced: {escape(experiment.rule)}",
+        "## The numbers",
+        markdown_table(outcome.table),
+        "Where a number has brackets, they hold its 95 % interval over runs.",
+    ]
+    if outcome.figure is not None:
+        parts.append(f"![{escape(experiment.title)}]({experiment.name}.svg)")
+    if experiment.paper_values:
+        parts += ["## Beside the paper's numbers", markdown_table(_beside(experiment, outcome))]
+    parts += [
+        "## What was done, and what was scaled down",
+        escape(experiment.set_up),
+        escape(experiment.scaled_down[record.preset]),
+    ]
+    if record.note:
+        parts.append(escape(record.note))
+    parts += [
+        "## How to run it",
+        f"```console\n{_commands(record)}\n```",
+        _how(record),
+        "## What to know about the measures",
+        markdown_table(_cards(experiment)),
+        "The first two columns say whether the number moves when the parameters change and the "
+        "network's function does not; `spiritlevel audit` shows it on a network of your own.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(table: Table) -> str:
+    """With every name from outside escaped."""
+    lines = [
+        [escape(title) for title in table.columns],
+        ["---"] * len(table.columns),
+        *([cell_text(cell) for cell in row] for row in table.rows),
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def cell_text(cell: Cell) -> str:
+    """A number with four digits, an estimate with its interval, text escaped."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, Estimate):
+        return str(cell)
+    if isinstance(cell, float):
+        return plain(cell)
+    return escape(str(cell))
+
+
+def escape(text: str) -> str:
+    """Text that Markdown and HTML show as it is."""
+    shown = html.escape(text, quote=False)
+    for mark in "\\`*_[]|":
+        shown = shown.replace(mark, "\\" + mark)
+    return " ".join(shown.split())
+
+
+def _beside(experiment: Experiment, outcome: Outcome) -> Table:
+    rows = [
+        [key, value, outcome.beside.get(key), _n(outcome.beside.get(key))]
+        for key, value in experiment.paper_values.items()
+    ]
+    return Table(("what", "paper", "here", "n"), rows)
+
+
+def _n(found: Estimate | None) -> int | None:
+    return None if found is None else found.n
+
+
+def _commands(record: Record) -> str:
+    """What to type; data that is not part of the package is fetched first."""
+    study = control.find(record.name)
+    preset = ""
+    if record.preset:
+        study, preset = study.with_preset(record.preset), f" --preset {record.preset}"
+    needed = {run.data["name"] for run in study.runs()} & set(CATALOGUE)
+    lines = [f"$ spiritlevel data fetch {name}" for name in sorted(needed)]
+    return "\n".join([*lines, f"$ spiritlevel study run {record.name}{preset}"])
+
+
+def _how(record: Record) -> str:
+    runs = f"{len(record.rows)} runs"
+    if record.unfinished:
+        runs += f" ({record.unfinished} more failed or were not finished and are left out)"
+    machines = "; ".join(
+        f"{m['device']}, threads: {m['threads']}, torch {m['torch']}, spiritlevel "
+        f"{m['spiritlevel']}"
+        for m in record.machines
+    )
+    return escape(f"{runs}, {_duration(record.seconds)} of work in all. Machine: {machines}.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def _cards(experiment: Experiment) -> Table:
+    rows: list[Sequence[Cell]] = []
+    for name in experiment.measures:
+        (card,) = api.measures(name)
+        moves = ["unchanged" if s in card.invariant else "moves" for s in SYMMETRIES]
+        rows.append([name, *moves, card.misleads])
+    return Table(("measure", *SYMMETRIES.values(), "when it misleads"), rows)

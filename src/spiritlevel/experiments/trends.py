@@ -1,0 +1,65 @@
+"""Whether numbers of one training move together (paper 001, A.3), from looks along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..study.statistics import spearman
+from .contrasts import line
+from .experiment import Cell, Figure, Row, Series, Table
+from .numbers import Estimate, mean
+from .rows import column
+from .tasks_001_points import SIGNAL, STEP, TEST, TRAIN, at_points
+
+TRACE, FREQUENCY = "curvature.trace", "activity.frequency"
+POINTS = 12
+ALIKE = 0.7  # a mean rank correlation of at least that counts as nearly the same trend
+MEASURES = (TRACE, FREQUENCY)
+SHOWN = (TRAIN, TEST, TRACE, SIGNAL, FREQUENCY)
+COLUMNS = tuple(f"{name}/{p}" for p in range(1, POINTS + 1) for name in (STEP, *SHOWN))
+
+
+def together(rows: Sequence[Row], one: str, other: str) -> Estimate:
+    """Mean over runs of the rank correlation of two numbers along each run."""
+    found = [spearman(at_points(row, one), at_points(row, other)).value for row in rows]
+    return mean(found)
+
+
+def alike(found: Estimate) -> bool:
+    """Nearly the same trend: surely above 0, and large."""
+    return found.low > 0 and found.value >= ALIKE
+
+
+def trend_rows(words: Sequence[Cell], rows: Sequence[Row]) -> list[list[Cell]]:
+    """A row of the table for each look: means over runs with their intervals."""
+    return [
+        [
+            *words,
+            column(rows, f"{STEP}/{point}")[0],
+            len(rows),
+            *(mean(column(rows, f"{name}/{point}")) for name in SHOWN),
+        ]
+        for point in range(1, POINTS + 1)
+    ]
+
+
+def trend_lines(prefix: str, rows: Sequence[Row]) -> list[Series]:
+    """Trace, signal and activation frequency, each in parts of its own mean along the way."""
+    points = range(1, POINTS + 1)
+    steps = [column(rows, f"{STEP}/{point}")[0] for point in points]
+    series = []
+    for name in (TRACE, SIGNAL, FREQUENCY):
+        found = [mean(column(rows, f"{name}/{point}")) for point in points]
+        unit = sum(each.value for each in found) / len(found)
+        series.append(line(f"{prefix}{name}", steps, found, unit))
+    return series
+
+
+def trend_table(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """Under their headings."""
+    return Table((*titles, "batches", "n", *SHOWN), rows)
+
+
+def trend_figure(series: Sequence[Series]) -> Figure:
+    """Against the batches seen."""
+    return Figure("batches", "in parts of the mean along the way", series)

@@ -1,0 +1,362 @@
+"""Paper 000: what each experiment makes of rows with a known answer, against scipy and numpy."""
+
+import dataclasses
+import math
+
+import numpy
+import pytest
+from scipy import stats
+
+from spiritlevel.experiments import find, names
+from spiritlevel.experiments.factors import factor, factor_by_seed
+from spiritlevel.experiments.paper_000_fig_6 import strengthening
+from spiritlevel.experiments.tasks_000_dynamics import SHARES
+from spiritlevel.study import control
+from spiritlevel.study.statistics import spearman
+
+OURS = [name for name in names() if name.startswith("000-")]
+LABEL_NOISE = "interventions.label_noise"
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory):
+    """Images of the size of CIFAR-10's."""
+    random = numpy.random.default_rng(0)
+    x, y = random.integers(0, 256, (24, 3, 32, 32)).astype("uint8"), numpy.arange(24) % 10
+    path = tmp_path_factory.mktemp("colours") / "colours.npz"
+    numpy.savez(path, x_train=x[:14], y_train=y[:14], x_test=x[14:], y_test=y[14:])
+    return str(path)
+
+
+def test_factor_is_the_geometric_mean_of_scipy():
+    before, after = numpy.array([1.0, 2.0, 5.0, 3.0]), numpy.array([2.0, 3.0, 11.0, 7.0])
+    found = factor([*zip(before, after, strict=True), (None, 1.0), (0.0, 1.0), (1.0, -1.0)])
+    logs = numpy.log(after / before)
+    low, high = stats.t.interval(0.95, 3, logs.mean(), stats.sem(logs))
+    assert (found.value, found.n) == (pytest.approx(stats.gmean(after / before)), 4)
+    assert (found.low, found.high) == (
+        pytest.approx(math.exp(low), rel=1e-6),
+        pytest.approx(math.exp(high), rel=1e-6),
+    )
+
+
+def test_factor_by_seed_pairs_what_has_the_same_seed():
+    plain = [{"seed": seed, "m": seed + 1.0} for seed in range(3)]
+    changed = [{"seed": seed, "m": 5 * (seed + 1.0)} for seed in (2, 0, 7)]
+    found = factor_by_seed(plain, changed, "m")
+    assert (found.value, found.n) == (pytest.approx(5.0), 2)
+
+
+# -- Tables 1 and 2 --------------------------------------------------------------------------
+
+
+def trace_rows(error=0.0, probes=0.2, differentiation=50.0):
+    ways = {"autograd": differentiation, "functorch": 9.0, "hutchinson": 10.0}
+    rows = []
+    for weights in ("ones", "random"):
+        for images, kernels in ((20.0, 10.0), (100.0, 40.0)):
+            for seed in range(3):
+                slow = 1 + 0.01 * seed
+                row = {"task.weights": weights, "task.images": images, "task.kernels": kernels}
+                row |= {"seed": seed, "task.functorch_mib": images * kernels}
+                row |= {"task.seconds/closed": 0.01}
+                row |= {f"task.seconds/{way}": 0.01 * by * slow for way, by in ways.items()}
+                for name in ("trace", "kappa"):
+                    row |= {f"task.{name}_error/closed": error}
+                    row |= {f"task.{name}_error/functorch": 1e-15}
+                    row |= {f"task.{name}_error/hutchinson": probes}
+                if kernels > 20:
+                    row = {k: None if k.endswith("functorch") else v for k, v in row.items()}
+                rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "agrees"),
+    [
+        ({}, "yes"),
+        ({"differentiation": 0.5}, "partly"),
+        ({"error": 1e-4}, "no"),
+    ],
+)
+def test_trace_benchmark(changes, agrees):
+    rows = trace_rows(**changes)
+    outcome = find("000-table-1").analyse(rows)
+    assert outcome.agrees == agrees
+    places = [row[:4] for row in outcome.table.rows]
+    assert places[:2] == [["ones", 20, 10, 3], ["ones", 100, 40, 3]]
+    autograd, functorch = outcome.table.rows[0][6:8]
+    times = [row["task.seconds/autograd"] for row in rows[:3]]
+    assert autograd.value == pytest.approx(stats.gmean(times) / 0.01)
+    assert functorch.value == pytest.approx(stats.gmean([9.0, 9.09, 9.18]))
+    assert outcome.table.rows[1][7] == "does not fit"
+    assert [len(series.x) for series in outcome.figure.series] == [4, 2, 4]
+
+
+# -- Table 4 -----------------------------------------------------------------------------------
+
+
+def dynamics_rows(fall, mirror):
+    rows = []
+    for way in ("slow", "fast"):
+        for seed in range(3):
+            row = {"outcome": "epochs", "variant": way, "seed": seed, "train_loss": 0.1}
+            row |= {"test_accuracy": 0.9, "error_gap": 0.05 + 0.01 * seed, "head.kappa": 3.0}
+            row |= {"task.flatness/first": 10.0 + seed}
+            row |= {"task.flatness_against_accuracy": mirror + 0.01 * seed}
+            for name in ("flatness", "train_loss", "test_loss", "test_accuracy"):
+                row |= {f"task.{name}/{share}": 10.0 + seed for share in SHARES}
+            row["task.flatness/100"] = (10.0 + seed) * fall * (1 + 0.01 * seed)
+            rows.append(row)
+    lost = dict.fromkeys(rows[0]) | {"outcome": "diverged", "variant": "slow", "seed": 9}
+    return [*rows, lost]
+
+
+@pytest.mark.parametrize(
+    ("fall", "mirror", "agrees"),
+    [(0.2, -0.9, "yes"), (0.2, 0.5, "partly"), (3.0, -0.5, "partly"), (3.0, 0.5, "no")],
+)
+def test_dynamics(fall, mirror, agrees):
+    experiment = find("000-table-4")
+    outcome = experiment.analyse(dynamics_rows(fall, mirror))
+    assert outcome.agrees == agrees
+    assert "(1 runs diverged)" in outcome.conclusion
+    assert outcome.table.rows[0][-2].value == pytest.approx(fall * stats.gmean([1, 1.01, 1.02]))
+    assert set(outcome.beside) == set(experiment.paper_values)
+    assert outcome.beside["gap of the accuracies, fast"].value == pytest.approx(0.06)
+
+
+# -- Table 5 -----------------------------------------------------------------------------------
+
+
+def correlated(random, strength, count):
+    """Two columns with about this correlation."""
+    first, noise = random.normal(size=(2, count))
+    return first, strength * first + math.sqrt(1 - strength**2) * noise
+
+
+@pytest.mark.parametrize(
+    ("strengths", "agrees"), [((0.9, 0.9), "yes"), ((0.0, 0.9), "partly"), ((0.0, -0.9), "no")]
+)
+def test_architectures(strengths, agrees):
+    random = numpy.random.default_rng(0)
+    rows = []
+    for name, strength in zip(("vgg16", "densenet121"), strengths, strict=True):
+        for gap, kappa in zip(*correlated(random, strength, 24), strict=True):
+            row = {"outcome": "epochs", "variant": name, "gap": gap, "head.kappa": math.exp(kappa)}
+            rows.append(row | {"train_loss": random.normal(), "softmax.gini": random.normal()})
+    outcome = find("000-table-5").analyse([*rows, rows[0] | {"outcome": "diverged"}])
+    assert outcome.agrees == agrees
+    dense = [(row["head.kappa"], row["gap"]) for row in rows if row["variant"] == "densenet121"]
+    found = outcome.beside["Pearson, DenseNet-121"]
+    assert found.value == pytest.approx(stats.pearsonr(*zip(*dense, strict=True)).statistic)
+    assert set(outcome.beside) == set(find("000-table-5").paper_values)
+    alone = [row for row in rows if row["variant"] == "vgg16"]
+    assert find("000-table-5").analyse(alone).agrees == "not testable here"
+
+
+# -- Fig. 6 ------------------------------------------------------------------------------------
+
+
+def noise_rows(rise, strengths):
+    random = numpy.random.default_rng(3)
+    rows = []
+    for noise, strength in zip((0.0, 0.1, 0.2, 0.4), strengths, strict=True):
+        for gap, kappa in zip(*correlated(random, strength, 40), strict=True):
+            row = {"outcome": "epochs", LABEL_NOISE: noise, "variant": "slow"}
+            row |= {"train_accuracy": 1.0, "test_accuracy": 0.8, "gap": gap}
+            row |= {"head.kappa": kappa + rise * noise}
+            rows.append(row | {"train_loss": random.normal(), "softmax.gini": random.normal()})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rise", "strengths", "agrees"),
+    [
+        (20.0, (0.0, 0.3, 0.6, 0.9), "yes"),
+        (20.0, (0.9, 0.6, 0.3, 0.0), "partly"),
+        (0.0, (0.0, 0.3, 0.6, 0.9), "partly"),
+        (-20.0, (0.5, 0.5, 0.5, 0.5), "no"),
+    ],
+)
+def test_label_noise(rise, strengths, agrees):
+    rows = noise_rows(rise, strengths)
+    outcome = find("000-fig-6").analyse(rows)
+    assert outcome.agrees == agrees
+    last = [(row["head.kappa"], row["gap"]) for row in rows if row[LABEL_NOISE] == 0.4]
+    theirs = stats.spearmanr(*zip(*last, strict=True)).statistic
+    assert outcome.table.rows[-1][:2] == [0.4, 40]
+    assert outcome.table.rows[-1][-1].value == pytest.approx(theirs)
+
+
+def test_difference_of_two_correlations_covers_the_truth():
+    """95 % intervals hold the true difference of two known correlations about that often."""
+    random = numpy.random.default_rng(5)
+    # The rank correlation of a normal pair is 6/π asin(r/2).
+    truth = [math.atanh(6 / math.pi * math.asin(r / 2)) for r in (0.2, 0.7)]
+    covered = 0
+    for _ in range(200):
+        less, more = (spearman(*correlated(random, r, 40)) for r in (0.2, 0.7))
+        found = strengthening(less, more)
+        covered += found.low <= truth[1] - truth[0] <= found.high
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_three_runs_have_no_interval():
+    few = spearman([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])
+    assert math.isnan(strengthening(few, few).low)
+
+
+# -- Table 6 -----------------------------------------------------------------------------------
+
+
+def augmentation_rows(narrower, flatness, slope):
+    random = numpy.random.default_rng(1)
+    rows = []
+    for place, way in enumerate(("none", "basic", "auto", "mixup")):
+        for seed in range(8):
+            own = random.normal()
+            row = {"outcome": "epochs", "variant": way, "seed": seed, "train_accuracy": 1.0}
+            row |= {"test_accuracy": 0.7, "error_gap": 0.3 - narrower * bool(place) + 0.005 * own}
+            grown = 1.0 if place == 0 else flatness
+            rows.append(
+                row | {"head.kappa": (2.0 + 0.02 * (slope * own + random.normal())) * grown}
+            )
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("narrower", "flatness", "slope", "agrees"),
+    [
+        (0.1, 2.0, 3.0, "yes"),
+        (0.1, 2.0, -3.0, "partly"),
+        (0.1, 0.5, -3.0, "partly"),
+        (-0.1, 0.5, -3.0, "no"),
+    ],
+)
+def test_augmentation(narrower, flatness, slope, agrees):
+    rows = augmentation_rows(narrower, flatness, slope)
+    experiment = find("000-table-6")
+    outcome = experiment.analyse(rows)
+    assert outcome.agrees == agrees
+    assert set(outcome.beside) == set(experiment.paper_values)
+    gaps = {
+        way: numpy.array([row["error_gap"] for row in rows if row["variant"] == way])
+        for way in ("none", "basic")
+    }
+    change = outcome.table.rows[1][-2]
+    low, high = stats.ttest_rel(gaps["basic"], gaps["none"]).confidence_interval()
+    assert (change.low, change.high) == (pytest.approx(low), pytest.approx(high))
+
+
+@pytest.mark.parametrize("way", ["none", "mixup"])
+def test_augmentation_without_one_of_the_ways(way):
+    rows = [row for row in augmentation_rows(0.1, 2.0, 3.0) if row["variant"] != way]
+    outcome = find("000-table-6").analyse(rows)
+    assert outcome.agrees == "not testable here"
+    assert len(outcome.table.rows) == 3
+
+
+# -- Table 7 -----------------------------------------------------------------------------------
+
+
+def stopping_rows(fired, better, flatter):
+    ends = {"loss": (1, 40, 0.0, 1.0), "both": (0, 100, better, flatter)}
+    ends |= {"trend": (1, 50, 0.01, 0.9), "flatness": (fired, 100, better, flatter)}
+    rows = []
+    for seed in range(10):
+        row = {"outcome": "epochs", "seed": seed, "test_accuracy": 0.8}
+        for rule, (stopped, epochs, more, by) in ends.items():
+            row[f"task.stopped/{rule}"] = float(stopped and (seed == 0 or rule != "flatness"))
+            row[f"task.epochs/{rule}"] = float(epochs + seed)
+            row[f"task.accuracy/{rule}"] = 0.8 + 0.01 * seed + more * (1 + 0.1 * seed)
+            row[f"task.flatness/{rule}"] = (400.0 + seed) * by * (1 + 0.001 * seed * (by != 1))
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("fired", "better", "flatter", "agrees"),
+    [
+        (0, 0.02, 0.6, "yes"),
+        (1, 0.02, 0.6, "partly"),
+        (0, -0.02, 1.5, "partly"),
+        (1, -0.02, 1.5, "no"),
+    ],
+)
+def test_stopping(fired, better, flatter, agrees):
+    rows = stopping_rows(fired, better, flatter)
+    experiment = find("000-table-7")
+    outcome = experiment.analyse(rows)
+    assert outcome.agrees == agrees
+    assert f"stopped {fired} of 10 runs" in outcome.conclusion
+    share = outcome.table.rows[1][2]
+    wilson = stats.binomtest(fired, 10).proportion_ci(method="wilson")
+    assert (share.value, share.high) == (fired / 10, pytest.approx(wilson.high))
+    assert set(outcome.beside) == set(experiment.paper_values)
+    assert outcome.beside["epochs, validation loss"].value == pytest.approx(44.5)
+
+
+# -- Fig. 7 ------------------------------------------------------------------------------------
+
+
+def transfer_rows(frozen, peak, follows):
+    rows = []
+    for seed in range(4):
+        row = {"seed": seed, "task.pretrained_accuracy": 0.3}
+        last = {"low": 5.0, "high": 8.0, "frozen": frozen}
+        for way, value in last.items():
+            value *= 1 + 0.01 * seed
+            row |= {f"task.flatness/{way}/{share}": value for share in SHARES}
+            row[f"task.accuracy/{way}"] = 0.5 + 0.01 * value * follows
+            row[f"task.train_loss/{way}"] = 0.5
+            row[f"task.peak_flatness/{way}"] = peak + seed if way == "high" else 10.0 + 2 * seed
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("frozen", "peak", "follows", "agrees"),
+    [
+        (90.0, 50.0, -1, "yes"),
+        (1.0, 50.0, -1, "partly"),
+        (90.0, 5.0, 1, "partly"),
+        (7.0, 5.0, 1, "no"),  # above the low rate alone
+    ],
+)
+def test_transfer(frozen, peak, follows, agrees):
+    outcome = find("000-fig-7").analyse(transfer_rows(frozen, peak, follows))
+    assert outcome.agrees == agrees
+    together = outcome.beside["Spearman, final flatness and accuracy"]
+    assert (together.value, together.n) == (pytest.approx(float(follows)), 12)
+    assert set(outcome.beside) == set(find("000-fig-7").paper_values)
+
+
+# -- Table 3, and all studies ------------------------------------------------------------------
+
+
+def test_bound_and_optimizers_of_the_population():
+    random = numpy.random.default_rng(4)
+    rows = []
+    for seed in range(20):
+        way, gap = ("sgd-slow", 0.2) if seed % 2 else ("adamw", 0.4)
+        row = {"outcome": "epochs", "variant": way, "gap": gap, "bound.generalization": 0.3}
+        row |= {"train_loss": random.normal(), "softmax.gini": random.normal()}
+        rows.append(row | {name: random.random() for name in find("000-table-3").measures})
+    rows[0]["bound.generalization"] = None
+    conclusion = find("000-table-3").analyse(rows).conclusion
+    assert "covers 10 of 19 positive gaps; it is 0.75 times" in conclusion
+    flat = numpy.median([row["head.kappa"] for row in rows if row["variant"] == "adamw"])
+    assert f"AdamW has a median flatness of {flat:.3g} and gap of 0.4" in conclusion
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_preset_can_be_checked(name, colours):
+    """On small images of its own in the place of data that must be fetched first."""
+    study = control.find(name)
+    assert {"quick", "paper", "h200"} <= set(study.presets)
+    for chosen in (study, *(study.with_preset(preset) for preset in study.presets)):
+        data = {"name": colours if "digits" not in str(chosen.data) else "digits"}
+        if "validation" in (chosen.data if isinstance(chosen.data, dict) else ()):
+            data["validation"] = chosen.data["validation"]
+        control.check(dataclasses.replace(chosen, data=data, presets={}))

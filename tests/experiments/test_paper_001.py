@@ -1,0 +1,391 @@
+"""Paper 001, what each analysis says of rows whose answer is known."""
+
+import dataclasses
+import math
+
+import numpy
+import pytest
+from scipy import stats
+
+from spiritlevel.experiments import find, render
+from spiritlevel.experiments.contrasts import agreement, difference, groups_of
+from spiritlevel.experiments.numbers import Estimate
+from spiritlevel.experiments.paper_001_fig_5 import distances
+from spiritlevel.experiments.records import Record
+from spiritlevel.experiments.trends import together
+from spiritlevel.study import control
+
+NAMES = [
+    "001-a6",
+    *(f"001-fig-{i}" for i in range(3, 10)),
+    *(f"001-table-{i}" for i in range(2, 6)),
+]
+LARGEST, TRACE, GINI = "curvature.lambda_max", "curvature.trace", "softmax.gini"
+JACOBIAN, FREQUENCY = "sensitivity.jacobian", "activity.frequency"
+
+
+def rows_of(name, axes, value, seeds=4):
+    """A row a setting and seed with every column; `value` gives the numbers that matter."""
+    found = []
+    for axis in axes:
+        for seed in range(seeds):
+            row = dict.fromkeys(find(name).columns, 1.0) | axis | {"seed": seed}
+            if "outcome" in row:
+                row["outcome"] = "train_accuracy"
+            jitter = 0.001 * (seed * seed % 3)
+            row |= {key: number + jitter for key, number in value(axis, seed).items()}
+            found.append(row)
+    return found
+
+
+def students(changes):
+    """Mean and 95 % interval, from scipy."""
+    low, high = stats.t.interval(0.95, len(changes) - 1, numpy.mean(changes), stats.sem(changes))
+    return pytest.approx(numpy.mean(changes)), pytest.approx(low), pytest.approx(high)
+
+
+def test_differences_are_paired_by_seed():
+    plain = [{"seed": s, "m": 10.0 * s} for s in range(4)]
+    changed = [{"seed": s, "m": 10.0 * s + v} for s, v in [(3, 1.0), (0, 2.0), (2, 4.0), (9, 99.0)]]
+    found = difference([*changed, {"seed": 1, "m": None}], plain, "m")
+    assert (found.value, found.low, found.high) == students([1.0, 2.0, 4.0])
+    assert found.n == 3  # no partner, no number: not counted
+
+
+def test_groups_stand_in_the_order_asked_for():
+    rows = [{"v": "b"}, {"v": "a"}]
+    assert list(groups_of(rows, "v", ("c", "a", "b"))) == ["a", "b"]
+
+
+def test_without_intervals_nothing_is_said():
+    lone = Estimate(1.0, math.nan, math.nan, 1)
+    assert agreement([True], [lone]) == "not testable here"
+    assert [agreement(h) for h in ([True, True], [True, False], [False])] == ["yes", "partly", "no"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "agrees"),
+    [
+        ((0.1, -50, 20, 5, -0.1), "yes"),
+        ((0.1, -50, -20, 5, -0.1), "partly"),
+        ((-0.1, 50, -20, -5, 0.1), "no"),
+    ],
+)
+def test_augmentation(changes, agrees):
+    columns = ("test_accuracy", LARGEST, "activity.activation_norm", "norms.weight", FREQUENCY)
+    rows = rows_of(
+        "001-fig-3",
+        [{"variant": "plain"}, {"variant": "augmented"}],
+        lambda axis, seed: {
+            key: 100 + seed + change * (1 + 0.01 * seed) * (axis["variant"] == "augmented")
+            for key, change in zip(columns, changes, strict=True)
+        },
+    )
+    outcome = find("001-fig-3").analyse(rows)
+    assert outcome.agrees == agrees
+    assert set(outcome.beside) == set(find("001-fig-3").paper_values)
+
+
+CYCLES = {
+    "R = 5, one epoch": 5,
+    "R = 10, one epoch": 10,
+    "R = 20, one epoch": 20,
+    "R = 1": 1,
+    "R = 1, augmented": 1,
+    "R = 5": 5,
+    "R = 10": 10,
+}
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "certain", "agrees"),
+    [(1, -1, -1, "yes"), (1, 1, 1, "partly"), (-1, 1, 1, "no")],
+)
+def test_batch_cycles(early, late, certain, agrees):
+    def value(axis, seed):
+        cycles, first = CYCLES[axis["variant"]], "one epoch" in axis["variant"]
+        return {
+            TRACE: 1000 + 10 * cycles * (early if first else late) + seed,
+            GINI: 0.5 + 0.01 * cycles * certain + 0.001 * seed,
+        }
+
+    rows = rows_of("001-table-2", [{"variant": name} for name in CYCLES], value)
+    outcome = find("001-table-2").analyse(rows)
+    assert outcome.agrees == agrees
+    trained = [row for row in rows if row["variant"] in ("R = 1", "R = 5", "R = 10")]
+    ranks = stats.spearmanr(
+        [CYCLES[row["variant"]] for row in trained], [row[GINI] for row in trained]
+    )
+    assert f"1 − ‖p‖² {'falls' if certain < 0 else 'rises'} (Spearman {ranks.statistic:+.2f} [" in (
+        outcome.conclusion
+    )
+    assert set(outcome.beside) == set(find("001-table-2").paper_values)
+
+
+@pytest.mark.parametrize(("early", "late", "agrees"), [(1, -1, "yes"), (-1, -1, "partly")])
+def test_batch_cycles_along_the_way(early, late, agrees):
+    def value(axis, seed):
+        cycles = axis["interventions.batch_cycles"]
+        return {
+            f"{TRACE}/1": 1000 + 10 * cycles * early + seed,
+            f"{TRACE}/5": 1000 + 10 * cycles * late + seed,
+            f"{GINI}/5": 0.5 - 0.01 * cycles,
+        }
+
+    rows = rows_of("001-fig-4", [{"interventions.batch_cycles": r} for r in (1, 5, 10)], value)
+    outcome = find("001-fig-4").analyse(rows)
+    assert outcome.agrees == agrees
+    assert len(outcome.table.rows) == 15
+
+
+def curves(free, fixed):
+    """Eigenvalues of plain networks over those of augmented ones: (before, after) being fitted."""
+
+    def value(axis, seed):
+        name = axis["variant"]
+        before, after = fixed if "fixed" in name else free
+        found = {}
+        for point in range(1, 9):
+            found[f"task.train_accuracy/{point}"] = 0.5 if point < 5 else 0.95
+            ratio = (before if point < 5 else after) * (1 + 0.01 * seed)
+            found[f"{LARGEST}/{point}"] = 1e3 * (ratio if name.startswith("plain") else 1.0)
+        return found
+
+    names = ("plain", "augmented", "plain, norms fixed", "augmented, norms fixed")
+    return rows_of("001-fig-5", [{"variant": name} for name in names], value)
+
+
+@pytest.mark.parametrize(
+    ("free", "fixed", "agrees"),
+    [
+        ((1.1, 3.0), (2.0, 3.0), "yes"),
+        ((1.1, 3.0), (1.05, 3.0), "partly"),
+        ((3.0, 1.2), (2.0, 3.0), "no"),
+    ],
+)
+def test_when_curves_part(free, fixed, agrees):
+    assert find("001-fig-5").analyse(curves(free, fixed)).agrees == agrees
+
+
+def test_distance_of_curves():
+    plain, augmented, *_ = (
+        [row for row in curves((10.0, 100.0), (1, 1)) if row["variant"] == name]
+        for name in ("plain", "augmented")
+    )
+    before, after = distances(plain, augmented)
+    assert before[0] == pytest.approx(1.0, abs=1e-4)
+    assert after[0] == pytest.approx(2.0, abs=1e-4)
+    never = [row | {f"task.train_accuracy/{p}": 0.1 for p in range(1, 9)} for row in plain]
+    assert distances(never, augmented)[1] == {}
+
+
+NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("free", "fixed", "agrees"), [(0, -1, "yes"), (-1, -1, "partly"), (1, 1, "no")]
+)
+def test_noise_in_a_vision_transformer(free, fixed, agrees):
+    def value(axis, seed):
+        slope = fixed if axis["norm_control"] else free
+        noise = axis["interventions.input_noise"]
+        still = 5.0 if (NOISES.index(noise) + seed) % 2 else 0.0
+        return {TRACE: 1000 + 200 * slope * noise + (0.1 if slope else 1) * still}
+
+    axes = [
+        {"norm_control": fixed_, "interventions.input_noise": n}
+        for fixed_ in (False, True)
+        for n in NOISES
+    ]
+    rows = rows_of("001-fig-6", axes, value)
+    assert find("001-fig-6").analyse(rows).agrees == agrees
+
+
+@pytest.mark.parametrize(
+    ("trace", "jacobian", "certain", "agrees"),
+    [(-1, -1, 0, "yes"), (-1, 1, -1, "partly"), (1, -1, 0, "no")],
+)
+def test_noise_in_a_resnet(trace, jacobian, certain, agrees):
+    def value(axis, seed):
+        noise = axis["interventions.input_noise"]
+        still = 0.1 if (NOISES.index(noise) + seed) % 2 else 0.0
+        return {
+            TRACE: 100 + 20 * trace * noise,
+            JACOBIAN: 10 + 2 * jacobian * noise,
+            GINI: 0.5 + 0.4 * certain * noise + still * (1 - abs(certain)),
+        }
+
+    rows = rows_of("001-fig-9", [{"interventions.input_noise": n} for n in NOISES], value)
+    outcome = find("001-fig-9").analyse(rows)
+    assert outcome.agrees == agrees
+    assert outcome.figure.series[0].y[0] == pytest.approx(1.0)  # in parts of that without noise
+
+
+@pytest.mark.parametrize(
+    ("trace", "certain", "jacobian", "agrees"),
+    [(-30, -0.1, 40, "yes"), (-30, -0.1, -5, "partly"), (30, 0.1, -5, "no")],
+)
+def test_leakage(trace, certain, jacobian, agrees):
+    def value(axis, seed):
+        leak = axis["interventions.leakage"] == "class"
+        return {
+            TRACE: 50 + (trace + seed) * leak,
+            GINI: 0.3 + (certain + 0.001 * seed) * leak,
+            JACOBIAN: 60 + (jacobian + seed) * leak,
+        }
+
+    axes = [{"interventions.leakage": kind} for kind in ("control", "class")]
+    outcome = find("001-table-3").analyse(rows_of("001-table-3", axes, value))
+    assert outcome.agrees == agrees
+    assert set(outcome.beside) == set(find("001-table-3").paper_values)
+    assert [row[0] for row in outcome.table.rows] == ["class", "control"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "accuracy", "agrees"),
+    [(-40, -0.01, "yes"), (-40, -0.3, "partly"), (40, 0.0, "no")],
+)
+def test_noise_finetuning(trace, accuracy, agrees):
+    def value(axis, seed):
+        moved = {"standard": 0, "fitted": 20, "weak": 30, "strong": trace + seed}
+        found = {f"{TRACE}/{stage}": 100 + 10 * seed + by for stage, by in moved.items()}
+        for stage in moved:
+            found[f"task.test_accuracy/{stage}"] = 0.5 + accuracy * (stage == "strong")
+        return found
+
+    rows = rows_of("001-table-4", [{}], value)
+    outcome = find("001-table-4").analyse(rows)
+    assert outcome.agrees == agrees
+    assert set(outcome.beside) == set(find("001-table-4").paper_values)
+    changed = [row[f"{TRACE}/strong"] - row[f"{TRACE}/standard"] for row in rows]
+    mean, low, _ = students(changed)
+    assert f"the trace differs by {mean.expected:.4g} [{low.expected:.4g}," in outcome.conclusion
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "trace", "largest", "agrees"),
+    [(-0.1, -500, 0, "yes"), (-0.1, 500, 30, "partly"), (0.1, 500, 30, "no")],
+)
+def test_masking_of_resnet(accuracy, trace, largest, agrees):
+    def value(axis, seed):
+        masked = bool(axis["interventions.mask"])
+        return {
+            "test_accuracy": 0.7 + (accuracy + 0.001 * seed) * masked,
+            TRACE: 3000 + (trace + seed) * masked,
+            LARGEST: 130 + (largest + (-1) ** seed) * masked,
+        }
+
+    axes = [{"interventions.mask": mask} for mask in (0.0, 0.7)]
+    outcome = find("001-table-5").analyse(rows_of("001-table-5", axes, value))
+    assert outcome.agrees == agrees
+    assert set(outcome.beside) == set(find("001-table-5").paper_values)
+
+
+def moving(activity, signal=1.0):
+    """Along each run the trace falls; the others with it (1), against it (-1), or by turns (0)."""
+
+    def value(axis, seed):
+        found = {}
+        for point in range(1, 13):
+            turn = point if point % 2 else 12 - point
+            found[f"{TRACE}/{point}"] = 100 - point
+            found[f"{FREQUENCY}/{point}"] = 50 - (activity * point if activity else turn)
+            found[f"task.signal_norm/{point}"] = 50 - signal * point
+        return {key: number + 0.01 * seed for key, number in found.items()}
+
+    return value
+
+
+@pytest.mark.parametrize(("activity", "signal", "agrees"), [(1, 1, "yes"), (-1, 1, "partly")])
+def test_trends_of_a_perceptron(activity, signal, agrees):
+    rows = rows_of("001-fig-7", [{"lr": 0.01}, {"lr": 0.1}], moving(activity, signal))
+    outcome = find("001-fig-7").analyse(rows)
+    assert outcome.agrees == agrees
+    assert len(outcome.table.rows) == 24
+
+
+@pytest.mark.parametrize(("activity", "agrees"), [(0, "yes"), (-1, "yes"), (1, "no")])
+def test_trends_of_a_transformer(activity, agrees):
+    rows = rows_of("001-fig-8", [{}], moving(activity))
+    assert find("001-fig-8").analyse(rows).agrees == agrees
+    assert find("001-fig-8").analyse(rows[:1]).agrees == "not testable here"
+
+
+def test_trends_are_rank_correlations_along_a_run():
+    random = numpy.random.default_rng(0)
+    rows, theirs = [], []
+    for _ in range(3):
+        one, other = random.normal(size=(2, 12))
+        row = {f"one/{i}": v for i, v in enumerate(one, 1)}
+        rows.append(row | {f"other/{i}": v for i, v in enumerate(other, 1)})
+        theirs.append(stats.spearmanr(one, other).statistic)
+    found = together(rows, "one", "other")
+    assert (found.value, found.low, found.high) == students(theirs)
+
+
+@pytest.mark.parametrize(
+    ("noise", "wide", "agrees"), [(-20, -40, "yes"), (0, -40, "partly"), (0, 10, "no")]
+)
+def test_random_displacements(noise, wide, agrees):
+    moves = {"plain": 0, "SAM": -30, "noise": noise, "noise, wide": wide}
+    rows = rows_of(
+        "001-a6",
+        [{"variant": name} for name in moves],
+        lambda axis, seed: {TRACE: 100 + 5 * seed + moves[axis["variant"]] + (-1) ** seed},
+    )
+    for row in rows:
+        if row["variant"] == "plain":
+            row[TRACE] -= (-1) ** row["seed"]
+    assert find("001-a6").analyse(rows).agrees == agrees
+
+
+AXES = {
+    "001-fig-4": [{"interventions.batch_cycles": r} for r in (1, 5)],
+    "001-fig-5": [
+        {"variant": name}
+        for name in ("plain", "augmented", "plain, norms fixed", "augmented, norms fixed")
+    ],
+    "001-fig-6": [
+        {"norm_control": fixed, "interventions.input_noise": n}
+        for fixed in (False, True)
+        for n in (0.0, 0.3)
+    ],
+    "001-fig-9": [{"interventions.input_noise": n} for n in (0.0, 0.3)],
+    "001-fig-7": [{"lr": 0.01}, {"lr": 0.1}],
+    "001-fig-8": [{}],
+    "001-table-3": [{"interventions.leakage": kind} for kind in ("class", "control")],
+    "001-table-4": [{}],
+    "001-table-5": [{"interventions.mask": mask} for mask in (0.0, 0.7)],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_of_every_experiment_can_be_written(name):
+    study = control.find(name)
+    axes = AXES.get(name) or [{"variant": each} for each in study.variants]
+    rows = rows_of(name, axes, lambda axis, seed: {})
+    record = Record(name, "", (), 1.0, 0, tuple(rows))
+    page = render(record)
+    assert f"# {name}" in page
+    assert "nan" not in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_preset_makes_runs_with_the_columns_asked_for(name):
+    study, experiment = control.find(name), find(name)
+    assert set(study.presets) == {"quick", "h200", "paper"}
+    for each in (study, *map(study.with_preset, study.presets)):
+        for run in each.runs():
+            assert set(experiment.columns) & {*run.axes} == {*run.axes}
+            assert set(experiment.measures) <= set(run.measures)
+    axes = [dict(run.axes) for run in study.with_preset("h200").runs()]
+    assert len(axes) == len(study.with_preset("h200").seeds) * len({str(axis) for axis in axes})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_network_can_be_built(name):
+    """Checked as a run would be, on data of the package where the study's are not fetched."""
+    study = control.find(name)
+    for each in (study, *map(study.with_preset, study.presets)):
+        fields = {"data": "digits"} if each.data["name"] != "digits" else {}
+        control.check(dataclasses.replace(each, presets={}, seeds=1, **fields))
