@@ -4,6 +4,7 @@ A probe of random signs has variance 2(‖M‖² − ‖diag M‖²) for a symme
 that a given error takes are compared in closed form, on dense float64 matrices.
 """
 
+import functools
 import math
 
 import pytest
@@ -71,6 +72,7 @@ def probe_variance(M):
     return float(2 * (M.square().sum() - M.diagonal().square().sum()))
 
 
+@functools.cache  # a dense Hessian takes seconds, and the fixtures hand out the same objects
 def variances(model, data):
     """Of a probe of the Hessian and of the residual, over all parameters; and Tr H."""
     truth = references.Truth(model, [data], token_loss)
@@ -156,9 +158,9 @@ def initial_problem(request):
     return initial_mlp(3, request.param)
 
 
-@pytest.mark.parametrize("rtol", [0.05, 0.2])
-def test_auto_costs_at_most_a_fifth_more_at_initialization(initial_problem, rtol):
+def test_auto_costs_at_most_a_fifth_more_at_initialization(initial_problem):
     """Products for the same interval, over 20 seeds."""
+    rtol = 0.1
     products = {"auto": 0, "hutchinson": 0}
     for method in products:
         for seed in range(20):

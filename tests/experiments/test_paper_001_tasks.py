@@ -39,16 +39,27 @@ def test_looking_along_the_way_does_not_change_training():
     looked = run_one(settings({"name": POINTS, "points": 4}))
     plain = run_one(settings())
     assert looked.checkpoint == plain.checkpoint
-    found, row = values(looked), {}
-    row |= found
-    assert at_points(row, "task.step") == [3, 6, 9, 12]
-    assert at_points(row, "task.test_accuracy") == [e.test_accuracy for e in plain.epochs]
+    found = values(looked)
+    assert at_points(found, "task.step") == [3, 6, 9, 12]
+    assert at_points(found, "task.test_accuracy") == [e.test_accuracy for e in plain.epochs]
     for name, value in values(plain).items():
         assert found[f"{name}/4"] == value
         assert f"{name}/5" not in found
     [last] = looked.epochs
     assert last == plain.epochs[-1]
     assert run_one(settings({"name": POINTS, "points": 4})).measurements == looked.measurements
+
+
+def test_running_statistics_move_while_it_trains():
+    """Looking leaves a network in eval mode, in which BatchNorm would stand still."""
+    fields = {
+        "model": {"name": "resnet18", "channels": 1, "width": 1},
+        "data": {"name": "digits", "samples": 20},
+        "training": {"batch_size": 10, "epochs": 2},
+        "measures": ["softmax.gini"],
+    }
+    looked = run_one(settings({"name": POINTS, "points": 4}, **fields))
+    assert looked.checkpoint == run_one(settings(**fields)).checkpoint
 
 
 def test_points_may_lie_within_an_epoch():

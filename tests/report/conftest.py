@@ -4,7 +4,6 @@ And results made of known numbers, under names that a test chooses.
 """
 
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,6 @@ from spiritlevel.estimators.density import Density
 from spiritlevel.report import Spectrum
 from spiritlevel.spectra import Eigenvalues
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 LOCAL = ("data:", "blob:", "about:")
 SETTINGS = {
     "loss": "cross_entropy",
@@ -28,18 +26,6 @@ SETTINGS = {
     "confidence": 0.95,
     "torch": "2.0",
 }
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("Chromium is not installed: apt install chromium")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield started
-        started.close()
 
 
 class Opener:

@@ -286,6 +286,7 @@ def test_ctrl_c_gives_the_run_back(tmp_path):
     time.sleep(0.3)  # into the training
     os.kill(process.pid, signal.SIGINT)
     process.join(60)
+    process.kill()  # or it would train on for hours where it did not end
     assert process.exitcode == 130
     text = (tmp_path / "said").read_text()
     assert f"Continue: spiritlevel study resume {out}" in " ".join(text.split())

@@ -11,19 +11,12 @@ from watch.visits import (
     TAGS,
     Visit,
     add_rows,
-    chromium,
     fail,
     finish,
     new_study,
     row,
     serving,
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 def points(number: int) -> str:

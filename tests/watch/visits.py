@@ -3,11 +3,8 @@
 import contextlib
 import http.client
 import json
-import shutil
 import threading
 import time
-
-import pytest
 
 from spiritlevel.study import Store
 from spiritlevel.study.results import EpochRow, MeasurementRow, RunResult
@@ -86,23 +83,6 @@ def ask(server, path="/state.json", method="GET", **headers):
         return answer.status, answer.headers, answer.read()
     finally:
         connection.close()
-
-
-@contextlib.contextmanager
-def chromium():
-    """Debian's Chromium, or a skip that says what is missing."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = shutil.which("chromium")
-    if found is None:
-        pytest.skip("there is no chromium on this machine")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-gpu"]
-        )
-        try:
-            yield browser
-        finally:
-            browser.close()
 
 
 class Visit:

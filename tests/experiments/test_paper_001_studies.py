@@ -1,0 +1,66 @@
+"""Paper 001: studies that can be run as they stand, and pages that can be written."""
+
+import dataclasses
+
+import pytest
+
+from spiritlevel.experiments import find, render
+from spiritlevel.experiments.records import Record
+from spiritlevel.study import control
+
+NAMES = [
+    "001-a6",
+    *(f"001-fig-{i}" for i in range(3, 10)),
+    *(f"001-table-{i}" for i in range(2, 6)),
+]
+AXES = {
+    "001-fig-4": [{"interventions.batch_cycles": r} for r in (1, 5)],
+    "001-fig-5": [
+        {"variant": name}
+        for name in ("plain", "augmented", "plain, norms fixed", "augmented, norms fixed")
+    ],
+    "001-fig-6": [
+        {"norm_control": fixed, "interventions.input_noise": n}
+        for fixed in (False, True)
+        for n in (0.0, 0.3)
+    ],
+    "001-fig-9": [{"interventions.input_noise": n} for n in (0.0, 0.3)],
+    "001-fig-7": [{"lr": 0.01}, {"lr": 0.1}],
+    "001-fig-8": [{}],
+    "001-table-3": [{"interventions.leakage": kind} for kind in ("class", "control")],
+    "001-table-4": [{}],
+    "001-table-5": [{"interventions.mask": mask} for mask in (0.0, 0.7)],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_of_every_experiment_can_be_written(name):
+    study = control.find(name)
+    axes = AXES.get(name) or [{"variant": each} for each in study.variants]
+    empty = dict.fromkeys(find(name).columns, 1.0) | {"outcome": "epochs"}
+    rows = [empty | axis | {"seed": seed} for axis in axes for seed in range(2)]
+    record = Record(name, "", (), 1.0, 0, tuple(rows))
+    page = render(record)
+    assert f"# {name}" in page
+    assert "nan" not in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_preset_makes_runs_with_the_columns_asked_for(name):
+    study, experiment = control.find(name), find(name)
+    assert set(study.presets) == {"quick", "h200", "paper"}
+    for each in (study, *map(study.with_preset, study.presets)):
+        for run in each.runs():
+            assert set(experiment.columns) & {*run.axes} == {*run.axes}
+            assert set(experiment.measures) <= set(run.measures)
+    axes = [dict(run.axes) for run in study.with_preset("h200").runs()]
+    assert len(axes) == len(study.with_preset("h200").seeds) * len({str(axis) for axis in axes})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_network_can_be_built(name):
+    """Checked as a run would be, on data of the package where the study's are not fetched."""
+    study = control.find(name)
+    for each in (study, *map(study.with_preset, study.presets)):
+        fields = {"data": "digits"} if each.data["name"] != "digits" else {}
+        control.check(dataclasses.replace(each, presets={}, seeds=1, **fields))
