@@ -36,7 +36,7 @@ class _Softmax:
         p_top = 1.0 / (1.0 + against)
         return cls(top, p_top, against * p_top, odds.mul_(p_top))
 
-    def in_logits(self, slope: Tensor, factor: Tensor) -> Tensor:
+    def in_logits(self, slope: Tensor, factor: Tensor | float) -> Tensor:
         """The gradient in the logits times a factor a row; `slope` is G − G_top, of any top."""
         mean = torch.linalg.vecdot(self.tail, slope)[:, None]
         found = (slope - mean).mul_(self.tail).scatter_(1, self.top, -self.p_top * mean)
@@ -54,25 +54,29 @@ def trace(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor) -> Par
 
 
 def kappa(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor) -> Parts:
-    """Σ mass ‖φ‖² (Σ p_i ‖w_i‖² − ‖Σ p_i w_i‖²): the variance of the rows of W under p."""
+    """Σ mass ‖φ‖² (Σ p_i ‖w_i‖² − ‖Σ p_i w_i‖²): the variance of the rows of W under p.
+
+    Everything is said in the inner products of the rows, which are few; u_i is w_i − w_top.
+    """
     p = _Softmax.of(logits)
+    top = p.top[:, 0]
     squares = mass[:, None] * torch.linalg.vecdot(features, features)[:, None]
     weight = weight - weight.mean(dim=0)  # a shift of all rows changes nothing but the rounding
-    at_top = weight[p.top[:, 0]]
-    mean = torch.addmm(-p.rest * at_top, p.tail, weight)  # Σ p_i (w_i − w_top)
-    # ‖w_i − w_top‖² and ⟨w_i − w_top, mean⟩ for every class of every row
-    lengths = torch.linalg.vecdot(weight, weight)
-    apart = torch.addmm(lengths, at_top, weight.T, alpha=-2.0) + lengths[p.top]
-    along = mean @ weight.T
-    along -= torch.linalg.vecdot(mean, at_top)[:, None]
+    inner = weight @ weight.T
+    lengths, at_top = inner.diagonal(), inner[top]
+    own = lengths[p.top]  # ‖w_top‖²
+    shares = p.tail.scatter(1, p.top, -p.rest)  # of Σ p_i u_i, in the rows of W
+    along = shares @ inner  # ⟨w_i, Σ p_j u_j⟩
+    along -= along.gather(1, p.top)  # ⟨u_i, Σ p_j u_j⟩
+    apart = torch.add(lengths + own, at_top, alpha=-2.0)  # ‖u_i‖²
     variance = torch.linalg.vecdot(p.tail, apart - along)[:, None]
     value = (squares * variance).sum()
-    in_logits = p.in_logits(apart - 2.0 * along, squares)
-    # 2 Σ_n p_i (w_i − w̄_n); of the largest class w_top − w̄ = −mean, without cancellation
-    shares = squares * p.tail
-    in_weight = shares.sum(dim=0)[:, None] * weight - shares.T @ (at_top + mean)
-    in_weight.index_add_(0, p.top[:, 0], mean.mul_(squares * p.p_top), alpha=-1.0)
-    return value, in_logits, features * (2.0 * mass[:, None] * variance), in_weight.mul_(2.0)
+    in_logits = p.in_logits(torch.add(apart, along, alpha=-2.0), squares)
+    # Σ_n p_i (w_i − w̄_n) as a matrix times W; of the largest class w_top − w̄ = −Σ p_j u_j
+    counted = squares * p.tail
+    mixing = counted.sum(dim=0).diag() - counted.T @ p.tail.scatter(1, p.top, p.p_top)
+    mixing.index_add_(0, top, shares.mul_(squares * p.p_top), alpha=-1.0)
+    return value, in_logits, features * (2.0 * mass[:, None] * variance), 2.0 * mixing @ weight
 
 
 def trace_squared(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor) -> Parts:
@@ -89,26 +93,24 @@ def trace_squared(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor
     products = features @ features.T
     factors = mass[:, None] * products * mass  # κ without one of its two inner products
     weights = factors * products
-    tails = p.tail @ p.tail.T
-    same = (top == top[:, None]).to(tails.dtype)
-    at_top = p.tail.T.index_select(0, top)  # [n, m]: p of row m at the largest class of row n
-    cross = p.p_top * at_top
-    tops = same * (p.p_top * p.p_top.T)
-    traces = diagonal @ diagonal.T - squared @ squared.T
-    traces += tails * (tails + 2.0 * (cross + cross.T) + 2.0 * tops) + 2.0 * cross * cross.T
-    value = (weights * traces).sum()
+    tails, overlap = p.tail @ p.tail.T, both @ both.T
+    # Pairs i ≠ j of x: both in the tails, one of them at a largest class, or both at different ones
+    cross = p.p_top * p.tail.T.index_select(0, top)
+    traces = torch.addmm(diagonal @ diagonal.T, squared, squared.T, alpha=-1.0)
+    traces += tails * torch.sub(2.0 * overlap, tails)
+    traces.addcmul_(cross, cross.T, value=2.0)
+    value = torch.dot(weights.flatten(), traces.flatten())
 
-    overlap = tails + cross + cross.T + tops
     # at the largest class of row n: X − p_top, where both rows share it 'tails − p_top rest'
-    less_top = torch.where(same > 0, tails - p.p_top * p.rest.T, overlap - p.p_top)
-    there = at_top + same * p.p_top.T
-    own = (p.p_top * p.rest).T * same + at_top * (1.0 - at_top)
-    slope_top = (weights * (own + 2.0 * less_top * there)).sum(dim=1, keepdim=True)
+    shared = torch.addmm(tails, p.p_top, p.rest.T, alpha=-1.0)
+    less_top = torch.where(top == top[:, None], shared, overlap - p.p_top)
+    at_top = diagonal.T.index_select(0, top)
+    at_top.addcmul_(less_top, both.T.index_select(0, top), value=2.0)
     slope = torch.addmm(weights @ diagonal, weights * overlap, both, alpha=2.0)
-    slope -= 2.0 * p.tail * (weights @ both)
-    in_logits = p.in_logits(slope - slope_top, torch.full_like(p.p_top, 2.0))
+    slope.addcmul_(p.tail, weights @ both, value=-2.0)
+    slope -= torch.linalg.vecdot(weights, at_top)[:, None]
     in_features = (factors * traces) @ features
-    return value, in_logits, in_features.mul_(4.0), None
+    return value, p.in_logits(slope, 2.0), in_features.mul_(4.0), None
 
 
 class _Known(torch.autograd.Function):

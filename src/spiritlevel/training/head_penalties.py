@@ -158,13 +158,13 @@ def _closed_form(
     targets: Tensor,
     positions: Positions,
 ) -> Tensor:
-    total = loss.weights(outputs.detach(), targets).sum()
-    scale = 1.0 / (total.square() if kind == "trace_squared" else total)
     if isinstance(loss, CrossEntropy):
         acting = loss.positions(outputs, targets)
-        logits = acting.rows(outputs)
-        mass = loss.row_masses(logits.detach(), loss.row_targets(targets, acting))
-        return softmax_head(kind, logits, features, weight, mass, scale)
+        logits, row_targets = acting.rows(outputs), loss.row_targets(targets, acting)
+        mass = loss.row_masses(logits.detach(), row_targets)
+        total = loss.row_weights(logits.detach(), row_targets).sum()
+        return softmax_head(kind, logits, features, weight, mass, _per(kind, total))
+    scale = _per(kind, loss.weights(outputs.detach(), targets).sum())
     rows = row_curvature(differentiable_curvature(loss, outputs, targets), positions)
     assert rows is not None  # a loss that ties positions together was refused with the head
     if kind == "trace":
@@ -173,6 +173,11 @@ def _closed_form(
         return head_kappa(rows, features, weight).sum() * scale
     weights = (features @ features.T).square()
     return (weights * rows.pairs(rows)).sum() * scale  # type: ignore[arg-type]
+
+
+def _per(kind: HeadKind, total: Tensor) -> Tensor:
+    """What makes a mean of the sum: Tr H² has two sums over the samples."""
+    return 1.0 / (total.square() if kind == "trace_squared" else total)
 
 
 def _matrix(module: nn.Module) -> Tensor:
