@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel.experiments import find, numbers
-from spiritlevel.experiments.contrasts import agreement, difference, groups_of
+from spiritlevel.experiments.contrasts import agreement, difference, groups_of, lower_in
 from spiritlevel.experiments.numbers import Estimate
 from spiritlevel.experiments.paper_001_fig_5 import distances
 from spiritlevel.experiments.trends import together
@@ -51,6 +51,7 @@ def test_differences_are_paired_by_seed():
     found = difference([*changed, {"seed": 1, "m": None}], plain, "m")
     assert (found.value, found.low, found.high) == students([1.0, 2.0, 4.0])
     assert found.n == 3  # no partner, no number: not counted
+    assert lower_in(plain, changed, "m") == "lower in 3 of 3 pairs"
 
 
 def test_groups_stand_in_the_order_asked_for():

@@ -25,9 +25,19 @@ def groups_of(rows: Sequence[Row], name: str, order: Sequence[object]) -> dict[s
 
 def difference(changed: Sequence[Row], plain: Sequence[Row], name: str) -> Estimate:
     """Mean of changed − plain over seeds that both have; runs without the number do not count."""
+    return mean(_differences(changed, plain, name))
+
+
+def lower_in(changed: Sequence[Row], plain: Sequence[Row], name: str) -> str:
+    """In how many of the pairs the changed run has the smaller number."""
+    found = _differences(changed, plain, name)
+    return f"lower in {sum(each < 0 for each in found)} of {len(found)} pairs"
+
+
+def _differences(changed: Sequence[Row], plain: Sequence[Row], name: str) -> list[float]:
     before = {row["seed"]: row.get(name) for row in plain}
     pairs = [(row.get(name), before.get(row["seed"])) for row in changed]
-    return mean(a - b for a, b in pairs if a is not None and b is not None)
+    return [a - b for a, b in pairs if a is not None and b is not None]
 
 
 def falls(found: Estimate | Correlation) -> bool:

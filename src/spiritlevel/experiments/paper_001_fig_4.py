@@ -9,7 +9,7 @@ from .contrasts import agreement, falls, line, rises
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from .numbers import mean
 from .rows import column, grouped
-from .tasks_001_points import STEP, TEST, TRAIN
+from .tasks_001_points import STEP, TEST, TRAIN, steps_at
 
 POINTS = 5
 MEASURES = (TRACE, GINI)
@@ -26,7 +26,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             [mean(column(group, f"{name}/{point}")) for name in SHOWN]
             for point in range(1, POINTS + 1)
         ]
-        steps = [column(group, f"{STEP}/{point}")[0] for point in range(1, POINTS + 1)]
+        steps = steps_at(group, POINTS)
         table += [
             [cycles, step, len(group), *estimates]
             for step, estimates in zip(steps, found, strict=True)

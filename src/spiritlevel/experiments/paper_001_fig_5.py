@@ -10,7 +10,7 @@ from .contrasts import agreement, line, rises
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from .numbers import Estimate, mean
 from .rows import column
-from .tasks_001_points import STEP, TEST, TRAIN, at_points
+from .tasks_001_points import STEP, TEST, TRAIN, at_points, steps_at
 
 VARIANT, POINTS = "variant", 8
 LARGEST = "curvature.lambda_max"
@@ -29,7 +29,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         found = [
             [mean(column(group, f"{n}/{p}")) for n in (TRAIN, TEST, *MEASURES)] for p in points
         ]
-        steps = [column(group, f"{STEP}/{p}")[0] for p in points]
+        steps = steps_at(group, POINTS)
         table += [[name, s, len(group), *e] for s, e in zip(steps, found, strict=True)]
         lines.append(line(name, steps, [e[2] for e in found]))
     before, after = distances(by_name[STANDARD[0]], by_name[STANDARD[1]])
@@ -60,6 +60,8 @@ def distances(
     before: dict[int, float] = {}
     after: dict[int, float] = {}
     for row in plain:
+        if row["seed"] not in others:
+            continue
         pairs = zip(
             at_points(row, TRAIN),
             at_points(row, LARGEST),

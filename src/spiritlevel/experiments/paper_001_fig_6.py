@@ -73,7 +73,7 @@ EXPERIMENT = Experiment(
     ),
     scaled_down={
         "": (
-            "CIFAR-10 instead of a part of ImageNet, 1,000 training images in batches of 16, a "
+            "CIFAR-10 instead of a part of ImageNet, 5,000 training images in batches of 16, a "
             "transformer of width 32 and depth 2 instead of ViT-Base, measured on 50 of the "
             "training images with at most 20 probes for the part of the trace that is not "
             "Gauss-Newton; learning rate 0.01 instead of 0.0001, with which so few steps would "

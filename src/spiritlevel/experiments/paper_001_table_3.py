@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import agreement, difference, falls, group_points, group_table, groups_of, rises
+from .contrasts import (
+    agreement,
+    difference,
+    falls,
+    group_points,
+    group_table,
+    groups_of,
+    lower_in,
+    rises,
+)
 from .experiment import Experiment, Outcome, Row
 from .numbers import mean
 from .rows import column
@@ -29,7 +38,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     found = {name: difference(groups[LEAK], groups[CONTROL], name) for name in names}
     held = [falls(found[TRACE]), falls(found[GINI]), rises(found[JACOBIAN])]
     fitted = sum(row["outcome"] == "train_accuracy" for row in rows)
-    said = ", ".join(f"{name} by {change}" for name, change in found.items())
+    said = ", ".join(
+        f"{name} by {change} ({lower_in(groups[LEAK], groups[CONTROL], name)})"
+        for name, change in found.items()
+    )
     return Outcome(
         table=group_table("patch", groups, (*ACCURACIES, "epoch", *MEASURES)),
         figure=group_points(
@@ -42,9 +54,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         },
         agrees=agreement(held, [found[name] for name in names[:3]]),
         conclusion=(
-            f"A patch that tells the class changes {said} against the control (paired by seed, "
-            f"n = {found[TRACE].n}); {fitted} of {len(rows)} networks reached the training "
-            "accuracy asked for."
+            f"Against the control of the same seed, a patch that tells the class changes {said}; "
+            f"{fitted} of {len(rows)} networks reached the training accuracy asked for."
         ),
     )
 

@@ -100,8 +100,8 @@ EXPERIMENT = Experiment(
     ),
     scaled_down={
         "": (
-            "1,000 training images of CIFAR-10 instead of 50,000 of CIFAR-100 in batches of 32, a "
-            "width of 4 instead of 64, measured on 200 of the training images; 3 seeds instead of "
+            "600 training images of CIFAR-10 instead of 50,000 of CIFAR-100 in batches of 32, a "
+            "width of 4 instead of 64, measured on 100 of the training images; 3 seeds instead of "
             "one."
         ),
         "quick": "200 images, at most 6 epochs a stage, 1 seed: a trial.",

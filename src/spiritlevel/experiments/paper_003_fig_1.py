@@ -49,7 +49,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         beside={BESIDE: Estimate(first.value, first.low, first.high, first.n)},
         agrees=_agreement(found),
         conclusion=(
-            f"Over {len(kept)} of {len(rows)} networks (the others learned too little) the rank "
+            f"Over {len(kept)} networks ({len(rows) - len(kept)} more learned too little) the rank "
             f"correlation with the gap is {first} for κ_τ^5 and {found[LARGEST, '']} for κ^5; "
             "random rescaling of layers, which changes outputs by at most "
             f"{change:.1g} of the largest, takes it {_moved(found, TRACE)} and "

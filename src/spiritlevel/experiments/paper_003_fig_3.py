@@ -47,7 +47,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=_figure(ranks),
         beside={BESIDE: Estimate(weakest.value, weakest.low, weakest.high, weakest.n)},
         agrees=agrees,
-        conclusion=_conclusion(ranks, len(rows), len(kept)),
+        conclusion=_conclusion(ranks, holds, len(kept), len(rows) - len(kept)),
     )
 
 
@@ -55,7 +55,13 @@ def _most(ranks: Mapping[str, Correlation], names: Sequence[str]) -> float:
     return max(ranks[name].value for name in names)
 
 
-def _conclusion(ranks: Mapping[str, Correlation], total: int, kept: int) -> str:
+def _conclusion(
+    ranks: Mapping[str, Correlation], holds: Sequence[bool], kept: int, left_out: int
+) -> str:
+    said = ", ".join(
+        f"{part} {'holds' if held else 'does not hold'}"
+        for part, held in zip(("Fig. 3", "Figs. 4 and 5", "Fig. 6"), holds, strict=True)
+    )
     by_layer = "; ".join(
         f"{words} {min(values):+.2f} to {max(values):+.2f}"
         for measure, words in WORDS.items()
@@ -63,7 +69,7 @@ def _conclusion(ranks: Mapping[str, Correlation], total: int, kept: int) -> str:
     )
     whole = ", ".join(f"{name} {ranks[name]}" for name in NETWORK)
     return (
-        f"Over {kept} of {total} networks (the others diverged or kept a training loss above "
+        f"{said}: over {kept} networks ({left_out} more diverged or kept a training loss above "
         f"{LARGEST_LOSS:g}) the rank correlations with the gap over the hidden layers are: "
         f"{by_layer}; of the whole network: {whole}."
     )

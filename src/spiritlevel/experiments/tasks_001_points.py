@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -149,3 +149,11 @@ def at_points(row: Any, name: str) -> list[float]:
     while row.get(f"{name}/{len(found) + 1}") is not None:
         found.append(row[f"{name}/{len(found) + 1}"])
     return found
+
+
+def steps_at(rows: Sequence[Any], points: int) -> list[float]:
+    """After how many steps the points lay; nan for those that no run came to."""
+    return [
+        next((row[key] for row in rows if row.get(key) is not None), math.nan)
+        for key in (f"{STEP}/{point}" for point in range(1, points + 1))
+    ]

@@ -9,7 +9,7 @@ from .contrasts import line
 from .experiment import Cell, Figure, Row, Series, Table
 from .numbers import Estimate, mean
 from .rows import column
-from .tasks_001_points import SIGNAL, STEP, TEST, TRAIN, at_points
+from .tasks_001_points import SIGNAL, STEP, TEST, TRAIN, at_points, steps_at
 
 TRACE, FREQUENCY = "curvature.trace", "activity.frequency"
 POINTS = 12
@@ -33,23 +33,17 @@ def alike(found: Estimate) -> bool:
 def trend_rows(words: Sequence[Cell], rows: Sequence[Row]) -> list[list[Cell]]:
     """A row of the table for each look: means over runs with their intervals."""
     return [
-        [
-            *words,
-            column(rows, f"{STEP}/{point}")[0],
-            len(rows),
-            *(mean(column(rows, f"{name}/{point}")) for name in SHOWN),
-        ]
-        for point in range(1, POINTS + 1)
+        [*words, step, len(rows), *(mean(column(rows, f"{name}/{point}")) for name in SHOWN)]
+        for point, step in enumerate(steps_at(rows, POINTS), start=1)
     ]
 
 
 def trend_lines(prefix: str, rows: Sequence[Row]) -> list[Series]:
     """Trace, signal and activation frequency, each in parts of its own mean along the way."""
-    points = range(1, POINTS + 1)
-    steps = [column(rows, f"{STEP}/{point}")[0] for point in points]
+    steps = steps_at(rows, POINTS)
     series = []
     for name in (TRACE, SIGNAL, FREQUENCY):
-        found = [mean(column(rows, f"{name}/{point}")) for point in points]
+        found = [mean(column(rows, f"{name}/{point}")) for point in range(1, POINTS + 1)]
         unit = sum(each.value for each in found) / len(found)
         series.append(line(f"{prefix}{name}", steps, found, unit))
     return series

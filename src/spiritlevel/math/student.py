@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 
@@ -9,6 +10,7 @@ _POINTS = 200  # of Simpson's rule: seven digits and more
 _LARGE = 1000  # degrees of freedom from which the normal distribution is close enough to correct
 
 
+@functools.cache  # asked for the same few numbers again and again
 def t_quantile(probability: float, dof: float) -> float:
     """The x with P(T ≤ x) = probability, for any number of degrees of freedom ≥ 1.
 
