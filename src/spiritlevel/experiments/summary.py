@@ -24,8 +24,8 @@ def summary(
         "before the runs were made, unless the page says otherwise; weak and negative outcomes "
         "stay in. The pages are made from the recorded results in `experiments/results` and from "
         "nothing else.",
-        "Most runs so far were small ones on a CPU: 'not reproduced' says that the rule was not met "
-        "there. With few runs and wide intervals that is undecided rather than refuted.",
+        "Most runs so far were small ones on a CPU: 'not reproduced' says that the rule was not "
+        "met there. With few runs and wide intervals that is undecided rather than refuted.",
         f"Of {len(found)} that were run: {tally or 'none yet'}.",
     ]
     for agreement, word in VERDICTS.items():
