@@ -46,7 +46,7 @@ class Head:
                 return average_patch(self.module, a)
             windows = conv_windows(self.module, a)
             return windows.reshape(-1, self.weight().shape[1])
-        if not self.by_position:
+        if not self.by_position and a.dim() > 2:
             return a.reshape(len(a), -1, a.shape[-1]).mean(dim=1)
         return a.reshape(-1, a.shape[-1])
 
