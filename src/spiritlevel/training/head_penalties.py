@@ -8,7 +8,7 @@ features φ into everything below.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor, nn
 
@@ -26,6 +26,7 @@ from ._softmax_heads import softmax_head
 from .trace_squared import AnyLoss
 
 HeadKind = Literal["trace", "kappa", "trace_squared"]
+Total = TypeVar("Total", float, Tensor)
 
 
 def head_penalty(
@@ -161,6 +162,10 @@ def _closed_form(
     if isinstance(loss, CrossEntropy):
         acting = loss.positions(outputs, targets)
         logits, row_targets = acting.rows(outputs), loss.row_targets(targets, acting)
+        if loss.counts_all(row_targets):
+            return softmax_head(
+                kind, logits, features, weight, None, _per(kind, float(len(logits)))
+            )
         mass = loss.row_masses(logits.detach(), row_targets)
         total = loss.row_weights(logits.detach(), row_targets).sum()
         return softmax_head(kind, logits, features, weight, mass, _per(kind, total))
@@ -175,9 +180,9 @@ def _closed_form(
     return (weights * rows.pairs(rows)).sum() * scale  # type: ignore[arg-type]
 
 
-def _per(kind: HeadKind, total: Tensor) -> Tensor:
+def _per(kind: HeadKind, total: Total) -> Total:
     """What makes a mean of the sum: Tr H² has two sums over the samples."""
-    return 1.0 / (total.square() if kind == "trace_squared" else total)
+    return 1.0 / (total * total if kind == "trace_squared" else total)
 
 
 def _matrix(module: nn.Module) -> Tensor:
