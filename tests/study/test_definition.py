@@ -240,7 +240,7 @@ def test_a_yaml_file_that_is_no_mapping_or_has_no_name():
 def test_studies_are_found_by_name_in_yaml_and_in_python_files(tmp_path):
     quick = find("digits").with_preset("quick")
     control.check(quick)
-    assert len(quick.runs()) == 24
+    assert len(quick.runs()) == 48
     (tmp_path / "a.yaml").write_text(YAML)
     (tmp_path / "a.py").write_text("from spiritlevel.study import Study\nstudy = Study('x')")
     (tmp_path / "b.py").write_text("")
