@@ -11,6 +11,13 @@ from .numbers import Estimate
 Row = Mapping[str, Any]  # a run: its axes, seed, ends of training and measures
 Cell = str | float | int | Estimate | None
 Agreement = Literal["yes", "partly", "no", "not testable here"]
+PAPERS = {  # titles, by the number that names of experiments start with
+    "000": "An accurate flatness measure to estimate the generalization performance of CNN models",
+    "001": "Sharpness can be manipulated and misleading for generalization",
+    "002": "Relative Flatness and Generalization",
+    "003": "A Reparameterization-Invariant Flatness Measure for Deep Neural Networks",
+    "004": "Flatness-Aware Regularization for Robust Generalization in Deep Neural Networks",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +69,6 @@ class Experiment:
     Args:
         name: "002-fig-3": paper, then table or figure; also the name of the study in the library.
         title: what is looked at, in a few words.
-        paper: its title.
         source: where in the paper: "Fig. 3".
         claim: what the paper says, in one sentence.
         analyse: from rows of finished runs to the outcome; the rule it judges by stands there.
@@ -76,7 +82,6 @@ class Experiment:
 
     name: str
     title: str
-    paper: str
     source: str
     claim: str
     analyse: Callable[[Sequence[Row]], Outcome]
@@ -86,3 +91,8 @@ class Experiment:
     scaled_down: Mapping[str, str]
     measures: tuple[str, ...]
     paper_values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def paper(self) -> str:
+        """Its title."""
+        return PAPERS[self.name.partition("-")[0]]

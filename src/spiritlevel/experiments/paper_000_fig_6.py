@@ -76,7 +76,6 @@ def _cell(found: Correlation) -> Estimate:
 EXPERIMENT = Experiment(
     name="000-fig-6",
     title="wrong labels and flatness of the head",
-    paper="An accurate flatness measure to estimate the generalization performance of CNN models",
     source="Fig. 6",
     claim=(
         "The more labels are wrong, the larger relative flatness of the head becomes, and the "

@@ -92,7 +92,6 @@ def _ratio(rows: Sequence[Row], below: str, above: str) -> Estimate:
 EXPERIMENT = Experiment(
     name="000-fig-7",
     title="transfer: low rate, high rate, frozen backbone",
-    paper="An accurate flatness measure to estimate the generalization performance of CNN models",
     source="Fig. 7",
     claim=(
         "When a trained network learns another task, a frozen backbone ends with the largest "

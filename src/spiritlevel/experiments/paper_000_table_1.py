@@ -95,7 +95,6 @@ def _agreement(exact: bool, fast: bool) -> Agreement:
 EXPERIMENT = Experiment(
     name="000-table-1",
     title="the trace of a convolution: closed form against differentiation and probes",
-    paper="An accurate flatness measure to estimate the generalization performance of CNN models",
     source="Tables 1 and 2",
     claim=(
         "For a convolution under average pooling the closed form gives the Hessian trace and "

@@ -71,7 +71,6 @@ def _optimizers(rows: Sequence[Row]) -> str:
 EXPERIMENT = Experiment(
     name="000-table-3",
     title="84 ResNet-18: flatness of the head and the gap",
-    paper="An accurate flatness measure to estimate the generalization performance of CNN models",
     source="Table 3, Figs. 3 and 4",
     claim=(
         "Over 84 ResNet-18 of different optimizers, learning rates and batch sizes, relative "

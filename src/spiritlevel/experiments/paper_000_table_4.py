@@ -73,7 +73,6 @@ def _fall(rows: Sequence[Row]) -> Estimate:
 EXPERIMENT = Experiment(
     name="000-table-4",
     title="flatness of the head during training",
-    paper="An accurate flatness measure to estimate the generalization performance of CNN models",
     source="Table 4, Fig. 5",
     claim=(
         "In the best runs, SGD with momentum, relative flatness of the head starts high, falls "

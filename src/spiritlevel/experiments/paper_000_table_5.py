@@ -64,7 +64,6 @@ def _cell(found: Correlation) -> Estimate:
 EXPERIMENT = Experiment(
     name="000-table-5",
     title="VGG-16 and DenseNet-121: flatness of the head and the gap",
-    paper="An accurate flatness measure to estimate the generalization performance of CNN models",
     source="Table 5, Fig. 8",
     claim=(
         "Relative flatness of the convolutional head correlates positively with the "

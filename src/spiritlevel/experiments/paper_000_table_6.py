@@ -84,7 +84,6 @@ def _listing(found: dict[str, Estimate]) -> str:
 EXPERIMENT = Experiment(
     name="000-table-6",
     title="four augmentations, the gap and flatness of the head",
-    paper="An accurate flatness measure to estimate the generalization performance of CNN models",
     source="Table 6, Fig. 9",
     claim=(
         "Augmentation narrows the generalization gap and moves networks to larger relative "

@@ -83,7 +83,6 @@ def _more(rows: Sequence[Row], name: str, rule: str) -> Estimate:
 EXPERIMENT = Experiment(
     name="000-table-7",
     title="when to stop: loss, flatness, both, or the trend of flatness",
-    paper="An accurate flatness measure to estimate the generalization performance of CNN models",
     source="Table 7",
     claim=(
         "Stopping when flatness has settled within 2 % for 10 epochs never happens within 100 "

@@ -44,7 +44,6 @@ def _agreement(flatter: dict[str, Estimate]) -> Agreement:
 EXPERIMENT = Experiment(
     name="001-a6",
     title="random displacements instead of SAM's",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="appendix A.6",
     claim=(
         "Looking into a ball around the weights at random, instead of in the steepest direction as "

@@ -112,7 +112,6 @@ def _conclusion(same: bool, growth: dict[str, list[float]], pairs: list[float]) 
 EXPERIMENT = Experiment(
     name="001-fig-1",
     title="weights times ten",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 1",
     claim=(
         "When all weights of a trained network are multiplied by ten, training and test accuracy "

@@ -69,7 +69,6 @@ def _line(found: dict[float, list[Estimate]], name: str) -> Series:
 EXPERIMENT = Experiment(
     name="001-fig-2",
     title="a shifted bias of the first layer",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 2",
     claim=(
         "When the bias of the first layer is shifted from -1 to 1, units fire more often, and the "

@@ -51,7 +51,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 EXPERIMENT = Experiment(
     name="001-fig-3",
     title="augmentation moves the norms along with the sharpness",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 3",
     claim=(
         "Trained on randomly cropped and mirrored images to the same training accuracy, a network "

@@ -54,7 +54,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 EXPERIMENT = Experiment(
     name="001-fig-4",
     title="several steps on each batch of ResNet-18",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 4",
     claim=(
         "In the first 15 epochs of a ResNet-18 with norms held fixed, more steps R on each batch "

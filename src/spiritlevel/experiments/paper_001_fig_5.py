@@ -84,7 +84,6 @@ def _difference(changed: dict[int, float], plain: dict[int, float]) -> Estimate:
 EXPERIMENT = Experiment(
     name="001-fig-5",
     title="when augmentation begins to matter for sharpness",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 5",
     claim=(
         "The sharpness of plain and of augmented training stays close until the plain network fits "

@@ -52,7 +52,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 EXPERIMENT = Experiment(
     name="001-fig-6",
     title="noise on the inputs of a vision transformer",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 6, and Fig. 9 (c)",
     claim=(
         "With norms held fixed, the more Gaussian noise is put on the inputs of a vision "

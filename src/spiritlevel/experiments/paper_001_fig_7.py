@@ -53,7 +53,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 EXPERIMENT = Experiment(
     name="001-fig-7",
     title="a perceptron in its first epoch",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 7",
     claim=(
         "In one epoch of a perceptron on MNIST, the Hessian trace, the gradient with which "

@@ -47,7 +47,6 @@ def _agreement(activity: Estimate) -> Agreement:
 EXPERIMENT = Experiment(
     name="001-fig-8",
     title="a text transformer as a control",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 8",
     claim=(
         "That activation frequency and Hessian trace move together is seen with perceptrons on "

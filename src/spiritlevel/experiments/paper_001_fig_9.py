@@ -48,7 +48,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 EXPERIMENT = Experiment(
     name="001-fig-9",
     title="noise on the inputs of a ResNet-18",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Fig. 9 (a)",
     claim=(
         "With norms held fixed, more Gaussian noise on the inputs of a ResNet-18 lowers its "

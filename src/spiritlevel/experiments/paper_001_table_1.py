@@ -72,7 +72,6 @@ def _agreement(worse: Estimate, flatter: Estimate) -> Agreement:
 EXPERIMENT = Experiment(
     name="001-table-1",
     title="masked feature maps",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Table 1",
     claim=(
         "With 70 % of the feature maps set to zero throughout training, a network of the same "

@@ -74,7 +74,6 @@ def _paper_values() -> dict[str, float]:
 EXPERIMENT = Experiment(
     name="001-table-2",
     title="several steps on each batch",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Table 2",
     claim=(
         "With norms held fixed, more steps R on each batch make a network sharper after the first "

@@ -63,7 +63,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 EXPERIMENT = Experiment(
     name="001-table-3",
     title="a patch that tells the class",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Table 3",
     claim=(
         "Where a patch in a corner tells the class, a network of fixed norms reaches 100 % "

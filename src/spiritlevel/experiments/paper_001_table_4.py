@@ -74,7 +74,6 @@ def _agreement(flatter: dict[str, Estimate], better: dict[str, Estimate]) -> Agr
 EXPERIMENT = Experiment(
     name="001-table-4",
     title="one epoch of noise at the end",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Table 4",
     claim=(
         "A network that was fitted to 99 % and then trained for one epoch on noisy inputs has a "

@@ -53,7 +53,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 EXPERIMENT = Experiment(
     name="001-table-5",
     title="masked feature maps of ResNet-18",
-    paper="Sharpness can be manipulated and misleading for generalization",
     source="Table 5",
     claim=(
         "A ResNet-18 with 70 % of its feature maps set to zero throughout training generalizes "

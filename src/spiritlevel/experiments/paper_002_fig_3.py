@@ -91,7 +91,6 @@ def _conclusion(found: dict[str, dict[float, Correlation]], agrees: Agreement) -
 EXPERIMENT = Experiment(
     name="002-fig-3",
     title="class separation and the correlation of relative flatness with the gap",
-    paper="Relative Flatness and Generalization",
     source="Fig. 3",
     claim=(
         "The further apart the classes lie in feature space, that is the more constant labels are "

@@ -121,7 +121,6 @@ def _conclusion(
 EXPERIMENT = Experiment(
     name="002-fig-4",
     title="an approximate generalization bound from flatness and a kernel density",
-    paper="Relative Flatness and Generalization",
     source="Fig. 4",
     claim=(
         "Relative flatness plus an approximation of representativeness by kernel density "

@@ -38,7 +38,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 EXPERIMENT = Experiment(
     name="002-fig-5",
     title="110 minima of LeNet-5",
-    paper="Relative Flatness and Generalization",
     source="Fig. 5",
     claim=(
         "Over 110 minima of LeNet-5 on CIFAR-10, relative flatness correlates with the "

@@ -109,7 +109,6 @@ def _cell(found: Correlation) -> Estimate:
 EXPERIMENT = Experiment(
     name="003-fig-1",
     title="minima of LeNet-5, as trained and rescaled",
-    paper="A Reparameterization-Invariant Flatness Measure for Deep Neural Networks",
     source="Figs. 1 and 2",
     claim=(
         "Over many minima of LeNet-5 on CIFAR-10, κ and κ_τ of the last layer correlate strongly "

@@ -99,7 +99,6 @@ def _figure(ranks: Mapping[str, Correlation]) -> Figure:
 EXPERIMENT = Experiment(
     name="003-fig-3",
     title="a perceptron on MNIST: flatness by layer, neuron and network",
-    paper="A Reparameterization-Invariant Flatness Measure for Deep Neural Networks",
     source="Figs. 3, 4, 5 and 6",
     claim=(
         "For networks of four hidden layers on MNIST, κ_τ of every hidden layer correlates "

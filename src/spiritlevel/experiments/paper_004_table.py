@@ -94,7 +94,6 @@ def _paper_values() -> dict[str, float]:
 EXPERIMENT = Experiment(
     name="004-table",
     title="a penalty on Tr(H²)/B: accuracy, flatness and time",
-    paper="Flatness-Aware Regularization for Robust Generalization in Deep Neural Networks",
     source="its table",
     claim=(
         "The larger the weight λ of the penalty, the flatter the network; a moderate one, "
