@@ -14,7 +14,9 @@
      spiritlevel.number(value)                              a number as the tables show it
      spiritlevel.choice(element, label, options, chosen, onChange)   a labelled <select>
      spiritlevel.buttons(element, label, options, chosen, onChange)  a row of pressed buttons
-   Controls go before the picture: put a <div class="tools"> and a <div> for Plotly into `element`. */
+     spiritlevel.controlled(kind, draw, start?, add?)       registers a kind with controls above and a
+                                                            sentence below: draw(data, state, theme)
+                                                            fills state.plot and state.said */
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -140,7 +142,51 @@
   };
 
   const kinds = {};
-  globalThis.spiritlevel = { kinds, theme, text, shortened, ink, number, draw, choice, buttons, tables: null };
+  // Without `start` and `add`, one choice for each of data.controls, and a linear or log axis.
+  const listed = data => ({ chosen: data.controls.map(() => 0), scale: "linear" });
+  const addListed = (data, state, { choose, press }) => {
+    data.controls.forEach(({ label, options }, place) =>
+      choose(label, options, 0, value => { state.chosen[place] = value; }));
+    press("Axis", [["linear", "Linear"], ["log", "Log"]], state.scale, value => { state.scale = value; });
+  };
+  const controlled = (kind, drawIt, start = listed, add = addListed) => {
+    const states = new WeakMap();
+    const build = (element, data) => {
+      const state = start(data);
+      const tools = document.createElement("div");
+      tools.className = "tools";
+      state.plot = document.createElement("div");
+      state.said = document.createElement("p");
+      state.said.className = "caption";
+      state.said.setAttribute("role", "status");
+      element.append(tools, state.plot, state.said);
+      const then = change => value => {
+        change(value);
+        drawIt(data, state, state.theme);
+      };
+      add(data, state, {
+        choose: (label, names, chosen, change) => {
+          if (names.length < 2) return;
+          const together = document.createElement("span"); // a label is not parted from its choice
+          together.className = "tools";
+          tools.append(together);
+          const options = names.map((name, i) => [String(i), name]);
+          choice(together, label, options, String(chosen), then(value => change(Number(value))));
+        },
+        press: (label, options, chosen, change) => buttons(tools, label, options, chosen, then(change)),
+      });
+      return state;
+    };
+    kinds[kind] = (element, data, theme) => {
+      if (!states.has(element)) states.set(element, build(element, data));
+      const state = states.get(element);
+      state.theme = theme;
+      drawIt(data, state, theme);
+    };
+  };
+  globalThis.spiritlevel = {
+    kinds, theme, text, shortened, ink, number, draw, choice, buttons, controlled, tables: null,
+  };
 
   // -- pictures: drawn when they come near the screen, all of them before printing -------------
   const plots = () => [...document.querySelectorAll(".plot")];

@@ -6,7 +6,6 @@
 (() => {
   const { text, number } = spiritlevel;
   const PARTS = ["smallest", "quarter", "median", "3 quarters", "largest"];
-  const states = new WeakMap();
 
   const draw = (data, state, theme) => {
     const boxes = data.views[state.chosen.join(",")] ?? [];
@@ -38,36 +37,5 @@
       ? `The axis stays linear: ${left} of ${boxes.length} boxes reach down to numbers that are not positive.` : none;
   };
 
-  const build = (element, data) => {
-    const state = { chosen: [0, 0], scale: "linear" };
-    const tools = document.createElement("div");
-    tools.className = "tools";
-    state.plot = document.createElement("div");
-    state.said = document.createElement("p");
-    state.said.className = "caption";
-    state.said.setAttribute("role", "status");
-    element.append(tools, state.plot, state.said);
-    data.controls.forEach(({ label, options }, place) => {
-      if (options.length < 2) return;
-      const together = document.createElement("span"); // a label is not parted from its choice
-      together.className = "tools";
-      tools.append(together);
-      spiritlevel.choice(together, label, options.map((option, i) => [String(i), option]), "0", value => {
-        state.chosen[place] = Number(value);
-        draw(data, state, state.theme);
-      });
-    });
-    spiritlevel.buttons(tools, "Axis", [["linear", "Linear"], ["log", "Log"]], state.scale, value => {
-      state.scale = value;
-      draw(data, state, state.theme);
-    });
-    return state;
-  };
-
-  spiritlevel.kinds.boxes = (element, data, theme) => {
-    if (!states.has(element)) states.set(element, build(element, data));
-    const state = states.get(element);
-    state.theme = theme;
-    draw(data, state, theme);
-  };
+  spiritlevel.controlled("boxes", draw);
 })();

@@ -7,7 +7,6 @@
 (() => {
   const { text, number } = spiritlevel;
   const DASHES = ["solid", "dot", "longdash", "dashdot"]; // once the colours are used up
-  const states = new WeakMap();
 
   const clear = (colour, share) => {
     const parts = [1, 3, 5].map(i => parseInt(colour.slice(i, i + 2), 16));
@@ -53,36 +52,5 @@
       ? `The axis stays linear: ${left} of ${values.length} drawn numbers are not positive, and a log axis would leave them out.` : "";
   };
 
-  const build = (element, data) => {
-    const state = { chosen: data.controls.map(() => 0), scale: "linear" };
-    const tools = document.createElement("div");
-    tools.className = "tools";
-    state.plot = document.createElement("div");
-    state.said = document.createElement("p");
-    state.said.className = "caption";
-    state.said.setAttribute("role", "status");
-    element.append(tools, state.plot, state.said);
-    data.controls.forEach(({ label, options }, place) => {
-      if (options.length < 2) return;
-      const together = document.createElement("span"); // a label is not parted from its choice
-      together.className = "tools";
-      tools.append(together);
-      spiritlevel.choice(together, label, options.map((option, i) => [String(i), option]), "0", value => {
-        state.chosen[place] = Number(value);
-        draw(data, state, state.theme);
-      });
-    });
-    spiritlevel.buttons(tools, "Axis", [["linear", "Linear"], ["log", "Log"]], state.scale, value => {
-      state.scale = value;
-      draw(data, state, state.theme);
-    });
-    return state;
-  };
-
-  spiritlevel.kinds.lines = (element, data, theme) => {
-    if (!states.has(element)) states.set(element, build(element, data));
-    const state = states.get(element);
-    state.theme = theme;
-    draw(data, state, theme);
-  };
+  spiritlevel.controlled("lines", draw);
 })();

@@ -8,7 +8,6 @@
   const { text, number } = spiritlevel;
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down"];
   const CELLS = 18; // of the density, along each axis
-  const states = new WeakMap();
 
   const wrapped = (title, width) => {
     const lines = [""];
@@ -113,39 +112,16 @@
     state.said.textContent = [`${measure.name} and ${target.name}: ${pair.text}`, lineText, ...kept].join(" ");
   };
 
-  const build = (element, data) => {
-    const state = { ...data.chosen, colour: 0, shown: "points" };
-    const tools = document.createElement("div");
-    tools.className = "tools";
-    state.plot = document.createElement("div");
-    state.said = document.createElement("p");
-    state.said.className = "caption";
-    state.said.setAttribute("role", "status");
-    element.append(tools, state.plot, state.said);
-    const changes = (key, read = String) => value => {
-      state[key] = read(value);
-      draw(data, state, state.theme);
-    };
-    const options = columns => columns.map((column, i) => [String(i), column.name]);
-    const choose = (label, columns, key) => {
-      if (columns.length < 2) return;
-      const together = document.createElement("span"); // a label is not parted from its choice
-      together.className = "tools";
-      tools.append(together);
-      spiritlevel.choice(together, label, options(columns), String(state[key]), changes(key, Number));
-    };
-    choose("Measure", data.measures, "measure");
-    choose("Outcome", data.targets, "target");
-    choose("Colour by", data.settings, "colour");
-    spiritlevel.buttons(tools, "Axes", [["linear", "Linear"], ["log", "Log"]], state.scale, changes("scale"));
-    spiritlevel.buttons(tools, "Show", [["points", "Points"], ["density", "Density"]], state.shown, changes("shown"));
-    return state;
+  const start = data => ({ ...data.chosen, colour: 0, shown: "points" });
+  const add = (data, state, { choose, press }) => {
+    const sets = key => value => { state[key] = value; };
+    const names = columns => columns.map(column => column.name);
+    choose("Measure", names(data.measures), state.measure, sets("measure"));
+    choose("Outcome", names(data.targets), state.target, sets("target"));
+    choose("Colour by", names(data.settings), state.colour, sets("colour"));
+    press("Axes", [["linear", "Linear"], ["log", "Log"]], state.scale, sets("scale"));
+    press("Show", [["points", "Points"], ["density", "Density"]], state.shown, sets("shown"));
   };
 
-  spiritlevel.kinds.scatter = (element, data, theme) => {
-    if (!states.has(element)) states.set(element, build(element, data));
-    const state = states.get(element);
-    state.theme = theme;
-    draw(data, state, theme);
-  };
+  spiritlevel.controlled("scatter", draw, start, add);
 })();
