@@ -99,6 +99,21 @@ def test_tokens_have_a_row_each(kind):
     truths.assert_same(found(kind, model, x, y), truth)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"weight": [0.5, 2.0, 1.0]}, {"ignore_index": 1}, {"label_smoothing": 0.2}],
+    ids=["class weights", "ignored class", "label smoothing"],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_count_as_the_loss_says(kind, options):
+    model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
+    if "weight" in options:
+        options = {"weight": x.new_tensor(options["weight"])}
+    loss = torch.nn.CrossEntropyLoss(**options)
+    truth = dense(kind, "2.weight", lambda w: w, model, x, y, loss)
+    truths.assert_same(found(kind, model, x, y, loss=loss), truth)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_function_takes_tensors(kind):
     model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
