@@ -19,11 +19,11 @@ def training(**changes) -> dict:
     return {"epochs": 3, "batch_size": 16, "dtype": "float64"} | changes
 
 
-def assert_same(study, tmp_path, *, rtol: float, expect=frozenset({"together"})):
+def assert_same(study, tmp_path, *, rtol: float, expect=frozenset({"together"}), workers=1):
     """What vmap leaves in a store is what comes of training one after another."""
     alone = {run.id: run_one(run) for run in study.runs()}
     with Store.create(tmp_path, study) as store:
-        counts = execute(store, executor="vmap")
+        counts = execute(store, executor="vmap", workers=workers)
         assert counts.done == counts.total
         assert {m["trained"] for m in store.machines().values()} == expect
     kept = lasting(tmp_path)
@@ -238,3 +238,10 @@ def test_chunks_of_members_give_the_same_results(tmp_path, monkeypatch):
     monkeypatch.setattr(stacked, "MEMORY", 200_000)  # two members at a time
     study = tiny(model=SMALL, training=training(), seeds=3)
     assert_same(study, tmp_path, rtol=1e-9)
+
+
+def test_two_processes_share_one_group(tmp_path):
+    study = tiny(model=SMALL, training=training(), grid={"lr": [0.05, 0.1]}, seeds=3)
+    assert_same(study, tmp_path, rtol=1e-9, workers=2)
+    with Store.open(tmp_path) as store:
+        assert len({row["worker"] for row in store.rows("runs")}) == 2

@@ -114,7 +114,7 @@ def execute(
     Args:
         store: of the study.
         executor: "local", "vmap" (networks of one shape train together) or "ray" (a cluster).
-        workers: processes for "local", CPUs of the cluster that "ray" starts here.
+        workers: processes for "local" and "vmap", CPUs of the cluster that "ray" starts here.
         device: "cpu", "cuda"; workers take turns on several GPUs.
         address: of the Ray cluster; None starts one on this machine.
         watch: called with the counts from time to time.
@@ -126,10 +126,6 @@ def execute(
         )
     if workers < 1:
         raise SpiritlevelError(f"The 'workers' must be at least 1. Got {workers!r}.")
-    if workers > 1 and executor == "vmap":
-        raise SpiritlevelError(
-            f"The executor 'vmap' works in one process: leave 'workers' out. Got {workers}."
-        )
     if address is not None and executor != "ray":
         raise SpiritlevelError(
             f"The 'address' is of a Ray cluster: it goes with executor 'ray'. Got {executor!r}."
@@ -137,11 +133,12 @@ def execute(
     if executor == "local" and workers == 1:
         local.run_here(store, device=device, watch=watch)
     elif executor == "vmap":
-        vmap.run_together(store, device=device, watch=watch)
+        vmap.run_together(store, workers=workers, device=device, watch=watch)
     elif executor == "ray":
         ray.run_on_cluster(store, address=address, workers=workers, device=device, watch=watch)
     else:
-        processes.run_processes(store, workers=workers, device=device, watch=watch)
+        work = local.run_here
+        processes.run_processes(store, work, workers=workers, device=device, watch=watch)
     return store.counts()
 
 

@@ -98,7 +98,7 @@ def repeatable(settings: RunSettings) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(settings.training["threads"])
     try:
-        with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, benchmark=False):
             yield
     finally:
         torch.set_num_threads(before)

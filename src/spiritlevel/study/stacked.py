@@ -20,6 +20,7 @@ from .ending import Ending
 from .hooks import changed_batches
 from .measuring import measure_epoch
 from .networks import build_model
+from .recorded import Recorded
 from .results import EpochRow, History
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
@@ -27,7 +28,7 @@ from .settings import RunSettings
 from .stacked_optimizers import StackedOptimizer, Tensors
 
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free
-ROWS = 1 << 13  # outputs of all members together that an evaluation has at a time
+ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once
 ALONE = {  # keys of `training` that are written for one network, and why
     "method": "looks at displaced weights of one network",
     "penalty": "differentiates the curvature of one network",
@@ -187,9 +188,16 @@ class _Stack:
 
         self._each_its_own: Callable[..., Tensor] = vmap(forward)
         self._all_the_same: Callable[..., Tensor] = vmap(forward, in_dims=(0, 0, None))
+        self._recorded = Recorded(self._gradients) if self.labels.is_cuda else None
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """One batch a member.
+        """One batch a member."""
+        grads = (self._recorded or self._gradients)(x, y)
+        with torch.no_grad():
+            self.optimizer.step(dict(zip(self.optimizer.params, grads, strict=True)))
+
+    def _gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor | None]:
+        """In the order of the parameters.
 
         The members' losses are added up and differentiated outside of vmap, which is faster than
         vmap(grad) and the same: the loss of one member does not depend on the weights of another.
@@ -197,16 +205,14 @@ class _Stack:
         params = {n: p.requires_grad_() for n, p in self.optimizer.params.items()}
         outputs = self._each_its_own(params, self.buffers, x)
         loss = _losses(outputs, y).sum() / y.shape[1]
-        grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
-        with torch.no_grad():
-            self.optimizer.step(dict(zip(params, grads, strict=True)))
+        return torch.autograd.grad(loss, list(params.values()), allow_unused=True)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor) -> list[tuple[float, float]]:
         """Mean loss and accuracy of every member on the same inputs."""
         loss = torch.zeros(len(y), dtype=torch.float64, device=x.device)
         correct = torch.zeros(len(y), dtype=torch.int64, device=x.device)
-        size = max(1, ROWS // len(y))
+        size = max(1, ROWS["cuda" if x.is_cuda else "cpu"] // len(y))
         for part, targets in zip(x.split(size), y.split(size, 1), strict=True):
             outputs = self._all_the_same(self.optimizer.params, self.buffers, part)
             loss += _losses(outputs, targets).double().sum(dim=1)
@@ -217,6 +223,8 @@ class _Stack:
     def keep(self, members: Tensor) -> None:
         """Go on with these alone."""
         self.optimizer.keep(members)
+        if self._recorded is not None:
+            self._recorded.forget()
         self.labels = self.labels[members.to(self.labels.device)]
         self.buffers = {n: b[members.to(b.device)] for n, b in self.buffers.items()}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ..training.flatness_penalty import FlatnessPenalty
 from ..training.norm_control import WeightConstraint
 from ..training.perturbed_optimizer import AbstractPerturbedOptimizer
 from ..training.sam import ASAM, SAM, NoiseSAM
+from .recorded import Recorded
 from .run_data import derived_generator
 from .schedules import follows, rate_factor
 from .settings import RunSettings
@@ -34,6 +35,9 @@ class Steps:
             WeightConstraint(model).attach(self._plain)
         self._perturbed = _perturbed(self._plain, model, settings)
         self._penalty = _penalty(model, settings)
+        groups = self._plain.param_groups
+        self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
+        self._found = Recorded(self._gradients) if _recordable(settings, model) else self._gradients
 
     def start_epoch(self) -> None:
         """Into training mode; a frozen backbone does not learn, nor do its statistics move."""
@@ -64,14 +68,19 @@ class Steps:
                 F.cross_entropy(self._model(x), y).backward()
             self._perturbed.step()
             return
-        self._plain.zero_grad()
         if self._penalty is None:
-            F.cross_entropy(self._model(x), y).backward()
+            for param, grad in zip(self._trained, self._found(x, y), strict=True):
+                param.grad = grad
         else:
+            self._plain.zero_grad()
             with self._penalty.shared_forward():
                 loss = F.cross_entropy(self._model(x), y)
             (loss + self._penalty.of(loss, len(x))).backward()
         self._plain.step()
+
+    def _gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor | None]:
+        loss = F.cross_entropy(self._model(x), y)
+        return torch.autograd.grad(loss, self._trained, allow_unused=True)
 
     def _set_rate(self) -> None:
         if not follows(self._training):
@@ -89,6 +98,12 @@ def make_optimizer(groups: Any, training: Mapping[str, Any]) -> torch.optim.Opti
         return torch.optim.SGD(groups, momentum=training["momentum"], **common)
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     return kinds[training["optimizer"]](groups, **common)
+
+
+def _recordable(settings: RunSettings, model: nn.Module) -> bool:
+    """On a GPU, the package's own networks: others may decide in Python what nobody records."""
+    on_gpu = all(param.is_cuda for param in model.parameters())
+    return on_gpu and ":" not in settings.model["name"]
 
 
 def _groups(model: nn.Module, training: Mapping[str, Any], head: str | None) -> Any:

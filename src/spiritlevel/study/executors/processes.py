@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
@@ -18,20 +18,21 @@ import torch
 
 from ..._core import SpiritlevelError
 from ..store import Store
-from .local import Watch, run_here
+from .local import Watch
 
 MAX_DEATHS = 3  # of workers on one run, after which the run counts as failed
 START = "spawn"  # a fork would copy threads and locks of torch in whatever state they are
 POLL = 0.1  # seconds between looks at the workers
 GRACE = 10.0  # seconds for a worker to stop by itself
 REFUSED = 3  # exit code of a worker that the store refuses, a full disk for example
+Work = Callable[..., None]  # (store, device=...): what one process does until no run waits
 
 
 def run_processes(
-    store: Store, *, workers: int, device: str = "cpu", watch: Watch | None = None
+    store: Store, work: Work, *, workers: int, device: str = "cpu", watch: Watch | None = None
 ) -> None:
-    """Work in `workers` processes until no run waits. Ctrl-C gives their runs back."""
-    pool = Pool(store, device)
+    """`work` in several processes until no run waits. Ctrl-C gives their runs back."""
+    pool = Pool(store, work, device)
     try:
         with _one_thread_each():
             for index in range(min(workers, store.counts().remaining)):
@@ -50,8 +51,9 @@ def run_processes(
 class Pool:
     """Worker processes by their number."""
 
-    def __init__(self, store: Store, device: str) -> None:
+    def __init__(self, store: Store, work: Work, device: str) -> None:
         self.store = store
+        self.work = work
         self.device = device
         self.processes: dict[int, BaseProcess] = {}
         # Any: the types of multiprocessing do not say that every context has processes.
@@ -62,7 +64,7 @@ class Pool:
 
     def start(self, index: int) -> None:
         """A new worker."""
-        arguments = (str(self.store.folder), _device_of(index, self.device))
+        arguments = (str(self.store.folder), self.work, _device_of(index, self.device))
         process: BaseProcess = self._context.Process(target=_work, args=arguments, daemon=True)
         with _deaf_to_ctrl_c():
             process.start()
@@ -111,13 +113,13 @@ class Pool:
                 process.join()
 
 
-def _work(folder: str, device: str) -> None:
+def _work(folder: str, work: Work, device: str) -> None:
     """What a worker process does."""
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with Store.open(folder) as store:
-            run_here(store, device=device)
+            work(store, device=device)
     except KeyboardInterrupt:
         pass  # the run was given back; the parent says what is to be said
     except SpiritlevelError as error:

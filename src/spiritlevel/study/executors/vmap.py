@@ -1,4 +1,4 @@
-"""Runs that share a network's shape, trained at once in this process.
+"""Runs that share a network's shape, trained at once, in one process or several.
 
 What cannot train so (running statistics, dropout, changes of single batches, SAM) is trained alone;
 a study of nothing else is refused.
@@ -6,6 +6,8 @@ a study of nothing else is refused.
 
 from __future__ import annotations
 
+import functools
+import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,29 +23,44 @@ from ..store import Claim, Store
 from ..workers import new_worker
 from .heartbeat import beating
 from .local import Watch, describe, given_back, work_on
+from .processes import run_processes
 
 MOST = 256  # members at once: what is claimed together is lost together
 
 
-def run_together(store: Store, *, device: str = "cpu", watch: Watch | None = None) -> None:
-    """Work in this process until no run waits. Ctrl-C gives the runs at hand back."""
-    worker = new_worker()
-    groups: dict[str, set[str]] = defaultdict(set)
-    reasons = []
-    for settings in store.settings():
-        groups[group_key(settings)].add(settings.id)
-        reasons.append(refusal_of(settings))
+def run_together(
+    store: Store, *, workers: int = 1, device: str = "cpu", watch: Watch | None = None
+) -> None:
+    """Work until no run waits, in this process or several. Ctrl-C gives the runs at hand back."""
+    reasons = [refusal_of(settings) for settings in store.settings()]
     if all(reasons):
         raise SpiritlevelError(
             f"The executor 'vmap' trains networks together, and none of the study's {len(reasons)} "
             f"runs can: {reasons[0]}. Use the executor 'local', with several workers."
         )
+    if workers == 1:
+        work_together(store, device=device, watch=watch)
+    else:
+        work = functools.partial(work_together, workers=workers)
+        run_processes(store, work, workers=workers, device=device, watch=watch)
+
+
+def work_together(
+    store: Store, *, workers: int = 1, device: str = "cpu", watch: Watch | None = None
+) -> None:
+    """What one of the processes does; a group of runs is shared if there are more processes."""
+    worker = new_worker()
+    groups: dict[str, set[str]] = defaultdict(set)
+    for settings in store.settings():
+        groups[group_key(settings)].add(settings.id)
+    sharing = max(1, workers // len(groups))
     while (first := store.claim(worker)) is not None:
         claims = [first]
+        group = groups[group_key(first.settings)]
         with given_back(store, claims), beating(store, lambda c=claims: list(c)):  # type: ignore[misc]
-            room = _room(first, device)
+            room = min(_room(first, device), math.ceil(len(group) / sharing))
             while len(claims) < room:
-                more = store.claim(worker, among=groups[group_key(first.settings)])
+                more = store.claim(worker, among=group)
                 if more is None:
                     break
                 claims.append(more)
