@@ -130,6 +130,7 @@ LOGITS = {
     "undecided": [[0.3, -0.2, 0.1], [1.0, 0.9, -0.4]],
     "1e-12": [[28.3, 0.1, -0.7], [0.4, 27.9, 0.2]],
     "same class": [[28.3, 0.1, -0.7], [27.5, -0.3, 0.9]],
+    "one of two": [[28.3, 0.1, -0.7], [0.2, 0.5, -0.4]],
     "1e-17": [[40.0, 0.1, -0.7], [39.0, -0.3, 0.9]],
 }
 WEIGHT = [[0.5, -1.0], [2.0, 0.25], [-0.75, 1.5]]
@@ -140,7 +141,7 @@ def form(kind):
 
     def value(z):
         features, ones = torch.tensor([[0.6, 0.8]] * 2, dtype=z.dtype), z.new_ones(2)
-        return softmax_head(kind, z, features, z.new_tensor(WEIGHT), ones, ones[0])
+        return softmax_head(kind, z, features, z.new_tensor(WEIGHT), ones, ones[0])[0]
 
     return value
 
@@ -213,6 +214,48 @@ def test_gradients_stay_finite_beyond_float32(kind):
     assert all(bool(torch.isfinite(g).all()) for g in gradients)
 
 
+def by_definition(kind, z, features, weight):
+    """The sums over rows, as they are written, for autograd in float64."""
+    p = z.softmax(dim=1)
+    A = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    if kind == "trace_squared":
+        return ((features @ features.T).square() * torch.einsum("nij,mij->nm", A, A)).sum()
+    of_row = A.diagonal(dim1=1, dim2=2).sum(dim=1)
+    if kind == "kappa":
+        of_row = torch.einsum("nij,id,jd->n", A, weight, weight)
+    return (features.square().sum(dim=1) * of_row).sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_classes_alike_cost_no_digits(kind):
+    generator = torch.Generator().manual_seed(4)
+    shapes = [(20, 50), (20, 10), (50, 10)]
+    z, features, weight = (torch.randn(shape, generator=generator) for shape in shapes)
+    inputs = [0.1 * z, features, weight + 50.0]  # rows of W with much in common
+    precise = [t.double().requires_grad_() for t in inputs]
+    truth = by_definition(kind, *precise)
+    expected = torch.autograd.grad(truth, precise, materialize_grads=True)
+    inputs = [t.requires_grad_() for t in inputs]
+    value = softmax_head(kind, *inputs, None, 1.0)[0]
+    gradients = torch.autograd.grad(value, inputs, materialize_grads=True)
+    for got, wanted in zip((value, *gradients), (truth, *expected), strict=True):
+        size = wanted.abs().amax().clamp_min(1e-30)
+        torch.testing.assert_close(got.double() / size, wanted / size, rtol=0.0, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast_leaves_the_penalty_in_float32(kind):
+    model, x, y = make().float(), batch(5, 2).float(), torch.tensor([0, 2, 1, 1, 0])
+    plain = found(kind, model, x, y)
+    with torch.autocast("cpu", torch.bfloat16):
+        value, gradients = found(kind, model, x, y)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, plain[0], rtol=0.02, atol=0.0)
+    for name, gradient in gradients.items():  # 8 bits in the features and logits
+        size = plain[1][name].abs().max()
+        torch.testing.assert_close(gradient / size, plain[1][name] / size, rtol=0.0, atol=0.03)
+
+
 # -- the hook -------------------------------------------------------------------------------------
 
 
@@ -229,6 +272,19 @@ def test_the_task_gradient_is_untouched_and_the_hook_goes():
     model(x)
     with pytest.raises(SpiritlevelError, match="found no forward through the layer '2'"):
         penalty(outputs, y)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+def test_the_value_is_without_the_weight_and_the_gradient_with_it(loss):
+    model, x = make(), batch(5, 2)
+    y = torch.tensor([0, 2, 1, 1, 0]) if loss == "cross_entropy" else batch(5, 3, seed=2)
+    whole, gradients = found("kappa", model, x, y, loss=loss)
+    with HeadPenalty(model, "kappa", weight=0.25, loss=loss) as penalty:
+        part = penalty(model(x), y)
+    torch.testing.assert_close(penalty.value, whole.detach())
+    assert not penalty.value.requires_grad
+    quarter = {name: gradient / 4 for name, gradient in gradients.items()}
+    truths.assert_same((part, truths.gradients_of(part, model)), (whole / 4, quarter))
 
 
 def test_a_model_with_a_hook_can_be_copied_and_evaluated():

@@ -191,10 +191,9 @@ class CrossEntropy:
         inner = SoftmaxCurvature(rows, self.row_masses(rows, row_targets))
         return inner if positions.count == 1 else PositionCurvature(inner, positions)
 
-    def counts_all(self, row_targets: Tensor) -> bool:
-        """Whether each of these rows has weight and mass 1: valid labels, none to be ignored."""
-        plain = self.class_weights is None and not row_targets.is_floating_point()
-        return plain and self.ignore_index < 0 and int(row_targets.min()) >= 0
+    def counts_alike(self) -> bool:
+        """Whether every number of a class has weight and mass 1."""
+        return self.class_weights is None and self.ignore_index < 0
 
     def row_masses(self, rows: Tensor, row_targets: Tensor) -> Tensor:
         """What the softmax Hessian of each position is multiplied by; `rows` gives the type."""

@@ -83,6 +83,11 @@ def differentiable_curvature(loss: Loss, outputs: Tensor, targets: Tensor) -> Ou
 
 def check_outputs(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """The targets, as the loss takes them; refuse outputs and targets that cannot be measured."""
+    return check_labels(loss, outputs, targets)[0]
+
+
+def check_labels(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, bool]:
+    """The same, and whether all the targets are numbers of classes: none to be ignored."""
     if len(outputs) == 0:
         raise SpiritlevelError(
             "The batch of a penalty must hold at least one sample. Got outputs of shape "
@@ -106,7 +111,7 @@ def check_outputs(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     if isinstance(loss, CrossEntropy) and not targets.is_floating_point() and targets.numel():
         lowest, highest = map(int, targets.aminmax())
         if lowest >= 0 and highest < loss.positions(values, targets).num_classes:
-            return targets
+            return targets, True
     if bool(loss.invalid(values, targets).any()):
         loss.explain(values, targets, where="the batch")
-    return targets
+    return targets, False

@@ -5,24 +5,27 @@ network. The gradient of a function f of p in the logits is p_j (G_j − Σ p_i 
 G is taken relative to that of the largest class, and p without the largest is `tail`: then every
 factor is small where the network is certain, and no digits cancel.
 
-Each function returns the value summed over rows and its gradients in logits, features and weight
-(None where it does not depend on them). `mass` is what a row counts; None is 1 for each.
+Each kind has two functions. The first gives the value, summed over rows, and what the second needs
+to find the gradients in logits, features and weight (None: it does not depend on them) in the
+backward, where the factor of a row costs less than one of each entry. `mass` is what a row counts;
+None is 1 for each.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]  # value, ∂logits, ∂features, ∂weight
+Found = tuple[Tensor, tuple[Tensor, ...]]  # the value, and what its gradients need
+Gradients = tuple[Tensor, Tensor, Tensor | None]  # in logits, features and weight
 
 
-@dataclasses.dataclass(frozen=True)
-class _Softmax:
+class _Softmax(NamedTuple):
+    p: Tensor
     top: Tensor  # the largest class of each row, shape (N, 1)
     p_top: Tensor  # shape (N, 1)
     rest: Tensor  # 1 − p_top without cancellation, shape (N, 1)
@@ -30,123 +33,160 @@ class _Softmax:
 
     @classmethod
     def of(cls, logits: Tensor) -> _Softmax:
-        largest, top = logits.max(dim=1, keepdim=True)
-        odds = (logits - largest).exp_().scatter_(1, top, 0.0)
-        against = odds.sum(dim=1, keepdim=True)
-        p_top = 1.0 / (1.0 + against)
-        return cls(top, p_top, against * p_top, odds.mul_(p_top))
+        p = logits.softmax(dim=1)
+        p_top, top = p.max(dim=1, keepdim=True)
+        tail = p.scatter(1, top, 0.0)
+        return cls(p, top, p_top, tail.sum(dim=1, keepdim=True), tail)
 
-    def in_logits(self, slope: Tensor, factor: Tensor | float) -> Tensor:
-        """The gradient in the logits times a factor a row; `slope` is G − G_top, of any top."""
-        mean = torch.linalg.vecdot(self.tail, slope)[:, None]
-        found = (slope - mean).mul_(self.tail).scatter_(1, self.top, -self.p_top * mean)
-        return found.mul_(factor)
+    def spread(self) -> Tensor:
+        """The diagonal p − p² of A = diag p − p pᵀ."""
+        spread = torch.addcmul(self.tail, self.tail, self.tail, value=-1.0)
+        return spread.scatter_(1, self.top, self.p_top * self.rest)
+
+
+def _row_dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(dim=1, keepdim=True)
+
+
+def _squares(features: Tensor, mass: Tensor | None) -> Tensor:
+    """Column of mass ‖φ‖²."""
+    lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+    return _counted(lengths * lengths, mass)
 
 
 def _counted(x: Tensor, mass: Tensor | None) -> Tensor:
     return x if mass is None else mass[:, None] * x
 
 
-def trace(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Parts:
+def _in_logits(p: Tensor, slope: Tensor, factor: Tensor) -> Tensor:
+    """The gradient times a factor; `slope` is G − G_top, exactly 0 at the largest class."""
+    found = p * slope
+    return found.addcmul_(p, found.sum(dim=1, keepdim=True), value=-1.0).mul_(factor)
+
+
+def trace(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Found:
     """Σ mass g ‖φ‖² with the Gini term g = 1 − Σ p²."""
     p = _Softmax.of(logits)
-    gini = p.rest * (2.0 - p.rest) - torch.linalg.vecdot(p.tail, p.tail)[:, None]
-    squares = _counted(torch.linalg.vecdot(features, features)[:, None], mass)
-    slope = 2.0 * (p.p_top - p.tail)
-    value = (squares * gini).sum()
-    return value, p.in_logits(slope, squares), features * _counted(2.0 * gini, mass), None
+    gini = torch.addcmul(p.rest, p.p_top, p.rest) - _row_dot(p.tail, p.tail)
+    squares = _squares(features, mass)
+    saved = (p.p, p.p_top, squares, _counted(gini, mass), features)
+    return (squares * gini).sum(), saved
 
 
-def kappa(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Parts:
+def trace_gradients(factor: Tensor, *saved: Tensor) -> Gradients:
+    """G_i = −2 p_i."""
+    p, p_top, squares, pull, features = saved
+    in_logits = _in_logits(p, p_top - p, squares * factor)
+    return in_logits, features * (pull * factor), None
+
+
+def kappa(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Found:
     """Σ mass ‖φ‖² (Σ p_i ‖w_i‖² − ‖Σ p_i w_i‖²): the variance of the rows of W under p.
 
-    Everything is said in the inner products of the rows, which are few; u_i is w_i − w_top.
+    As Σ_{i,j} p_i p_j ‖w_i − w_j‖² / 2 it has no digits to lose: what is certain meets only zeros.
     """
-    p = _Softmax.of(logits)
-    top = p.top[:, 0]
-    squares = _counted(torch.linalg.vecdot(features, features)[:, None], mass)
-    weight = weight - weight.mean(dim=0)  # a shift of all rows changes nothing but the rounding
+    p = logits.softmax(dim=1)
+    weight = weight - weight[:1]  # a shift of all rows changes nothing but the rounding
     inner = weight @ weight.T
-    lengths, at_top = inner.diagonal(), inner.index_select(0, top)
-    own = lengths.index_select(0, top)[:, None]  # ‖w_top‖²
-    shares = p.tail.scatter(1, p.top, -p.rest)  # of Σ p_i u_i, in the rows of W
-    along = shares @ inner  # ⟨w_i, Σ p_j u_j⟩
-    along -= along.gather(1, p.top)  # ⟨u_i, Σ p_j u_j⟩
-    apart = torch.add(lengths + own, at_top, alpha=-2.0)  # ‖u_i‖²
-    variance = torch.linalg.vecdot(p.tail, apart - along)[:, None]
-    value = (squares * variance).sum()
-    in_logits = p.in_logits(torch.add(apart, along, alpha=-2.0), squares)
-    # Σ_n p_i (w_i − w̄_n) as a matrix times W; of the largest class w_top − w̄ = −Σ p_j u_j
-    counted = squares * p.tail
-    mixing = counted.sum(dim=0).diag() - counted.T @ p.tail.scatter(1, p.top, p.p_top)
-    mixing.index_add_(0, top, shares.mul_(squares * p.p_top), alpha=-1.0)
-    return value, in_logits, features * _counted(2.0 * variance, mass), 2.0 * mixing @ weight
+    halves = 0.5 * inner.diagonal()
+    apart = p @ (halves[:, None] + halves).sub_(inner)  # Σ_j p_j ‖w_i − w_j‖² / 2
+    variance, squares = _row_dot(p, apart), _squares(features, mass)
+    saved = (p, apart, variance, squares, _counted(variance, mass), features, weight)
+    return (squares * variance).sum(), saved
 
 
-def trace_squared(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Parts:
+def kappa_gradients(factor: Tensor, *saved: Tensor) -> Gradients:
+    """Half of G is `apart`, its mean the variance; in W it is 2 Σ mass ‖φ‖² (diag p − p pᵀ) W."""
+    p, apart, variance, squares, pull, features, weight = saved
+    minus = p * (-factor * squares)
+    curvature = (minus.T @ p).fill_diagonal_(0.0)
+    curvature.diagonal().copy_(curvature.sum(dim=0).neg_())
+    return (variance - apart).mul_(minus), features * (pull * factor), curvature @ weight
+
+
+def trace_squared(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Found:
     """Σ_{n,m} mass_n mass_m (φ_n·φ_m)² Tr(A_n A_m).
 
     Tr(A A') = Σ d_i d'_i + Σ_{i≠j} x_i x_j with x = p p' and d = p − p²; and x · 1 = p·p' =: X.
-    G of a row is 2 Σ_m κ_nm (d' + 2 (X − p) p'), where X − p_top is formed apart.
     """
     p = _Softmax.of(logits)
-    top = p.top[:, 0]
-    both = p.tail.scatter(1, p.top, p.p_top)
-    diagonal = (p.tail * (1.0 - p.tail)).scatter_(1, p.top, p.p_top * p.rest)
-    squared = p.tail.square()
-    products = features @ features.T
-    factors = products if mass is None else mass[:, None] * products * mass
-    weights = factors * products
-    tails, overlap = p.tail @ p.tail.T, both @ both.T
+    spread, squared = p.spread(), p.tail * p.tail
+    tails, overlap = p.tail @ p.tail.T, p.p @ p.p.T
+    # x at the largest class of row m, 0 where row n has the same
+    cross = p.tail.index_select(1, p.top.view(-1)) * p.p_top.view(1, -1)
     # Pairs i ≠ j of x: both in the tails, one of them at a largest class, or both at different ones
-    cross = p.p_top * p.tail.index_select(1, top).T
-    traces = torch.addmm(diagonal @ diagonal.T, squared, squared.T, alpha=-1.0)
+    traces = (spread @ spread.T).addmm_(squared, squared.T, alpha=-1.0)
     traces.addcmul_(tails, overlap, value=2.0).addcmul_(tails, tails, value=-1.0)
     traces.addcmul_(cross, cross.T, value=2.0)
-    value = torch.dot(weights.flatten(), traces.flatten())
-
-    # X − p_top at the largest class of row n. Where row m shares it, p_top (1 − p'_top) comes off.
-    same = (top == top[:, None]).to(tails.dtype)
-    apart = same * p.rest.T + (1.0 - same)
-    less_top = (tails + cross).add_(cross.T).addcmul_(p.p_top, apart, value=-1.0)
-    at_top = diagonal.index_select(1, top).T
-    at_top = torch.addcmul(at_top, less_top, both.index_select(1, top).T, value=2.0)
-    slope = torch.addmm(weights @ diagonal, weights * overlap, both, alpha=2.0)
-    slope.addcmul_(p.tail, weights @ both, value=-2.0)
-    slope -= torch.linalg.vecdot(weights, at_top)[:, None]
-    in_features = (factors * traces) @ features
-    return value, p.in_logits(slope, 2.0), in_features.mul_(4.0), None
+    products = features @ features.T
+    factors = products if mass is None else mass[:, None] * products * mass
+    weights, pairs, less_top = factors * products, factors * traces, cross.add_(tails)
+    value = torch.dot(products.view(-1), pairs.view(-1))
+    return value, (p.top, p.p, p.p_top, spread, weights, overlap, less_top, pairs, features)
 
 
-class _Known(torch.autograd.Function):
-    """A value whose gradients were found with it."""
+def trace_squared_gradients(factor: Tensor, *saved: Tensor) -> Gradients:
+    """A quarter of G is Σ_m κ_nm (d' / 2 + (X − p) p').
+
+    At the largest class X − p cancels: there it is `less_top`, Σ p p' of the others, − p (1 − p').
+    """
+    top, p, p_top, spread, weights, overlap, less_top, pairs, features = saved
+    slope = weights @ spread
+    spread_top = slope.gather(1, top)
+    at_top = ((weights * less_top) @ p).gather(1, top)
+    at_top.addcmul_(p_top, spread_top, value=-1.0).add_(spread_top, alpha=0.5)
+    slope.addmm_(weights * overlap, p, beta=0.5).addcmul_(p, weights @ p, value=-1.0)
+    slope.sub_(at_top).scatter_(1, top, 0.0)
+    return _in_logits(p, slope, factor), (pairs * factor) @ features, None
+
+
+# value, gradients, and what the gradients are to be multiplied by
+FORMS: dict[str, tuple[Callable[..., Found], Callable[..., Gradients], float]] = {
+    "trace": (trace, trace_gradients, 2.0),
+    "kappa": (kappa, kappa_gradients, 2.0),
+    "trace_squared": (trace_squared, trace_squared_gradients, 4.0),
+}
+
+
+def _without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
+    """8 bits do not hold p − p²; entering torch.autocast costs more than asking for it."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return contextlib.nullcontext()
+
+
+class _Head(torch.autograd.Function):
+    """A penalty that knows its gradients, and the measure, which has none."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        find: Callable[[Tensor, Tensor, Tensor, Tensor | None], Parts],
+        kind: str,
         logits: Tensor,
         features: Tensor,
         weight: Tensor,
         mass: Tensor | None,
         scale: Tensor | float,
-    ) -> Tensor:
-        value, in_logits, in_features, in_weight = find(logits, features, weight, mass)
-        found = [in_logits, in_features] + ([] if in_weight is None else [in_weight])
-        ctx.scale = scale
-        ctx.save_for_backward(*found)
-        return value * scale
+        strength: float,
+    ) -> tuple[Tensor, Tensor]:
+        find, ctx.gradients, multiple = FORMS[kind]
+        value, saved = find(logits, features, weight, mass)
+        measure = value * scale
+        ctx.factor = multiple * strength * scale
+        ctx.save_for_backward(*saved)
+        ctx.mark_non_differentiable(measure)
+        ctx.set_materialize_grads(False)  # zeros for the measure would be made in every backward
+        return measure * strength, measure
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        found = ctx.saved_tensors
-        factor = grads[0] * ctx.scale
-        scaled = [factor * part for part in found] + [None] * (3 - len(found))
-        return (None, *scaled, None, None)
-
-
-FORMS = {"trace": trace, "kappa": kappa, "trace_squared": trace_squared}
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = grads[0]
+        if given is None:
+            return (None,) * 7
+        with _without_autocast(given.device.type):
+            found = ctx.gradients(given * ctx.factor, *ctx.saved_tensors)
+        return (None, *found, None, None, None)
 
 
 def softmax_head(
@@ -156,7 +196,19 @@ def softmax_head(
     weight: Tensor,
     mass: Tensor | None,
     scale: Tensor | float,
-) -> Tensor:
-    """One of FORMS times `scale`, differentiable once in logits, features and weight."""
-    found: Tensor = _Known.apply(FORMS[kind], logits, features, weight, mass, scale)  # type: ignore[no-untyped-call]
+    strength: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """One of FORMS times `scale`: times `strength`, to be differentiated once, and as it is.
+
+    Where autocast rounds the rest of the step, this stays in float32.
+    """
+    device = logits.device.type
+    if torch.is_autocast_enabled(device):
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        parts = logits.to(wide), features.to(wide), weight.to(wide)
+        with _without_autocast(device):
+            return softmax_head(kind, *parts, mass, scale, strength)
+    found: tuple[Tensor, Tensor] = _Head.apply(  # type: ignore[no-untyped-call]
+        kind, logits, features, weight, mass, scale, strength
+    )
     return found

@@ -20,7 +20,7 @@ from ..math.positions import Positions, row_curvature
 from ..processes import refuse_sharded, unwrapped
 from ..taps import Use
 from ._arguments import check_trained, check_weight, find_layer
-from ._gap_softmax import check_outputs, differentiable_curvature
+from ._gap_softmax import check_labels, differentiable_curvature
 from ._layer_tap import LayerTap, Passed
 from ._softmax_heads import softmax_head
 from .trace_squared import AnyLoss
@@ -53,9 +53,8 @@ def head_penalty(
     found = resolve(loss)
     outputs = features @ weight.T
     outputs = outputs if bias is None else outputs + bias
-    targets = check_outputs(found, outputs, targets)
-    positions = Positions((outputs.shape[1],), 1)
-    return _closed_form(kind, found, features, weight, outputs, targets, positions)
+    targets, labeled = check_labels(found, outputs, targets)
+    return _closed_form(kind, found, features, weight, outputs, targets, labeled)[0]
 
 
 class HeadPenalty:
@@ -96,23 +95,24 @@ class HeadPenalty:
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The penalty of the batch whose outputs these are."""
         passed = self._tap.take()
-        targets = check_outputs(self.loss, outputs, targets)
+        targets, labeled = check_labels(self.loss, outputs, targets)
         check_trained(self.layer, self._module)
         head = self._found(passed, outputs, targets)
-        positions = Positions((outputs[0].numel(),), 1)
-        if head.by_position:
-            positions = head.positions(outputs)
-        found = _closed_form(
+        features = passed.input
+        if features.dim() > 2:  # an alias of plain features would cost a step of the backward
+            features = head.features(features)
+        penalty, self.value = _closed_form(
             self.kind,
             self.loss,
-            head.features(passed.input),
+            features,
             _matrix(self._module),
             outputs,
             targets,
-            positions,
+            labeled,
+            head.positions(outputs) if head.by_position else None,
+            self.weight,
         )
-        self.value = found.detach()
-        return self.weight * found
+        return penalty
 
     def remove(self) -> None:
         """Take the hook away; the penalty cannot be called any more."""
@@ -157,27 +157,37 @@ def _closed_form(
     weight: Tensor,
     outputs: Tensor,
     targets: Tensor,
-    positions: Positions,
-) -> Tensor:
+    labeled: bool,
+    positions: Positions | None = None,
+    strength: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """`strength` times the measure, and the measure without its graph.
+
+    `labeled` says whether every target is a class; `positions` is None for one row a sample.
+    """
     if isinstance(loss, CrossEntropy):
-        acting = loss.positions(outputs, targets)
-        logits, row_targets = acting.rows(outputs), loss.row_targets(targets, acting)
-        if loss.counts_all(row_targets):
-            return softmax_head(
-                kind, logits, features, weight, None, _per(kind, float(len(logits)))
-            )
+        logits, row_targets = outputs, targets
+        if outputs.dim() > 2:
+            acting = loss.positions(outputs, targets)
+            logits, row_targets = acting.rows(outputs), loss.row_targets(targets, acting)
+        if labeled and loss.counts_alike():
+            mean = _per(kind, float(len(logits)))
+            return softmax_head(kind, logits, features, weight, None, mean, strength)
         mass = loss.row_masses(logits.detach(), row_targets)
         total = loss.row_weights(logits.detach(), row_targets).sum()
-        return softmax_head(kind, logits, features, weight, mass, _per(kind, total))
+        return softmax_head(kind, logits, features, weight, mass, _per(kind, total), strength)
     scale = _per(kind, loss.weights(outputs.detach(), targets).sum())
+    positions = positions or Positions((outputs[0].numel(),), 1)
     rows = row_curvature(differentiable_curvature(loss, outputs, targets), positions)
     assert rows is not None  # a loss that ties positions together was refused with the head
     if kind == "trace":
-        return head_trace(rows, features).sum() * scale
-    if kind == "kappa":
-        return head_kappa(rows, features, weight).sum() * scale
-    weights = (features @ features.T).square()
-    return (weights * rows.pairs(rows)).sum() * scale  # type: ignore[arg-type]
+        found = head_trace(rows, features)
+    elif kind == "kappa":
+        found = head_kappa(rows, features, weight)
+    else:
+        found = (features @ features.T).square() * rows.pairs(rows)  # type: ignore[arg-type]
+    measure = found.sum() * scale
+    return strength * measure, measure.detach()
 
 
 def _per(kind: HeadKind, total: Total) -> Total:
