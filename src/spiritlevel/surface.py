@@ -190,7 +190,9 @@ class Surface:
             found: tuple[Tensor, Tensor, Tensor | None] = self._runner(batch)
         else:
             renamed = {f"model.{name}": value for name, value in parameters.items()}
-            found = functional_call(self._runner, renamed, (batch,))
+            # Looking for tied weights takes as long as a small network's forward.
+            tied = bool(self.tied)
+            found = functional_call(self._runner, renamed, (batch,), tie_weights=tied)
         return found
 
     # -- the data ----------------------------------------------------------------------------

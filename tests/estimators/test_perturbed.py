@@ -10,7 +10,8 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel import problems
-from spiritlevel.estimators.noise import Noise, normal_numbers
+from spiritlevel.estimators import noise
+from spiritlevel.estimators.noise import Draws, Noise, normal_numbers
 from spiritlevel.estimators.perturbed import Perturbed
 from spiritlevel.surface import Surface
 
@@ -179,7 +180,9 @@ def test_a_draw_is_the_mean_over_the_noise_and_its_mirror_image(relative, target
             return float(F.cross_entropy(network(x), y).detach())
         return float((network(x).argmax(dim=1) != y).double().mean())
 
-    found = Noise(perturbed, seed=5, relative=relative).rises(0.3, [0, 7], target)
+    found = Noise(perturbed, Draws(perturbed.surface, seed=5), relative=relative).rises(
+        0.3, [0, 7], target
+    )
     for value, draw in zip(found, [0, 7], strict=True):
         numbers = normal_numbers(perturbed.surface, 5, "noise", draw)
         total = -score(model)
@@ -193,10 +196,11 @@ def test_a_draw_is_the_mean_over_the_noise_and_its_mirror_image(relative, target
 
 
 def test_draws_do_not_depend_on_how_many_are_made_together():
-    noise = Noise(on(*plain()), seed=0, relative=False)
-    together = noise.rises(0.1, range(5))
-    noise.together = 2
-    assert noise.rises(0.1, range(5)) == together
+    perturbed = on(*plain())
+    drawn = Noise(perturbed, Draws(perturbed.surface, seed=0), relative=False)
+    together = drawn.rises(0.1, range(5))
+    drawn.together = 2
+    assert drawn.rises(0.1, range(5)) == together
 
 
 def test_noise_is_normal_and_differs_between_draws_purposes_and_seeds():
@@ -227,3 +231,23 @@ def test_a_network_that_overflows_misses_its_targets():
     for m in found.values():
         assert math.isfinite(m.value)
         assert m.text
+
+
+def test_noise_is_drawn_once_for_all_levels_and_measures(monkeypatch):
+    drawn = []
+    real = noise.normal_numbers
+
+    def counted(*arguments):
+        drawn.append(arguments[-1])
+        return real(*arguments)
+
+    monkeypatch.setattr(noise, "normal_numbers", counted)
+    model, data = plain()
+    names = ["sharpness.average", "sharpness.adaptive_average", "pac_bayes.*"]
+    sl.measure(model, data, measures=names, max_passes=80)
+    assert len(drawn) == len(set(drawn)) >= 32
+    monkeypatch.setattr(noise, "KEPT_BYTES", {})  # nothing fits: the same numbers, drawn anew
+    kept, drawn[:] = list(drawn), []
+    sl.measure(model, data, measures=names, max_passes=80)
+    assert set(drawn) == set(kept)
+    assert len(drawn) > len(kept)

@@ -121,11 +121,11 @@ def random(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def check_products(surface, truth, way, *, names=None, chunk=100, rel=None):
-    """Two random vectors by each operator, all in one pass, against the dense matrices."""
+def check_products(surface, truth, way, *, names=None, chunk=100, rel=None, together=None):
+    """Random vectors by each operator, all in one pass, against the dense matrices."""
     space = Space(surface, names)
-    rows = random(2, space.size)
-    products = Products(surface, chunk=chunk, way=way)
+    rows = random(2 if together is None else 2 * together - 1, space.size)
+    products = Products(surface, chunk=chunk, way=way, together=together)
     with surface.preserved():
         found = products.multiply([Request(op, space, rows) for op in OPERATORS])
     scale = max(float((rows @ truth.hessian(list(space.names))).abs().max()), 1e-3)
@@ -143,6 +143,17 @@ def test_agrees_with_dense_matrices(name, way):
     if way == "difference" and name in NO_DIFFERENCE:
         pytest.skip("the model detaches a part of itself")
     check_products(surface, truth_of(model, batches, case.loss), way)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_several_vectors_in_one_backward(name):
+    case = PROBLEMS[name]
+    model, batches = case.make()
+    surface = Surface(model, batches, loss=LOSSES[case.loss].given)
+    with surface.preserved():
+        if choose_way(surface) != "reverse":
+            pytest.skip("has no second backward")
+    check_products(surface, truth_of(model, batches, case.loss), "reverse", together=3)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -306,8 +306,10 @@ def test_one_sample_that_contradicts_the_degree_is_enough():
     problem = problems.relu_mlp()
     x, y = problem.inputs(), problem.targets()
     x[-1, 0] = 100.0
+    model = Kinked().double()
     with pytest.raises(sl.SpiritlevelError, match="homogeneous"):
-        value(Kinked().double(), (x, y), "norms.fisher_rao_closed")
+        value(model, (x, y), "norms.fisher_rao_closed")
+    assert "norms.fisher_rao_closed" not in sl.measure(model, (x, y), measures="norms.*")
 
 
 @pytest.mark.parametrize("factor", [1e-3, 7.0, 1e3])

@@ -30,13 +30,13 @@ class DenseLoss(Perturbed):
     def __init__(self, problem, surface):
         super().__init__(surface, chunk=8, gradient_chunk=8)
         self.H, self.g = squared_error(problem.model, problem.inputs(), problem.targets())
-        self.own = self._flat(self.weights)
+        self.centre = self._flat(self.weights)
 
     def _flat(self, point):
         return torch.cat([point["weight"], point["bias"][:, None]], dim=1).flatten()
 
     def losses(self, points):
-        steps = torch.stack([self._flat(self.weights | point) - self.own for point in points])
+        steps = torch.stack([self._flat(self.weights | point) - self.centre for point in points])
         return (steps @ self.g + ((steps @ self.H) * steps).sum(dim=1) / 2).tolist()
 
 

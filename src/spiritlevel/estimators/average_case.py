@@ -15,7 +15,7 @@ PASSES_A_DRAW = 2  # the noise and its mirror image
 
 def average_rise(work: Work, *, sigma: float, relative: bool) -> tuple[Estimate, int]:
     """The estimate, and how many draws it took."""
-    noise = Noise(work.perturbed, seed=work.seed, relative=relative)
+    noise = Noise(work.perturbed, work.draws, relative=relative)
     asked = work.precision
     allowed = max(2, asked.max_passes // PASSES_A_DRAW)
     values: list[float] = []

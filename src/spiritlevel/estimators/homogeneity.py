@@ -33,31 +33,41 @@ class Homogeneous:
     cost: Cost
 
 
-def check_homogeneous(work: Work, name: str) -> int:
-    """The degree, on the first samples; raises where there is none."""
-    if "degree" not in work.cache:
-        surface = work.surface
-        batch = surface.first_samples(PROBE_SAMPLES)
-        with torch.no_grad(), full_precision():
-            outputs, _ = surface.outputs(batch, where=Place(0))
-            work.cache["degree"] = _degree(outputs, _doubled(surface, batch))
-    degree: int | None = work.cache["degree"]
-    if degree is None:
-        raise _refusal(work.surface, name)
-    return degree
-
-
 def homogeneous(work: Work, name: str) -> Homogeneous:
-    """One pass over the data, which also sees to it that no sample contradicts the degree."""
-    degree, before, surface = check_homogeneous(work, name), work.cost, work.surface
+    """One pass over the data, once; raises where a sample contradicts the degree of the first few.
+
+    Few samples do not tell: where all rectifiers are off, the outputs are the last biases.
+    """
+    if "homogeneous" not in work.cache:
+        work.cache["homogeneous"] = _found(work)
+    found: Homogeneous | None = work.cache["homogeneous"]
+    if found is None:
+        raise _refusal(work.surface, name)
+    return found
+
+
+def _found(work: Work) -> Homogeneous | None:
+    surface, chunk = work.surface, work.perturbed.chunk
     moments = Moments(["labels"], surface.device)
-    with torch.no_grad(), full_precision(), surface.processes.together():
-        for where, batch in surface.chunks(work.perturbed.chunk):
-            outputs, targets = surface.outputs(batch, where=where)
-            if not _follows(outputs, _doubled(surface, batch), degree):
-                raise _refusal(surface, name)
-            rows = squared_slopes(surface.loss, outputs, targets, outputs)
-            moments.add(rows[None], surface.loss.weights(outputs, targets).double())
+    follows = torch.ones((), dtype=torch.int64, device=surface.device)
+    with torch.no_grad(), full_precision():
+        first = surface.first_samples(PROBE_SAMPLES)
+        outputs, _ = surface.outputs(first, where=Place(0))
+        degree = _degree(outputs, _doubled(surface, first))
+        if degree is None:
+            return None
+        before = work.cost
+        with surface.processes.together():
+            for where, batch in surface.chunks(chunk):
+                outputs, targets = surface.outputs(batch, where=where)
+                if not _follows(outputs, _doubled(surface, batch), degree):
+                    follows.zero_()
+                    break
+                rows = squared_slopes(surface.loss, outputs, targets, outputs)
+                moments.add(rows[None], surface.loss.weights(outputs, targets).double())
+    surface.processes.sum_(follows)
+    if int(follows) < surface.processes.size:
+        return None
     moments.reduce(surface.processes)
     return Homogeneous(moments, degree, work.cost - before)
 

@@ -2,7 +2,8 @@
 
 A draw is a noise vector together with its mirror image: the mean of the two has no term linear in
 the noise, which would otherwise be the largest part of the error. A vector follows from the seed
-and its number alone, so nothing is stored, and it is the same at every scale and on any batches.
+and its number alone, so it is the same at every scale, on any batches and for every measure. As
+many as fit are kept.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from ..surface import Surface
-from .perturbed import Perturbed, Weights
+from .perturbed import Perturbed, Weights, flat
 from .weight_probes import VECTOR_BYTES
 
 Target = Literal["loss", "error"]
+KEPT_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}  # of noise: drawing it anew takes as long as a pass
 
 
 def normal_numbers(surface: Surface, seed: int, purpose: str, number: int) -> Weights:
@@ -33,11 +36,29 @@ def normal_numbers(surface: Surface, seed: int, purpose: str, number: int) -> We
     }
 
 
+class Draws:
+    """Noise vectors by their numbers, in float64."""
+
+    def __init__(self, surface: Surface, *, seed: int) -> None:
+        self.surface, self.seed = surface, seed
+        self._kept: dict[int, Tensor] = {}
+
+    def __getitem__(self, number: int) -> Tensor:
+        """Drawn, or kept from when it was drawn for another level or measure."""
+        found = self._kept.get(number)
+        if found is None:
+            found = flat(normal_numbers(self.surface, self.seed, "noise", number))
+            size = found.numel() * found.element_size()
+            if (len(self._kept) + 1) * size <= KEPT_BYTES.get(found.device.type, 0):
+                self._kept[number] = found
+        return found
+
+
 class Noise:
     """N(0, σ²), or N(0, σ²θ²) for every weight."""
 
-    def __init__(self, perturbed: Perturbed, *, seed: int, relative: bool) -> None:
-        self.perturbed, self.seed, self.relative = perturbed, seed, relative
+    def __init__(self, perturbed: Perturbed, draws: Draws, *, relative: bool) -> None:
+        self.perturbed, self.draws, self.relative = perturbed, draws, relative
         held = sum(p.numel() * p.element_size() for p in perturbed.weights.values())
         self.together = max(1, VECTOR_BYTES // (2 * held))  # draws that a pass over the data takes
 
@@ -55,10 +76,7 @@ class Noise:
         return found
 
     def _pair(self, sigma: float, draw: int) -> tuple[Weights, Weights]:
-        numbers = normal_numbers(self.perturbed.surface, self.seed, "noise", draw)
-        up, down = {}, {}
-        for name, own in self.perturbed.weights.items():
-            wide = own.double()
-            step = sigma * numbers[name] * (wide.abs() if self.relative else 1.0)
-            up[name], down[name] = (wide + step).to(own.dtype), (wide - step).to(own.dtype)
-        return up, down
+        step = sigma * self.draws[draw]
+        if self.relative:
+            step *= self.perturbed.own.abs()
+        return self.perturbed.displaced(step), self.perturbed.displaced(-step)

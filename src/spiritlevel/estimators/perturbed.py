@@ -15,6 +15,7 @@ from .._core import Cost, SpiritlevelError
 from ..hygiene import full_precision
 from ..losses import CrossEntropy
 from ..surface import Place, Surface
+from .products import Space
 
 Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are
 Score = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to Σ over the batch, float64
@@ -45,6 +46,16 @@ class Perturbed:
         """Samples that go through the network at a time, without and with a backward."""
         self.surface = surface
         self.chunk, self.gradient_chunk = chunk, gradient_chunk
+        self.space = Space(surface)
+
+    @functools.cached_property
+    def own(self) -> Tensor:
+        """The measured parameters as one vector, in float64."""
+        return flat(self.weights)
+
+    def displaced(self, step: Tensor) -> Weights:
+        """The weights a step away, in the parameters' own types."""
+        return self.space.split(self.own + step)
 
     @property
     def weights(self) -> Weights:
@@ -173,6 +184,11 @@ class Perturbed:
         whole = outputs.isfinite().reshape(len(outputs), -1).all(dim=1)
         missed = loss.errors(outputs.nan_to_num(), targets)
         return missed.where(whole, loss.weights(outputs, targets)).double().sum()
+
+
+def flat(parts: Weights) -> Tensor:
+    """As one vector in float64."""
+    return torch.cat([part.flatten().double() for part in parts.values()])
 
 
 def _means(total: Tensor, sums: Weights) -> Slope:

@@ -31,9 +31,11 @@ from ..taps import lacks_second_derivative
 
 Operator = Literal["hessian", "residual", "ggn"]
 Way = Literal["reverse", "forward", "difference"]
-Product = Callable[["Space", Tensor], Tensor]  # (block of parameters, flat vector) -> flat vector
+One = Callable[["Space", Tensor], Tensor]  # (block of parameters, flat vector) -> flat vector
+Product = Callable[["Space", Tensor], Tensor]  # the same for the rows of a matrix
 
 PROBE_SAMPLES = 2
+TOGETHER = 8  # vectors that one backward takes on a GPU, which has nothing to do while Python asks
 
 
 class Space:
@@ -54,17 +56,28 @@ class Space:
         self.dtype, self.device = surface.dtype, surface.device
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """By name, in the parameters' shapes and types, without a copy where they are the same."""
-        kinds = zip(self.slices.items(), self.shapes, self.dtypes, strict=True)
-        return {name: vector[part].view(shape).to(dtype) for (name, part), shape, dtype in kinds}
+        """By name, in the parameters' shapes and types, without a copy where they are the same.
 
-    def join(self, parts: Sequence[Tensor | None]) -> Tensor:
-        """The inverse; None is zero."""
-        flat = torch.zeros(self.size, dtype=self.dtype, device=self.device)
-        for part, values in zip(self.slices.values(), parts, strict=True):
-            if values is not None:
-                flat[part] = values.flatten()
-        return flat
+        Dimensions before the last stay in front.
+        """
+        if len(set(self.dtypes)) == 1:
+            vector = vector.to(self.dtypes[0])  # all at once
+        kinds = zip(self.slices.items(), self.shapes, self.dtypes, strict=True)
+        front = vector.shape[:-1]
+        return {
+            name: vector[..., part].view(front + shape).to(dtype)
+            for (name, part), shape, dtype in kinds
+        }
+
+    def join(self, parts: Sequence[Tensor | None], front: Sequence[int] = ()) -> Tensor:
+        """The inverse, for parts with these dimensions in front; None is zero."""
+        flat = [
+            torch.zeros(*front, shape.numel(), dtype=self.dtype, device=self.device)
+            if values is None
+            else values.reshape(*front, -1).to(self.dtype)
+            for shape, values in zip(self.shapes, parts, strict=True)
+        ]
+        return torch.cat(flat, dim=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +92,13 @@ class Request:
 class Products:
     """Products over the data of a surface, one pass for any number of requests."""
 
-    def __init__(self, surface: Surface, *, chunk: int, way: Way | None = None) -> None:
-        """`way=None` takes the first of the three that the model admits."""
+    def __init__(
+        self, surface: Surface, *, chunk: int, way: Way | None = None, together: int | None = None
+    ) -> None:
+        """`way=None` takes the first of the three that the model admits.
+
+        `together` bounds the vectors that one backward takes; None: several on a GPU, else one.
+        """
         self.surface = surface
         self.chunk = chunk
         if way is not None and way not in get_args(Way):
@@ -89,6 +107,25 @@ class Products:
                 f"Got {way!r}."
             )
         self.way = way or choose_way(surface)
+        self.together = together or self._choose_together()
+
+    def _choose_together(self) -> int:
+        """One where the CPU computes, and where an operation of the model cannot be batched."""
+        if self.surface.device.type != "cuda" or self.way != "reverse":
+            return 1
+        batch, space = self.surface.first_samples(PROBE_SAMPLES), Space(self.surface)
+        ones = torch.ones(2, space.size, dtype=space.dtype, device=space.device)
+        try:
+            with full_precision(), twice_differentiable():
+                _, product = _make(
+                    self.surface, batch, Place(0), ("hessian",), space.names, self.way, together=2
+                )
+                product["hessian"](space, ones)
+        except RuntimeError as error:
+            if isinstance(error, SpiritlevelError):
+                raise
+            return 1
+        return TOGETHER
 
     def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
         """The products, averaged over the data of all processes; shapes as in the requests."""
@@ -110,16 +147,15 @@ class Products:
         operators = tuple(dict.fromkeys(request.operator for request in requests))
         names = {name: None for request in requests for name in request.space.names}
         for where, batch in self.surface.chunks(size):
+            length = _batches.num_samples(batch)
+            together = max(1, min(self.together, self.chunk // length))  # memory is for `chunk`
             with full_precision(), twice_differentiable():
                 weight, product = _make(
-                    self.surface, batch, where, operators, tuple(names), self.way
+                    self.surface, batch, where, operators, tuple(names), self.way, together
                 )
-                found = [
-                    torch.stack([product[r.operator](r.space, v) for v in r.vectors])
-                    for r in requests
-                ]
+                found = [product[r.operator](r.space, r.vectors) for r in requests]
                 del product  # or its graph would live on while the next one is made
-            count = sum(len(r.vectors) for r in requests) * _batches.num_samples(batch)
+            count = sum(len(r.vectors) for r in requests) * length
             self.surface.cost += Cost(products=count)
             yield weight, found
 
@@ -136,7 +172,7 @@ def choose_way(surface: Surface) -> Way:
                 if way == "reverse":
                     _check_second_derivative(surface, batch)
                 _, product = _make(surface, batch, Place(0), ("hessian",), space.names, way)
-                product["hessian"](space, ones)
+                product["hessian"](space, ones[None])
             return way
         except (RuntimeError, NotImplementedError) as error:
             if isinstance(error, SpiritlevelError):
@@ -166,10 +202,17 @@ def _make(
     operators: tuple[Operator, ...],
     names: tuple[str, ...],
     way: Way,
+    together: int = 1,
 ) -> tuple[float, dict[Operator, Product]]:
     """Weight of a chunk, and a function for each operator."""
-    make = _reverse if way == "reverse" else _functional
-    return make(surface, batch, where, operators, names, way)
+    if way == "reverse":
+        return _reverse(surface, batch, where, operators, names, together)
+    return _functional(surface, batch, where, operators, way)
+
+
+def _each(one: One) -> Product:
+    """Row after row."""
+    return lambda space, vectors: torch.stack([one(space, v) for v in vectors])
 
 
 def _reverse(
@@ -178,7 +221,7 @@ def _reverse(
     where: Place,
     operators: tuple[Operator, ...],
     names: tuple[str, ...],
-    way: Way,
+    together: int,
 ) -> tuple[float, dict[Operator, Product]]:
     """Graphs of gradients, built once for all vectors."""
     parameters = {name: surface.parameters[name] for name in names}
@@ -192,35 +235,38 @@ def _reverse(
         for operator in operators:
             surface.cost += Cost(backwards=len(outputs))
             if operator == "ggn":
-                found[operator] = _reverse_ggn(surface, outputs, targets, parameters)
+                found[operator] = _each(_reverse_ggn(surface, outputs, targets, parameters))
                 continue
             value = total
             if operator == "residual":
                 (signal,) = torch.autograd.grad(total, wide, retain_graph=True)
                 value = (wide * signal.detach()).sum()
             gradients = torch.autograd.grad(value, leaves, create_graph=True, allow_unused=True)
-            found[operator] = _second_backward(dict(zip(names, gradients, strict=True)), parameters)
+            by_name = dict(zip(names, gradients, strict=True))
+            found[operator] = _second_backward(by_name, parameters, together)
     return weight, found
 
 
 def _second_backward(
-    gradients: dict[str, Tensor | None], parameters: dict[str, torch.nn.Parameter]
+    gradients: dict[str, Tensor | None], parameters: dict[str, torch.nn.Parameter], together: int
 ) -> Product:
-    def product(space: Space, vector: Tensor) -> Tensor:
-        pairs = [(gradients[name], v) for name, v in space.split(vector).items()]
+    def several(space: Space, vectors: Tensor) -> Tensor:
+        pairs = [(gradients[name], v) for name, v in space.split(vectors).items()]
         live = [(g, v) for g, v in pairs if g is not None and g.requires_grad]
         if not live:  # outputs that are linear in these parameters, under a linear loss
-            return torch.zeros_like(vector)
+            return torch.zeros_like(vectors)
+        is_one = len(vectors) == 1
         second = torch.autograd.grad(
             [g for g, _ in live],
             [parameters[name] for name in space.names],
-            [v for _, v in live],
+            [v[0] if is_one else v for _, v in live],
             retain_graph=True,
             allow_unused=True,
+            is_grads_batched=not is_one,
         )
-        return space.join(second)
+        return space.join(second, (len(vectors),))
 
-    return product
+    return lambda space, vectors: torch.cat([several(space, v) for v in vectors.split(together)])
 
 
 def _reverse_ggn(
@@ -228,7 +274,7 @@ def _reverse_ggn(
     outputs: Tensor,
     targets: Tensor,
     parameters: dict[str, torch.nn.Parameter],
-) -> Product:
+) -> One:
     """Jv is the derivative of ⟨Jᵀu, v⟩ in u; then A, then one more backward."""
     curvature = surface.loss.curvature(outputs.detach().double(), targets)
     u = torch.zeros_like(outputs, requires_grad=True)
@@ -258,7 +304,6 @@ def _functional(
     batch: Any,
     where: Place,
     operators: tuple[Operator, ...],
-    names: tuple[str, ...],
     way: Way,
 ) -> tuple[float, dict[Operator, Product]]:
     """The model as a function of its parameters; each vector runs it anew."""
@@ -280,7 +325,7 @@ def _functional(
     derivative = _forward_derivative if way == "forward" else _central_difference
     gradient = grad if way == "forward" else _plain_gradient
 
-    def product(operator: Operator) -> Product:
+    def product(operator: Operator) -> One:
         def multiply(space: Space, vector: Tensor) -> Tensor:
             start = {name: surface.parameters[name].detach() for name in space.names}
             direction = space.split(vector)
@@ -296,7 +341,7 @@ def _functional(
 
         return multiply
 
-    return weight, {operator: product(operator) for operator in operators}
+    return weight, {operator: _each(product(operator)) for operator in operators}
 
 
 Parts = dict[str, Tensor]

@@ -62,7 +62,7 @@ class SigmaSearch:
     """The rise as a function of σ, and where it crosses the allowed one."""
 
     def __init__(self, work: Work, *, relative: bool) -> None:
-        self.noise = Noise(work.perturbed, seed=work.seed, relative=relative)
+        self.noise = Noise(work.perturbed, work.draws, relative=relative)
         self.draws, self.deviation = range(work.options.draws), work.options.deviation
         self.target = rising_target(work)
         self.unit = 1.0 if relative else _size(work)

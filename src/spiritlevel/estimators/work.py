@@ -22,6 +22,7 @@ from .estimate import Estimate, cautious
 from .exact import Budget, Needs, Pass, run_pass
 from .head_rows import Block, iterate_blocks
 from .heads import Head, choose_head
+from .noise import Draws
 from .options import Options
 from .perturbed import Perturbed
 from .plan import Plan, check_samples, make_head_plan, make_plan
@@ -134,6 +135,11 @@ class Work:
         plain = self.plan.footprint.chunk(self.memory, sweep=False)
         size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
         return Perturbed(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
+
+    @functools.cached_property
+    def draws(self) -> Draws:
+        """Noise on the weights, the same for all measures."""
+        return Draws(self.surface, seed=self.seed)
 
     @functools.cached_property
     def memory(self) -> int:

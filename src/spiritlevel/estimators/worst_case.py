@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .ascent import Peak, Point, ascend
 from .noise import normal_numbers
-from .perturbed import Part, Slope, Weights
+from .perturbed import Part, Slope, Weights, flat
 from .weight_probes import VECTOR_BYTES
 from .work import Work
 
@@ -41,38 +41,27 @@ class Ball:
     def __init__(self, work: Work, *, radius: float, relative: bool) -> None:
         self.work, self.perturbed = work, work.perturbed
         self.radius, self.relative = radius, relative
-        self.names = list(work.surface.parameters)
-        self.shapes = [work.surface.parameters[name].shape for name in self.names]
-        size = sum(shape.numel() for shape in self.shapes)
-        self.kept = min(max(LEAST_KEPT, VECTOR_BYTES // (16 * size)), MOST_KEPT)
+        held = 16 * work.perturbed.space.size
+        self.kept = min(max(LEAST_KEPT, VECTOR_BYTES // held), MOST_KEPT)
 
     # -- the coordinates ---------------------------------------------------------------------
 
     @functools.cached_property
     def scale(self) -> Tensor | None:
         """s; None for 1."""
-        return self._flat(self.perturbed.weights).abs() if self.relative else None
-
-    def _flat(self, parts: Weights) -> Tensor:
-        return torch.cat([parts[name].double().flatten() for name in self.names])
+        return self.perturbed.own.abs() if self.relative else None
 
     def _point(self, place: Tensor, slope: Slope) -> Point:
-        gradient = self._flat(slope.gradient)
+        gradient = flat(slope.gradient)
         return Point(place, slope.loss, gradient if self.scale is None else self.scale * gradient)
 
     def _weights(self, place: Tensor) -> Weights:
         """θ + s∘u in the parameters' own types."""
-        step = place if self.scale is None else self.scale * place
-        parts = step.split([shape.numel() for shape in self.shapes])
-        own = self.perturbed.weights
-        return {
-            name: (own[name].double() + part.view(shape)).to(own[name].dtype)
-            for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
-        }
+        return self.perturbed.displaced(place if self.scale is None else self.scale * place)
 
     def _random(self, number: int) -> Tensor:
         """A direction of length ρ, drawn in these coordinates; none where a weight is zero."""
-        drawn = self._flat(normal_numbers(self.work.surface, self.work.seed, "start", number))
+        drawn = flat(normal_numbers(self.work.surface, self.work.seed, "start", number))
         if self.scale is not None:
             drawn = drawn * (self.scale > 0)
         return drawn * (self.radius / drawn.norm().clamp(min=1e-300))
@@ -112,7 +101,7 @@ class Ball:
 
     def _worst(self, slope: Callable[[Weights], Slope], here: Slope, restarts: int) -> Worst:
         """Along the gradient and from `restarts` random starts; from one at least without it."""
-        centre = self._point(torch.zeros_like(self._flat(here.gradient)), here)
+        centre = self._point(torch.zeros_like(self.perturbed.own), here)
         if self.scale is not None and not bool(self.scale.any()):
             return Worst(0.0, 0.0, 0.0, 0, 0, 0.0)  # weights of size zero leave no ball
 
