@@ -97,8 +97,9 @@ EXPERIMENT = Experiment(
             "50,000 training images."
         ),
         "h200": (
-            "20,000 images instead of 50,000, 10 epochs instead of 30, batches of 64 and 128; from "
-            "random weights; measured on 1,000 of the training images."
+            "Width 16 instead of 64, 20,000 images instead of 50,000, 20 epochs instead of 30, "
+            "batches of 64 and 128, from random weights; measured on 256 of the training images "
+            "with the whole catalogue."
         ),
     },
     measures=(HEAD, *OTHERS),

@@ -59,8 +59,8 @@ EXPERIMENT = Experiment(
         "": "2,000 training images instead of 50,000, measured on 500 of them; 3 seeds, so 30.",
         "quick": "500 training images, four ways of training and one seed: a trial.",
         "h200": (
-            "20,000 training images instead of 50,000, at most 150 epochs, measured on 1,000 of "
-            "the training images."
+            "10,000 training images instead of 50,000, at most 200 epochs, measured on 1,000 of "
+            "the training images with the whole catalogue."
         ),
         "paper": "Measured on 5,000 of the 50,000 training images.",
     },

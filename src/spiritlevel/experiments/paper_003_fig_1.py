@@ -144,7 +144,7 @@ EXPERIMENT = Experiment(
         ),
         "quick": "250 training images, two initializations, one batch size, 2 seeds: a trial.",
         "h200": (
-            "The 110 networks of 002-fig-5 with its preset h200, which has to be run first: 20,000 "
+            "The 110 networks of 002-fig-5 with its preset h200, which has to be run first: 10,000 "
             "training images, SGD and Adam at two batch sizes, one initialization instead of four; "
             "measured on 1,000 of the training images."
         ),
