@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -121,9 +121,7 @@ class Products:
                     self.surface, batch, Place(0), ("hessian",), space.names, self.way, together=2
                 )
                 product["hessian"](space, ones)
-        except RuntimeError as error:
-            if isinstance(error, SpiritlevelError):
-                raise
+        except RuntimeError:
             return 1
         return TOGETHER
 
@@ -175,8 +173,6 @@ def choose_way(surface: Surface) -> Way:
                 product["hessian"](space, ones[None])
             return way
         except (RuntimeError, NotImplementedError) as error:
-            if isinstance(error, SpiritlevelError):
-                raise
             failures.append(f"{way}: {str(error).strip().splitlines()[0]}")
     raise SpiritlevelError(
         "No product with the Hessian of this model can be formed, not even from its gradients. "
@@ -248,7 +244,9 @@ def _reverse(
 
 
 def _second_backward(
-    gradients: dict[str, Tensor | None], parameters: dict[str, torch.nn.Parameter], together: int
+    gradients: Mapping[str, Tensor | None],
+    parameters: Mapping[str, torch.nn.Parameter],
+    together: int,
 ) -> Product:
     def several(space: Space, vectors: Tensor) -> Tensor:
         pairs = [(gradients[name], v) for name, v in space.split(vectors).items()]
