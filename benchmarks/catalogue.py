@@ -18,20 +18,16 @@ import spiritlevel as sl
 from spiritlevel.models import build
 
 GOAL = 0.6
-IMAGES = {"cuda": 512, "cpu": 32}
-EPOCHS = 8
+IMAGES, EPOCHS = 512, 8
 
 
 def run(device: torch.device, repeats: int) -> list[Ratio]:
-    count = IMAGES[device.type]
-    x, y = (part[:512] for part in images(device))
+    x, y = (part[:IMAGES] for part in images(device))
     fresh = build("resnet18", width=16, seed=0).to(device).eval()
     networks = {"initialized": fresh}
     if device.type == "cuda":  # at a minimum more levels of noise are tried: too long for a CPU
         networks["trained on digits"] = trained(x, y, EPOCHS)
-    return [
-        compared(name, model, x[:count], y[:count], repeats) for name, model in networks.items()
-    ]
+    return [compared(name, model, x, y, repeats) for name, model in networks.items()]
 
 
 def compared(state: str, model: nn.Module, x: Tensor, y: Tensor, repeats: int) -> Ratio:

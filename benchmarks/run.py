@@ -14,6 +14,7 @@ import catalogue
 import head
 import hutchinson
 import lm_head
+import recorded
 import sweep
 import training_steps
 import vmap
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "training": training_steps.run,
     "catalogue": catalogue.run,
     "vmap": vmap.run,
+    "recorded": recorded.run,
 }
 
 
@@ -48,7 +50,9 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = arguments.tf32
     print(machine(device))
     for name in arguments.names or BENCHMARKS:
-        record(name, device, BENCHMARKS[name](device, arguments.repeats), arguments.out)
+        rows = BENCHMARKS[name](device, arguments.repeats)
+        if rows:  # some are for a GPU
+            record(name, device, rows, arguments.out)
 
 
 if __name__ == "__main__":

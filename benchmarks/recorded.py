@@ -1,0 +1,103 @@
+"""Training steps of studies as CUDA graphs, against the same steps asked for kernel by kernel.
+
+And several worker processes on one GPU against one: small networks leave it waiting.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+
+import torch
+from harness import Ratio, compare
+from torch import Tensor
+
+from spiritlevel.study import Store, Study, execute
+from spiritlevel.study.measuring import repeatable
+from spiritlevel.study.networks import build_model
+from spiritlevel.study.settings import RunSettings
+from spiritlevel.study.steps import Steps
+
+LENET = {"name": "lenet5", "channels": 3, "size": 32}
+NETWORKS = {
+    "LeNet-5": LENET,
+    "ResNet-18 width 16": {"name": "resnet18", "width": 16},
+    "ResNet-18": {"name": "resnet18"},
+}
+BATCHES, STEPS = (64, 128), 30
+RUNS, WORKERS = 12, 6
+
+
+def run(device: torch.device, repeats: int) -> list[Ratio]:
+    """Nothing without a GPU: a CPU has no graphs."""
+    if device.type != "cuda":
+        return []
+    rows = [
+        steps(name, model, batch, device, repeats)
+        for name, model in NETWORKS.items()
+        for batch in BATCHES
+    ]
+    return [*rows, workers(device)]
+
+
+def steps(name: str, model: dict, batch: int, device: torch.device, repeats: int) -> Ratio:
+    training = {"batch_size": batch, "lr": 1e-3, "momentum": 0.9}
+    (settings,) = Study(name="steps", model=model, training=training, seeds=1).runs()
+    x = torch.rand(batch, 3, 32, 32, device=device)
+    y = torch.randint(10, (batch,), device=device)
+    with repeatable(settings):
+        recorded, asked = (made(settings, device) for _ in range(2))
+        asked._found = asked._gradients  # as where nothing can be recorded
+        row = compare(
+            f"{name}, batch {batch}: a step kernel by kernel over one recorded",
+            lambda: several(asked, x, y),
+            lambda: several(recorded, x, y),
+            device=device,
+            repeats=repeats,
+            steps=STEPS,
+        )
+    print(row)
+    return row
+
+
+def made(settings: RunSettings, device: torch.device) -> Steps:
+    found = Steps(build_model(settings, device), settings, steps_an_epoch=STEPS)
+    found.start_epoch()
+    return found
+
+
+def several(step: Steps, x: Tensor, y: Tensor) -> None:
+    for _ in range(STEPS):
+        step(x, y)
+
+
+def workers(device: torch.device) -> Ratio:
+    """A study, start of the processes included, by one worker and by several."""
+    study = Study(
+        name="workers",
+        model={"name": "digits_cnn", "width": 16},
+        training={"epochs": 20, "lr": 0.05},
+        seeds=RUNS,
+        measures=["curvature.lambda_max", "relative.kappa", "pac_bayes.sigma"],
+    )
+    times = []
+    for count in (1, WORKERS):
+        with tempfile.TemporaryDirectory() as folder, Store.create(folder, study) as store:
+            start = time.perf_counter()
+            execute(store, workers=count, device=str(device))
+            times.append(time.perf_counter() - start)
+    alone, shared = times
+    row = Ratio(
+        name=f"{RUNS} networks on digits, one worker over {WORKERS} on one GPU",
+        ratio=alone / shared,
+        low=alone / shared,
+        high=alone / shared,
+        goal=None,
+        at_least=True,
+        work_seconds=alone,
+        floor_seconds=shared,
+        repeats=1,
+        details={"runs": RUNS, "workers": WORKERS},
+    )
+    print(row)
+    return row
