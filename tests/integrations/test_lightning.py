@@ -1,8 +1,7 @@
-"""Real runs of Lightning's Trainer: rows, logged names, stopping, resuming, SAM and a penalty."""
+"""Real runs of Lightning's Trainer: rows, logged names, stopping, resuming and SAM."""
 
 import csv
 import json
-import logging
 import math
 import subprocess
 import sys
@@ -10,25 +9,23 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import spiritlevel as sl
-from spiritlevel.training.flatness_penalty import FlatnessPenalty
 from spiritlevel.training.sam import SAM
 
 lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 
+from lightning_runs import Net, Recorder, assert_same_weights, fit, samples  # noqa: E402
 from spiritlevel.integrations.lightning import (  # noqa: E402
     FlatnessMonitorCallback,
     FlatnessStoppingCallback,
 )
 
 KAPPA = "flatness/relative.kappa"
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 @pytest.fixture(autouse=True)
@@ -36,61 +33,6 @@ def _quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's advice on workers and loggers
         yield
-
-
-def samples(seed: int, count: int = 24) -> TensorDataset:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 6, generator=generator)
-    return TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long())
-
-
-class Net(lightning.LightningModule):
-    """A small network with dropout and BatchNorm, and what users write around it."""
-
-    def __init__(self, make_optimizer=None, *, penalty: float = 0.0, loss: str = "val_loss"):
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Sequential(
-            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
-        )
-        self.make_optimizer = make_optimizer or (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
-        self.penalty = FlatnessPenalty(self.net, weight=penalty) if penalty else None
-        self.loss = loss
-
-    def forward(self, x):
-        return self.net(x)
-
-    def training_step(self, batch, index):
-        x, y = batch
-        if self.penalty is None:
-            return F.cross_entropy(self(x), y)
-        with self.penalty.shared_forward():
-            loss = F.cross_entropy(self(x), y)
-        return loss + self.penalty.of(loss, len(x))
-
-    def validation_step(self, batch, index):
-        x, y = batch
-        self.log(self.loss, F.cross_entropy(self(x), y))
-
-    def configure_optimizers(self):
-        return self.make_optimizer(self.parameters())
-
-
-def fit(model, callbacks, tmp_path, *, epochs=3, validation=True, resume=None, **options):
-    trainer = lightning.Trainer(
-        default_root_dir=tmp_path,
-        max_epochs=epochs,
-        accelerator="cpu",
-        callbacks=callbacks,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **({"logger": False, "enable_checkpointing": False} | options),
-    )
-    torch.manual_seed(1)
-    train = DataLoader(samples(0), batch_size=8, shuffle=True)
-    val = DataLoader(samples(1), batch_size=12) if validation else None
-    trainer.fit(model, train, val, ckpt_path=resume)
-    return trainer
 
 
 def test_rows_log_names_and_an_undisturbed_training(tmp_path):
@@ -101,8 +43,7 @@ def test_rows_log_names_and_an_undisturbed_training(tmp_path):
     callback = FlatnessMonitorCallback(probe, to=path, prog_bar=True)
     logger = CSVLogger(tmp_path)
     trainer = fit(watched, [callback], tmp_path, logger=logger)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, watched.state_dict()[name]), name
+    assert_same_weights(plain, watched)
     assert [(row["step"], row["epoch"]) for row in callback.rows] == [(3, 0), (6, 1), (9, 2)]
     assert [json.loads(line) for line in path.read_text().splitlines()] == callback.rows
     last = callback.rows[-1]["relative.kappa"]
@@ -141,17 +82,31 @@ def test_checkpoint_and_early_stopping_can_monitor_it(tmp_path):
     assert float(best.best_model_score) == pytest.approx(min(values), rel=1e-6)
 
 
-def test_stopping_by_loss_flatness_and_both(tmp_path):
-    frozen = lambda p: torch.optim.SGD(p, lr=0.0)  # noqa: E731 nothing ever changes
-    for rule in ("loss", "flatness", "both"):
-        net = Net(frozen, loss="my_loss")
-        net.net[1].momentum = 0.0  # nor do the statistics
-        stop = FlatnessStoppingCallback(rule, patience=2, monitor="my_loss")
-        callbacks = [FlatnessMonitorCallback(samples(0).tensors), stop]
-        trainer = fit(net, callbacks, tmp_path, epochs=8)
-        assert trainer.current_epoch == 3, rule  # epochs 0, 1, 2
-        assert trainer.should_stop
-        assert "2 epochs" in stop.reason
+@pytest.mark.parametrize("rule", ["loss", "flatness", "both", "trend"])
+def test_stopping(tmp_path, rule):
+    patience = 4 if rule == "trend" else 2
+    net = Net(lambda p: torch.optim.SGD(p, lr=0.0), loss="my_loss")  # nothing ever changes
+    net.net[1].momentum = 0.0  # nor do the statistics
+    stop = FlatnessStoppingCallback(rule, patience=patience, monitor="my_loss")
+    callbacks = [FlatnessMonitorCallback(samples(0).tensors), stop]
+    trainer = fit(net, callbacks, tmp_path, epochs=8)
+    assert trainer.current_epoch == (4 if rule == "trend" else 3)
+    assert trainer.should_stop
+    assert f"{patience} epochs" in stop.reason
+
+
+def test_the_trend_is_seen_through_a_training_that_moves(tmp_path):
+    def run(tolerance):
+        stop = FlatnessStoppingCallback("trend", patience=4, tolerance=tolerance)
+        monitor = FlatnessMonitorCallback(samples(0).tensors)
+        trainer = fit(Net(), [monitor, stop], tmp_path, epochs=6, validation=False)
+        return trainer.current_epoch, stop, [row["relative.kappa"] for row in monitor.rows]
+
+    assert run(1e-9)[0] == 6  # no line is that flat
+    epochs, stop, values = run(1e3)  # and any is flatter than this
+    assert epochs == len(values) == 4
+    assert stop.stopping.state_dict()["flatness"] == values
+    assert "4 epochs" in stop.reason
 
 
 def test_old_values_do_not_count_as_stable(tmp_path):
@@ -188,27 +143,34 @@ def test_best_weights_come_back(tmp_path):
     assert float(F.cross_entropy(net(x), y)) == pytest.approx(min(losses), rel=1e-5)
 
 
-def test_resume_from_a_checkpoint(tmp_path):
-    def callbacks(path):
-        return [
-            FlatnessMonitorCallback(samples(0).tensors, to=path),
-            FlatnessStoppingCallback("both", patience=2, tolerance=5.0, min_delta=1e9),
-        ]
+@pytest.mark.parametrize("rule", ["both", "trend"])
+def test_a_resumed_run_is_the_straight_one(tmp_path, rule):
+    settings = {"both": (2, 5.0), "trend": (4, 1e3)}  # patience and tolerance
+    patience, tolerance = settings[rule]
 
-    straight = callbacks(tmp_path / "straight.jsonl")
-    fit(Net(), straight, tmp_path, epochs=6)
+    def run(name, *more, **options):
+        callbacks = [
+            FlatnessMonitorCallback(samples(0).tensors, to=tmp_path / f"{name}.jsonl"),
+            FlatnessStoppingCallback(rule, patience=patience, tolerance=tolerance, min_delta=1e9),
+        ]
+        net = Net(dropout=0.0)  # Lightning keeps no random state
+        options = {"epochs": 6, "shuffle": False} | options
+        trainer = fit(net, [*callbacks, *more], tmp_path, **options)
+        return net, trainer, *callbacks
+
+    net, straight, monitor, stop = run("straight")
     saved = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
-    broken = callbacks(tmp_path / "run.jsonl")
-    fit(Net(), [*broken, saved], tmp_path, epochs=2, enable_checkpointing=True)
-    resumed = callbacks(tmp_path / "run.jsonl")
-    checkpoint = tmp_path / "epoch=0.ckpt"
-    trainer = fit(Net(), resumed, tmp_path, epochs=6, resume=checkpoint)
+    run("run", saved, epochs=2, enable_checkpointing=True)
+    again, trainer, resumed, judged = run("run", resume=tmp_path / "epoch=0.ckpt")
     lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in lines] == [3, 6, 9]  # the second was written twice, kept once
-    assert lines == resumed[0].rows
-    assert [row["epoch"] for row in resumed[0].rows] == [row["epoch"] for row in straight[0].rows]
-    assert trainer.current_epoch == 3
-    assert resumed[1].reason.split(":")[0] == straight[1].reason.split(":")[0] != ""
+    assert lines == resumed.rows  # the second epoch was written twice and is kept once
+    for key in ("step", "epoch", "relative.kappa"):
+        assert [row[key] for row in lines] == [row[key] for row in monitor.rows]
+    assert trainer.current_epoch == straight.current_epoch == (3 if rule == "both" else 4)
+    assert judged.reason == stop.reason != ""
+    # as text, in which the missing losses of "trend" are equal
+    assert str(judged.state_dict()) == str(stop.state_dict())
+    assert_same_weights(net, again)
 
 
 def test_bad_input(tmp_path):
@@ -235,23 +197,11 @@ def test_bad_input(tmp_path):
         fit(Net(), [FlatnessStoppingCallback("loss", monitor="valid_loss")], tmp_path)
 
 
-class Recorder(lightning.Callback):
-    """The batches of a run."""
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def on_train_batch_start(self, trainer, module, batch, index):
-        self.batches.append([tensor.clone() for tensor in batch])
-
-
 def test_sam_steps_as_in_a_plain_loop(tmp_path):
     def make(parameters):
         return SAM(torch.optim.SGD(parameters, lr=0.1, momentum=0.9), rho=0.05)
 
-    net, plain = Net(make), Net(make)
-    for model in (net, plain):
-        model.net[3].p = 0.0
+    net, plain = Net(make, dropout=0.0), Net(make, dropout=0.0)
     batches = []
     monitor = FlatnessMonitorCallback(samples(0).tensors)
     trainer = fit(net, [Recorder(batches), monitor], tmp_path, epochs=2)
@@ -264,18 +214,7 @@ def test_sam_steps_as_in_a_plain_loop(tmp_path):
             F.cross_entropy(plain(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, net.state_dict()[name]), name
-
-
-def test_a_penalty_in_training_step(tmp_path):
-    plain, flat = Net(), Net(penalty=0.5)
-    monitors = [FlatnessMonitorCallback(samples(0).tensors) for _ in range(2)]
-    fit(plain, [monitors[0]], tmp_path, epochs=4)
-    fit(flat, [monitors[1]], tmp_path, epochs=4)
-    assert flat.penalty.value is not None
-    assert not torch.equal(plain.net[0].weight, flat.net[0].weight)
-    assert "penalty" not in " ".join(flat.state_dict())
+    assert_same_weights(plain, net)
 
 
 def test_frameworks_are_loaded_only_when_asked_for():

@@ -7,75 +7,15 @@ import pytest
 import torch
 
 import spiritlevel as sl
-from spiritlevel.training import FlatnessPenalty, FlatnessStopping
-from spiritlevel.training.sam import SAM
+from spiritlevel.training import FlatnessStopping
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-from spiritlevel.integrations.transformers import (  # noqa: E402
-    FlatnessTrainerCallback,
-    PenaltyTrainer,
-    SAMTrainer,
-)
+from spiritlevel.integrations.transformers import FlatnessTrainerCallback  # noqa: E402
+from transformers_runs import StopAfter, batch, bert, samples, trainer_for, watch  # noqa: E402
 
 KAPPA = "flatness/relative.kappa"
 HEAD = "flatness/head.trace"
-
-
-def bert(dropout: float = 0.1) -> torch.nn.Module:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=20,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=8,
-        num_labels=3,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    return transformers.BertForSequenceClassification(config)
-
-
-def samples(seed: int, count: int = 16) -> list[dict]:
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(1, 20, (count, 6), generator=generator)
-    return [{"input_ids": row, "labels": row[0] % 3} for row in ids]
-
-
-def batch(seed: int) -> dict:
-    rows = samples(seed)
-    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
-
-
-def trainer_for(model, tmp_path, *, kind=None, epochs=2, kwargs=None, **options):
-    settings = {
-        "output_dir": str(tmp_path),
-        "num_train_epochs": epochs,
-        "per_device_train_batch_size": 8,
-        "learning_rate": 0.01,
-        "save_strategy": "no",
-        "eval_strategy": "epoch",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "seed": 3,
-    }
-    return (kind or transformers.Trainer)(
-        model,
-        transformers.TrainingArguments(**(settings | options)),
-        train_dataset=samples(0),
-        eval_dataset=samples(1),
-        **(kwargs or {}),
-    )
-
-
-def watch(trainer, **options):
-    options = {"measures": "head.trace", "flatness": "head.trace"} | options
-    callback = FlatnessTrainerCallback(trainer, batch(0), **options)
-    trainer.add_callback(callback)
-    return callback
 
 
 def test_rows_log_history_and_an_undisturbed_training(tmp_path):
@@ -202,16 +142,6 @@ def test_resume_from_a_checkpoint(tmp_path):
     assert stopping.reason == reason.reason != ""
 
 
-class StopAfter(transformers.TrainerCallback):
-    """Ends a run that was meant to be longer."""
-
-    def __init__(self, epochs):
-        self.epochs = epochs
-
-    def on_epoch_end(self, args, state, control, **kwargs):
-        control.should_training_stop = state.epoch >= self.epochs
-
-
 def test_a_failed_row_is_saved_and_training_goes_on(tmp_path):
     model = bert()
     trainer = trainer_for(model, tmp_path, save_strategy="epoch")
@@ -228,112 +158,6 @@ def test_a_failed_row_is_saved_and_training_goes_on(tmp_path):
     trainer.train()
     assert [row["status"] for row in callback.rows] == ["ok", "failed"]
     assert len([entry for entry in trainer.state.log_history if HEAD in entry]) == 1
-
-
-# -- SAM and penalties -------------------------------------------------------------------------
-
-
-def by_hand(model, step):
-    """The same two epochs in a plain loop, on the batches the Trainer would take."""
-    trainer = trainer_for(bert(0.0), "unused", eval_strategy="no")
-    batches = []
-
-    class Record(transformers.Trainer):
-        def training_step(self, model, inputs, num_items_in_batch=None):
-            batches.append({key: value.clone() for key, value in inputs.items()})
-            return super().training_step(model, inputs, num_items_in_batch)
-
-    trainer = trainer_for(bert(0.0), "unused", kind=Record, eval_strategy="no")
-    trainer.train()
-    model.train()
-    for inputs in batches:
-        step(inputs)
-
-
-def test_sam_trainer_steps_as_a_plain_loop(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def sam(model):
-        return SAM(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.1)
-
-    model, plain = bert(0.0), bert(0.0)
-    constant = {"eval_strategy": "no", "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
-    kwargs = {"optimizers": (sam(model), None)}
-    trainer = trainer_for(model, tmp_path, kind=SAMTrainer, kwargs=kwargs, **constant)
-    callback = watch(trainer)
-    trainer.train()
-    assert len(callback.rows) == 2
-    optimizer = sam(plain)
-
-    def step(inputs):
-        plain(**inputs).loss.backward()
-        with optimizer.perturbed():
-            plain(**inputs).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    by_hand(plain, step)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, model.state_dict()[name]), name
-
-
-def test_sam_in_a_plain_trainer_says_what_to_do(tmp_path):
-    model = bert()
-    kwargs = {"optimizers": (SAM(torch.optim.SGD(model.parameters(), lr=0.1)), None)}
-    trainer = trainer_for(model, tmp_path, kwargs=kwargs)
-    with pytest.raises(sl.SpiritlevelError, match="Hugging Face Trainer"):
-        trainer.train()
-
-
-def test_penalty_trainer_adds_what_a_plain_loop_adds(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def penalty(model):
-        generator = torch.Generator().manual_seed(7)
-        return FlatnessPenalty(model, weight=0.5, generator=generator)
-
-    model, plain = bert(0.0), bert(0.0)
-    options = {"eval_strategy": "no", "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
-    kwargs = {
-        "penalty": penalty(model),
-        "optimizers": (torch.optim.SGD(model.parameters(), lr=0.1), None),
-    }
-    trainer = trainer_for(model, tmp_path, kind=PenaltyTrainer, kwargs=kwargs, **options)
-    trainer.train()
-    optimizer, added = torch.optim.SGD(plain.parameters(), lr=0.1), penalty(plain)
-
-    def step(inputs):
-        with added.shared_forward():
-            loss = plain(**inputs).loss
-        (loss + added.of(loss, len(inputs["labels"]))).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    by_hand(plain, step)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, model.state_dict()[name]), name
-    assert not torch.equal(model.classifier.weight, bert().classifier.weight)
-    assert trainer.evaluate()["eval_loss"] > 0
-
-
-@pytest.mark.parametrize("kind", [SAMTrainer, PenaltyTrainer])
-def test_accumulation_is_refused(tmp_path, kind):
-    model = bert()
-    kwargs = {"optimizers": (SAM(torch.optim.SGD(model.parameters(), lr=0.1)), None)}
-    if kind is PenaltyTrainer:
-        kwargs = {"penalty": FlatnessPenalty(model)}
-    trainer = trainer_for(model, tmp_path, kind=kind, kwargs=kwargs, gradient_accumulation_steps=2)
-    with pytest.raises(sl.SpiritlevelError, match=r"gradient_accumulation_steps=1.*Got 2"):
-        trainer.train()
-
-
-# -- bad input ---------------------------------------------------------------------------------
-
-
-def test_sam_trainer_needs_sam(tmp_path):
-    trainer = trainer_for(bert(), tmp_path, kind=SAMTrainer)
-    with pytest.raises(sl.SpiritlevelError, match=r"SAMTrainer needs SAM.*Got AdamW"):
-        trainer.train()
 
 
 def test_bad_input(tmp_path):

@@ -10,6 +10,7 @@ from torch import nn
 
 import decimal_softmax as decimals
 import penalty_truths as truths
+from penalty_refusals import refused
 from plain_losses import LOSSES
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import HeadPenalty, head_penalty
@@ -319,31 +320,45 @@ def test_refusals():
         HeadPenalty(nn.Tanh())
     with HeadPenalty(model, loss=lambda z, y: (z.exp()).sum(dim=1)) as penalty:
         outputs = model(x)
-        with pytest.raises(SpiritlevelError, match="its curvature is differentiated"):
-            penalty(outputs, y)
-    for bad, text in [
-        (x * float("nan"), r"outputs of the batch must be finite\. Got NaN"),
-        (x[:0], r"at least one sample\. Got outputs of shape \(0, 3\)"),
-    ]:
-        with HeadPenalty(model) as penalty:
-            outputs = model(bad)
-            with pytest.raises(SpiritlevelError, match=text):
-                penalty(outputs, y[: len(bad)])
-    with (
-        HeadPenalty(model) as penalty,
-        pytest.raises(SpiritlevelError, match=r"Got 7 in the batch"),
-    ):
-        penalty(model(x), y + 7)
+        refused("its curvature is differentiated", lambda: penalty(outputs, y), model)
     with HeadPenalty(model) as penalty:
         with torch.no_grad():
             outputs = model(x)
-        with pytest.raises(SpiritlevelError, match="found no forward"):
-            penalty(outputs, y)
-    with (
-        HeadPenalty(model, head="0") as penalty,
-        pytest.raises(SpiritlevelError, match="cannot be"),
-    ):
-        penalty(model(x), y)
+        refused("found no forward", lambda: penalty(outputs, y), model)
+    with HeadPenalty(model, head="0") as penalty:
+        outputs = model(x)
+        refused("cannot be", lambda: penalty(outputs, y), model)
     model[2].requires_grad_(False)
     with pytest.raises(SpiritlevelError, match=r"layer '2' .* Got a frozen one\. Unfreeze it"):
         HeadPenalty(model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", ["nan", "infinite weight", "empty", "bad label", "frozen"])
+def test_a_batch_that_cannot_be_measured_moves_nothing(kind, case):
+    model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
+    penalty, targets = HeadPenalty(model, kind), y
+    expected = penalty(model(x), y)
+    value, weight = penalty.value.clone(), model[2].weight.detach().clone()
+    text = r"outputs of the batch must be finite\. Got NaN or infinity.*Nothing was changed"
+    if case == "nan":
+        outputs = model(x * float("nan"))
+    elif case == "infinite weight":
+        with torch.no_grad():
+            model[2].weight[0, 0] = float("inf")
+        outputs = model(x)
+    elif case == "empty":
+        outputs, targets = model(x[:0]), y[:0]
+        text = r"at least one sample\. Got outputs of shape \(0, 3\)\. Leave empty batches out"
+    elif case == "bad label":
+        outputs, targets, text = model(x), y + 7, r"Got 7 in the batch"
+    else:
+        outputs, text = model(x), r"layer '2' .* Got a frozen one"
+        model[2].requires_grad_(False)
+    refused(text, lambda: penalty(outputs, targets), model)
+    assert torch.equal(penalty.value, value)
+    # and the next batch is penalized as if nothing had been
+    model[2].requires_grad_(True)
+    with torch.no_grad():
+        model[2].weight.copy_(weight)
+    assert torch.equal(penalty(model(x), y), expected)

@@ -3,17 +3,17 @@
     trainer = Trainer(callbacks=[
         FlatnessMonitorCallback(probe_loader, measures=["relative.kappa"]),
         FlatnessStoppingCallback(rule="both", monitor="val_loss"),
+        FlatnessPenaltyCallback(weight=0.01, every=8),
     ])
 
 A value is logged as "flatness/NAME": ModelCheckpoint and EarlyStopping take it as `monitor=`.
 
-A penalty is a term of the loss that `training_step` returns:
+The other penalties look at the outputs, so they are terms of the loss that `training_step` returns:
 
     def training_step(self, batch, index):
         x, y = batch
-        with self.penalty.shared_forward():
-            loss = F.cross_entropy(self(x), y)
-        return loss + self.penalty.of(loss, len(x))
+        outputs = self(x)
+        return F.cross_entropy(outputs, y) + self.penalty(outputs, y)
 
 SAM and its family are optimizers that `configure_optimizers` returns; Lightning hands them the
 closure they need: `return SAM(torch.optim.SGD(self.parameters(), lr=0.1), rho=0.05)`.
@@ -36,6 +36,10 @@ require("lightning.pytorch", what="The Lightning callback", extra="lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_info  # noqa: E402
+
+from ._lightning_penalty import FlatnessPenaltyCallback  # noqa: E402
+
+__all__ = ["FlatnessMonitorCallback", "FlatnessPenaltyCallback", "FlatnessStoppingCallback"]
 
 
 class FlatnessMonitorCallback(Callback):

@@ -8,7 +8,8 @@ A value is logged as "flatness/NAME" by `trainer.log`, so it reaches `report_to`
 `state.log_history`. Checkpoints keep the state of monitor and stopping in trainer_state.json.
 
 The Trainer calls `optimizer.step()` without a closure, so SAM cannot make its second pass by
-itself there, and says so. `SAMTrainer` makes both passes; `PenaltyTrainer` adds a penalty:
+itself there, and says so. `SAMTrainer` makes both passes; `PenaltyTrainer` adds a penalty, logs it
+and keeps its state in the checkpoints:
 
     SAMTrainer(model, args, ..., optimizers=(SAM(AdamW(model.parameters()), rho=0.05), None))
     PenaltyTrainer(model, args, ..., penalty=FlatnessPenalty(model, weight=0.01))
@@ -16,11 +17,13 @@ itself there, and says so. `SAMTrainer` makes both passes; `PenaltyTrainer` adds
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .._batches import num_samples
@@ -35,7 +38,11 @@ require("accelerate", what="The Trainer callback", extra="transformers")
 
 from transformers import Trainer, TrainerCallback  # noqa: E402
 
-STATE = "FlatnessTrainerCallback"  # where trainer_state.json has ours
+# Where trainer_state.json has ours. Not the name of a class, of which the Trainer would make a new
+# one with restore_callback_states_from_checkpoint=True.
+STATE = "spiritlevel.flatness"
+PENALTY_STATE = "spiritlevel.penalty"
+PENALTY = "flatness_penalty"  # its name in the logs
 
 
 class FlatnessTrainerCallback(TrainerCallback):
@@ -211,11 +218,17 @@ class SAMTrainer(Trainer):
 
 
 class PenaltyTrainer(Trainer):
-    """A Trainer whose training loss has a FlatnessPenalty added; evaluation is as ever."""
+    """A Trainer whose training loss has a FlatnessPenalty added; evaluation is as ever.
+
+    Where the Trainer logs its loss, which is with the penalty, it logs Tr(H²)/B as last measured,
+    without the weight, as "flatness_penalty". A run that goes on from a checkpoint goes on with the
+    count of `every` and the random directions too.
+    """
 
     def __init__(self, *args: Any, penalty: FlatnessPenalty, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.penalty = penalty
+        self.add_callback(_PenaltyState(penalty))
 
     def compute_loss(
         self,
@@ -232,6 +245,42 @@ class PenaltyTrainer(Trainer):
             loss, outputs = super().compute_loss(model, dict(inputs), True, num_items_in_batch)
         loss = loss + self.penalty.of(loss, num_samples(inputs))
         return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """The penalty goes beside the training loss."""
+        if "loss" in logs and self.penalty.value is not None:
+            logs[PENALTY] = float(self.penalty.value)
+        super().log(logs, *args, **kwargs)
+
+
+class _PenaltyState(TrainerCallback):
+    """Keeps a penalty's state in trainer_state.json, which holds no tensors."""
+
+    def __init__(self, penalty: FlatnessPenalty) -> None:
+        self.penalty = penalty
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        kept = state.stateful_callbacks.get(PENALTY_STATE) if state.global_step else None
+        if kept is None:
+            return
+        value, generator = kept["value"], bytearray(base64.b64decode(kept["generator"]))
+        like = next(self.penalty.model.parameters())
+        self.penalty.load_state_dict(
+            {
+                "steps": kept["steps"],
+                "value": None if value is None else like.new_tensor(value),
+                "generator": torch.frombuffer(generator, dtype=torch.uint8),
+            }
+        )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        kept = self.penalty.state_dict()
+        value, generator = kept["value"], bytes(kept["generator"].tolist())
+        state.stateful_callbacks[PENALTY_STATE] = {
+            "steps": kept["steps"],
+            "value": None if value is None else float(value),
+            "generator": base64.b64encode(generator).decode("ascii"),
+        }
 
 
 def _refuse_accumulation(trainer: Trainer, name: str) -> None:
