@@ -17,8 +17,16 @@ CHOSEN = [
     "curvature.lambda_max",
     "relative.kappa",
     "neuron.rho_sum",
+    "neuron.rho_max",
     "sharpness.adaptive",
 ]
+CURVATURE = ["curvature.trace", "curvature.lambda_max"]
+PER_WEIGHT = ["neuron.rho_sum", "neuron.rho_max", "sharpness.adaptive"]
+# A κ sums ‖WᵀG‖² over samples, G the gradient in the weights W of a layer. Factors on the rows of W
+# cancel in WᵀG, whatever they are (before a BatchNorm); factors on its columns, the units it reads,
+# cancel only if they are all the same. Attention's values get a factor for each unit.
+MOVES_KAPPA = {"neuron_rescale", "attention_rescale"}
+FEW_STEPS = {"ascent_steps": 5, "restarts": 0}  # of the search for the worst case
 
 
 class Attention(nn.Module):
@@ -54,15 +62,15 @@ class Transformer(nn.Module):
         return self.head(x.mean(dim=1))
 
 
-def plain_cnn():
+def plain_cnn(bias=True):
     return nn.Sequential(
-        nn.Conv2d(1, 6, 3),
+        nn.Conv2d(1, 6, 3, bias=bias),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(6, 8, 3),
+        nn.Conv2d(6, 8, 3, bias=bias),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32, 3),
+        nn.Linear(32, 3, bias=bias),
     ), (1, 10, 10)
 
 
@@ -139,24 +147,71 @@ def test_finds_the_moves_that_exist(audits, name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("measure", ["curvature.trace", "curvature.lambda_max"])
+@pytest.mark.parametrize("measure", CURVATURE)
 def test_plain_curvature_is_marked_as_moving(audits, name, measure):
     result = audits(name)
-    assert result.has_moved(measure, "neuron_rescale")
-    assert not result.has_moved(measure, "unit_permute")
+    for move in MOVES[name] - {"unit_permute"}:
+        assert result.has_moved(measure, move) is True, move
+    assert result.has_moved(measure, "unit_permute") is False
     assert result.verdict(measure).kind == "scale"
     assert "moves although the function stays the same" in result.verdict(measure).text
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("measure", ["relative.kappa", "neuron.rho_sum", "sharpness.adaptive"])
-def test_the_others_do_as_their_cards_claim(audits, name, measure):
+@pytest.mark.parametrize("measure", PER_WEIGHT)
+def test_what_counts_every_weight_in_its_own_size_stays(audits, name, measure):
+    """A factor on a weight cancels against the one on its gradient, whatever the move."""
     result, card = audits(name), get(measure)
-    for move in set(result.preserving) & {"layer_rescale", "neuron_rescale", "unit_permute"}:
-        if move in card.invariant:
-            assert result.has_moved(measure, move) is not True, move
-    if name == "plain CNN" and "neuron_rescale" not in card.invariant:
-        assert result.has_moved(measure, "neuron_rescale")
+    assert {"layer_rescale", "neuron_rescale", "unit_permute"} <= card.invariant
+    for move in MOVES[name]:
+        assert result.has_moved(measure, move) is False, move
+    assert result.has_moved(measure, "logit_temperature") is True
+    assert result.verdict(measure).kind == "confidence"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_kappa_moves_only_where_units_get_factors_of_their_own(audits, name):
+    result, card = audits(name), get("relative.kappa")
+    assert {"layer_rescale", "unit_permute"} <= card.invariant
+    assert "neuron_rescale" not in card.invariant
+    for move in MOVES[name]:
+        assert result.has_moved("relative.kappa", move) is (move in MOVES_KAPPA), move
+    before = result.original["relative.kappa"].value
+    factors = [result.moved[move]["relative.kappa"].value / before for move in MOVES[name]]
+    twofold = max(max(f, 1 / f) for f in factors) >= 2
+    assert result.verdict("relative.kappa").kind == ("scale" if twofold else "nearly")
+
+
+def test_all_weights_times_one_factor_is_a_matter_of_confidence():
+    """Without biases the logits get α³; what κ of the head then is can be written down."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model, shape = plain_cnn(bias=False)
+        x, y = torch.randn(6, *shape).double(), torch.randint(3, (6,))
+    model = model.double().eval()
+    chosen = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "sharpness.adaptive"]
+    result = sl.audit(model, (x, y), measures=[*chosen, "head.kappa"], options=FEW_STEPS)
+    assert set(result.moved) == MOVES["plain CNN"] | {"logit_temperature", "weight_scale"}
+    assert "weight_scale" not in result.preserving
+    factor = result.factor("norms.weight", "weight_scale")
+    assert 1.5 <= factor <= 2.5
+
+    def by_hand(scale):
+        with torch.no_grad():
+            features, w = scale**2 * model[:-1](x), scale * model[-1].weight
+            p = (features @ w.T).softmax(dim=1)
+            gini = 1 - p.square().sum(dim=1)
+            spread = p @ w.square().sum(dim=1) - (p @ w).square().sum(dim=1)
+            return gini.mean().item(), (features.square().sum(dim=1) * spread).mean().item()
+
+    for scale, report in ((1.0, result.original), (factor, result.moved["weight_scale"])):
+        gini, kappa = by_hand(scale)
+        assert report["softmax.gini"].value == pytest.approx(gini, rel=1e-9)
+        assert report["head.kappa"].value == pytest.approx(kappa, rel=1e-9)
+    for measure in chosen:
+        assert result.has_moved(measure, "weight_scale") is True, measure
+    for measure in chosen[2:]:  # it changes confidence, so it does not make them measures of scale
+        assert result.verdict(measure).kind == "confidence"
 
 
 @pytest.mark.parametrize("name", NETWORKS)

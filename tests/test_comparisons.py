@@ -9,9 +9,11 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel import problems, symmetries
-from spiritlevel.comparisons import Comparison
+from spiritlevel import report as pages
+from spiritlevel.comparisons import COUNTERPARTS, Comparison
 from spiritlevel.confounders import CONFOUNDERS
 from spiritlevel.matching import equally_confident
+from spiritlevel.measures import get
 
 SETTINGS = {"num_samples": 8, "confidence": 0.95}
 MEASURES = ["curvature.trace", "relative.kappa", "head.kappa"]
@@ -102,6 +104,62 @@ def test_a_rescaled_copy_is_explained_by_scale(problem):
     assert str(found.places("relative.kappa")["plain"]) == "1 (1–2)"  # the same up to round-off
 
 
+@pytest.mark.parametrize(("measure", "counterpart"), COUNTERPARTS.items())
+def test_rescaling_moves_a_measure_and_not_its_counterpart(measure, counterpart):
+    """Claims on the cards, which the contract suite executes."""
+    assert "layer_rescale" not in get(measure).invariant
+    assert "layer_rescale" in get(counterpart).invariant
+
+
+@pytest.mark.parametrize("measures", ["curvature.trace", ["curvature.tra*e"], ["curvature.trace"]])
+def test_the_counterpart_is_measured_along(problem, measures):
+    models = {"plain": problem.model, "rescaled": rescaled(problem)}
+    found = sl.compare(models, problem.data, measures=measures)
+    assert [(e.measure, e.by) for e in found.explained()] == [("curvature.trace", "scale")]
+    assert found.measures == ["curvature.trace", *CONFOUNDERS, "relative.kappa"]
+    assert found.unchecked() == {}
+    assert "Not checked for scale" not in str(found)
+    without = sl.measure(problem.model, problem.data, measures=["curvature.trace", *CONFOUNDERS])
+    assert found.reports["plain"].cost == without.cost  # the same sweep brings both
+
+
+def test_scale_that_could_not_be_checked_is_said_so(problem):
+    models = {"plain": problem.model, "rescaled": rescaled(problem)}
+    found = sl.compare(models, problem.data, measures=["head.lambda_max", "head.kappa"])
+    assert found.explained() == []
+    assert list(found.unchecked()) == ["head.lambda_max"]
+    assert "moves the value: head.lambda_max; no measure is known that is like it" in str(found)
+    assert found.to_dict()["unchecked"] == found.unchecked()
+    assert "Not checked for scale" in pages.html(found)
+
+
+def test_a_counterpart_that_a_network_does_not_have_is_said_so(problem):
+    models = {"plain": problem.model, "rescaled": rescaled(problem)}
+    for model in models.values():  # biases alone: no weight matrix is left to take κ of
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.endswith("bias"))
+    found = sl.compare(models, problem.data, measures="curvature.trace")
+    assert "relative.kappa" not in found.measures
+    assert "curvature.trace; relative.kappa could not be measured on all" in str(found)
+
+
+def test_what_scale_and_confidence_both_account_for_names_both():
+    def tables(first, second):
+        return {"a": report(**first), "b": report(**second)}
+
+    def values(trace, kappa, gini):
+        return {"curvature__trace": trace, "relative__kappa": kappa, "softmax__gini": gini}
+
+    found = Comparison(
+        tables(values(1.0, 3.0, 0.2), values(2.0, 2.0, 0.4)),
+        matched=tables(values(5.0, 3.0, 0.4), values(5.0, 2.0, 0.4)),
+    )
+    [(by, text)] = [(e.by, e.text) for e in found.explained()]  # κ stays as it was
+    assert by == "scale"
+    assert text.startswith("the order turns round under relative.kappa")
+    assert "; the order is lost once both are equally confident (Gini impurity 0.2" in text
+
+
 @pytest.fixture
 def more_data():
     generator = torch.Generator().manual_seed(0)
@@ -116,7 +174,8 @@ def test_a_more_certain_copy_is_explained_by_confidence(problem, more_data):
     assert order
     # they are one network at two temperatures: at equal confidence nothing is left of it
     assert [(e.measure, e.by, e.flatter) for e in found.explained()] == [
-        ("head.trace", "confidence", "sure")  # κ does not differ beyond its data error
+        ("head.trace", "confidence", "sure"),  # κ of all layers differs within its data error
+        ("head.kappa", "confidence", "sure"),
     ]
     for name in ("head.trace", "relative.kappa", "softmax.gini"):
         values = [found.matched[model][name].value for model in models]

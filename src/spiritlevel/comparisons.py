@@ -2,7 +2,8 @@
 
 A difference in flatness may be no more than a difference in scale or in confidence. Two checks say
 so: the same order must hold under the measure's counterpart that rescaling leaves alone, and it
-must survive when all networks are made equally confident by scaling their logits.
+must survive when all networks are made equally confident by scaling their logits. The counterparts
+are measured along; where there is none, the comparison says that scale was not checked.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Explained:
     measure: str
     flatter: str
     sharper: str
-    by: str  # "scale" or "confidence"
+    by: str  # "scale" or "confidence"; where both do, scale, and the text names both
     text: str
 
 
@@ -144,30 +145,60 @@ class Comparison:
                 continue
             for flatter, sharper in itertools.permutations(self.reports, 2):
                 if self.certain(measure, flatter, sharper):
-                    reason = self._by_scale(measure, flatter, sharper)
-                    reason = reason or self._by_confidence(measure, flatter, sharper)
-                    if reason is not None:
-                        found.append(Explained(measure, flatter, sharper, *reason))
+                    reasons = {
+                        "scale": self._by_scale(measure, flatter, sharper),
+                        "confidence": self._by_confidence(measure, flatter, sharper),
+                    }
+                    holding = {by: text for by, text in reasons.items() if text}
+                    if holding:
+                        by, text = next(iter(holding)), "; ".join(holding.values())
+                        found.append(Explained(measure, flatter, sharper, by, text))
         return found
 
-    def _by_scale(self, measure: str, flatter: str, sharper: str) -> tuple[str, str] | None:
+    def _by_scale(self, measure: str, flatter: str, sharper: str) -> str:
+        """What became of the order under the counterpart; empty where it stands, or without one."""
         counterpart = COUNTERPARTS.get(measure)
-        if counterpart not in self.measures:
-            return None
-        if self.certain(counterpart, flatter, sharper):
-            return None
+        if counterpart not in self.measures or self.certain(counterpart, flatter, sharper):
+            return ""
         kept = "turns round" if self.certain(counterpart, sharper, flatter) else "is lost"
-        return "scale", f"the order {kept} under {counterpart}, which rescaling leaves alone"
+        return f"the order {kept} under {counterpart}, which rescaling of layers leaves alone"
 
-    def _by_confidence(self, measure: str, flatter: str, sharper: str) -> tuple[str, str] | None:
+    def _by_confidence(self, measure: str, flatter: str, sharper: str) -> str:
+        """What became of the order at equal confidence; empty where it stands."""
         if self.matched is None or _certain(self.matched, measure, flatter, sharper):
-            return None
+            return ""
         turned = _certain(self.matched, measure, sharper, flatter)
         gini = {name: self.value(GINI, name).value for name in (flatter, sharper)}
-        return "confidence", (
+        return (
             f"the order {'turns round' if turned else 'is lost'} once both are equally confident "
             f"(Gini impurity {gini[flatter]:.3g} and {gini[sharper]:.3g})"
         )
+
+    def unchecked(self) -> dict[str, str]:
+        """Measures that rescaling of layers moves and nothing here checks for it, and why not."""
+        cards = {card.name: card for card in api.measures()}
+        found = {}
+        for measure in self.measures:
+            card = cards.get(measure)  # a file may come from another version
+            if measure in CONFOUNDERS or card is None or "layer_rescale" in card.invariant:
+                continue
+            counterpart = COUNTERPARTS.get(measure)
+            if counterpart is None:
+                found[measure] = "no measure is known that is like it but for the scale"
+            elif counterpart not in self.measures:
+                found[measure] = f"{counterpart} could not be measured on all of these networks"
+        return found
+
+    def unchecked_texts(self) -> list[str]:
+        """The same in sentences, one for each reason."""
+        by_reason: dict[str, list[str]] = {}
+        for measure, reason in self.unchecked().items():
+            by_reason.setdefault(reason, []).append(measure)
+        return [
+            "Not checked for scale, though rescaling of layers moves the value: "
+            f"{_listing(names)}; {reason}."
+            for reason, names in by_reason.items()
+        ]
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -201,6 +232,7 @@ class Comparison:
                 f"{e.measure}: that {e.flatter!r} looks flatter than {e.sharper!r} is explained by "
                 f"{e.by}: {e.text}."
             )
+        lines += self.unchecked_texts()
         if self.unmatched:
             lines.append(f"Not compared at equal confidence: {self.unmatched}")
         return lines
@@ -220,6 +252,7 @@ class Comparison:
             },
             "disagreements": [dataclasses.asdict(d) for d in self.disagreements()],
             "explained": [dataclasses.asdict(e) for e in self.explained()],
+            "unchecked": self.unchecked(),
         }
 
     def to_json(self, *, indent: int | None = 2) -> str:
@@ -254,8 +287,9 @@ def compare(
     Args:
         models: networks in eval mode by name, such as the checkpoints of one training run.
         data: as for `measure`; every network sees all of it.
-        measures: names or patterns; None takes those that suit the networks. The confounders
-            (weight and activation norms, Gini impurity, activation frequency) are always added.
+        measures: names or patterns; None takes those that suit the networks. Added are the
+            confounders (weight and activation norms, Gini impurity, activation frequency), and the
+            counterparts by which differences are checked for scale.
         match_confidence: measure once more with the logits scaled until all networks are equally
             confident, to see which differences that explains; twice the cost.
         on_report: called with (name, report) as soon as a network is measured.
@@ -265,8 +299,8 @@ def compare(
     >>> x, y = torch.eye(3), torch.tensor([0, 1, 2])
     >>> small, large = nn.Linear(3, 3), nn.Linear(3, 3)
     >>> found = sl.compare({"small": small, "large": large}, (x, y), measures="head.trace")
-    >>> sorted(found.reports)
-    ['large', 'small']
+    >>> found.measures[:2], "head.kappa" in found.measures
+    (['head.trace', 'softmax.gini'], True)
     """
     if not isinstance(models, Mapping) or not all(
         isinstance(m, nn.Module) for m in models.values()
@@ -277,14 +311,30 @@ def compare(
         )
     reports: dict[str, Report] = {}
     for name, model in models.items():
-        reports[name] = api.measure_also(
-            model, data, also=CONFOUNDERS, measures=measures, **options
-        )
+        reports[name] = measure_for_comparison(model, data, measures=measures, **options)
         if on_report is not None:
             on_report(name, reports[name])
     return matched_comparison(
         reports, models, data, measures=measures, match=match_confidence, **options
     )
+
+
+def measure_for_comparison(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None,
+    **options: Any,
+) -> Report:
+    """One network by the measures asked for, the confounders, and what checks them for scale."""
+    if measures is None:
+        asked = [card.name for card in api.measures() if card.default]
+    else:
+        patterns = [measures] if isinstance(measures, str) else measures
+        asked = [card.name for pattern in patterns for card in api.measures(pattern)]
+    counterparts = [COUNTERPARTS[name] for name in asked if name in COUNTERPARTS]
+    also = dict.fromkeys([*CONFOUNDERS, *counterparts])
+    return api.measure_also(model, data, also=also, measures=measures, **options)
 
 
 def matched_comparison(
@@ -304,7 +354,7 @@ def matched_comparison(
     except SpiritlevelError as error:
         return Comparison(reports, unmatched=str(error))
     again = {
-        name: api.measure_also(model, data, also=CONFOUNDERS, measures=measures, **options)
+        name: measure_for_comparison(model, data, measures=measures, **options)
         for name, model in copies.items()
     }
     return Comparison(reports, matched=again)

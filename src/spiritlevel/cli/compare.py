@@ -12,9 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
-from .. import api, comparisons
+from .. import comparisons
 from .._core import Report, SpiritlevelError
-from ..confounders import CONFOUNDERS
 from . import console, inputs, subject
 
 NETWORKS_A_TABLE = 3  # side by side in 80 columns
@@ -86,7 +85,7 @@ def compare(
                 options["options"] = found.settings(setting)
                 options["progress"] = subject.by_pass(show, f"measuring {name}")
                 networks[name] = found.network
-                reports[name] = found.attempt(api.measure_also, also=CONFOUNDERS, **options)
+                reports[name] = found.attempt(comparisons.measure_for_comparison, **options)
         with console.progress("measuring at equal confidence") as show:
             options["progress"] = subject.by_pass(show, "measuring at equal confidence")
             result = comparisons.matched_comparison(

@@ -175,6 +175,8 @@ def _explained(comparison: Comparison) -> list[Part]:
         parts.append(Table("explained-table", title, columns, rows))
     else:
         parts.append(Text(["No difference was found that scale or confidence accounts for."]))
+    if unchecked := comparison.unchecked_texts():
+        parts.append(Text(unchecked))
     if comparison.unmatched:
         parts.append(Text([f"Not compared at equal confidence: {comparison.unmatched}"]))
     elif comparison.matched is None:
