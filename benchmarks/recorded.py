@@ -1,21 +1,26 @@
 """Training steps of studies as CUDA graphs, against the same steps asked for kernel by kernel.
 
-And several worker processes on one GPU against one: small networks leave it waiting.
+Of one network, and of many that train together. And several worker processes on one GPU against
+one: small networks leave it waiting.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 
 import torch
 from harness import Ratio, compare
 from torch import Tensor
 
 from spiritlevel.study import Store, Study, execute
+from spiritlevel.study.ending import Ending
 from spiritlevel.study.measuring import repeatable
 from spiritlevel.study.networks import build_model
+from spiritlevel.study.run_data import RunData
 from spiritlevel.study.settings import RunSettings
+from spiritlevel.study.stacked import Member, _Stack
 from spiritlevel.study.steps import Steps
 
 LENET = {"name": "lenet5", "channels": 3, "size": 32}
@@ -25,6 +30,7 @@ NETWORKS = {
     "ResNet-18": {"name": "resnet18"},
 }
 BATCHES, STEPS = (64, 128), 30
+MEMBERS = 33  # so many of `002-fig-5 --preset h200` share batch size and optimizer
 RUNS, WORKERS = 12, 6
 
 
@@ -37,6 +43,7 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
         for name, model in NETWORKS.items()
         for batch in BATCHES
     ]
+    rows += [together(batch, device, repeats) for batch in BATCHES]
     return [*rows, workers(device)]
 
 
@@ -47,7 +54,7 @@ def steps(name: str, model: dict, batch: int, device: torch.device, repeats: int
     y = torch.randint(10, (batch,), device=device)
     with repeatable(settings):
         recorded, asked = (made(settings, device) for _ in range(2))
-        asked._found = asked._gradients  # as where nothing can be recorded
+        asked._found = asked._found._work  # as where nothing can be recorded
         row = compare(
             f"{name}, batch {batch}: a step kernel by kernel over one recorded",
             lambda: several(asked, x, y),
@@ -66,9 +73,40 @@ def made(settings: RunSettings, device: torch.device) -> Steps:
     return found
 
 
-def several(step: Steps, x: Tensor, y: Tensor) -> None:
+def several(step: Callable[[Tensor, Tensor], None], x: Tensor, y: Tensor) -> None:
     for _ in range(STEPS):
         step(x, y)
+
+
+def together(batch: int, device: torch.device, repeats: int) -> Ratio:
+    """A step of all members at once, each with its own batch."""
+    training = {"batch_size": batch, "lr": 1e-3, "momentum": 0.9}
+    runs = Study(name="together", model=LENET, training=training, seeds=MEMBERS).runs()
+    x = torch.rand(MEMBERS, batch, 3, 32, 32, device=device)
+    y = torch.randint(10, (MEMBERS, batch), device=device)
+    with repeatable(runs[0]):
+        recorded, asked = (stacked(runs, x, y) for _ in range(2))
+        asked._find = asked._find._work  # as where nothing can be recorded
+        row = compare(
+            f"{MEMBERS} LeNet-5 together, batch {batch}: kernel by kernel over recorded",
+            lambda: several(asked.step, x, y),
+            lambda: several(recorded.step, x, y),
+            device=device,
+            repeats=repeats,
+            steps=STEPS,
+            members=MEMBERS,
+        )
+    print(row)
+    return row
+
+
+def stacked(runs: list[RunSettings], x: Tensor, y: Tensor) -> _Stack:
+    members = []
+    for run, inputs, targets in zip(runs, x, y, strict=True):
+        data = RunData(inputs, targets, inputs, targets, num_classes=10)
+        model = build_model(run, x.device)
+        members.append(Member(run, data, model, {}, torch.Generator(), Ending({}, 1)))
+    return _Stack(members)
 
 
 def workers(device: torch.device) -> Ratio:

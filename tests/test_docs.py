@@ -19,7 +19,12 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 COMMANDS = typer.main.get_command(app)
 BLOCK = re.compile(r"^```(python|console|text)\n(.*?)^```", flags=re.M | re.S)
-NEEDED = {"from transformers": "transformers", "from lightning": "lightning", "--html": "plotly"}
+NEEDED = {
+    "from transformers": "transformers",
+    "from lightning": "lightning",
+    "--html": "plotly",
+    "import auto_augment": "kornia",
+}
 
 
 def name_of(page):

@@ -44,12 +44,22 @@ def start(target, *arguments):
 
 def start_and_wait_for_work(target, folder):
     """So that a random moment after it falls into a run, however slow the machine is."""
+    process = start(target, str(folder))
     with Store.open(folder) as store:
-        before = store.attempts()
-        process = start(target, str(folder))
-        while process.exitcode is None and store.attempts() == before:
+        while process.exitcode is None and not has_taken_a_run(store, process.pid):
             time.sleep(0.001)
     return process
+
+
+def has_taken_a_run(store, pid: int) -> bool:
+    workers = (row["worker"] for row in store.rows("runs"))
+    return any(worker.rsplit("|", 3)[1] == str(pid) for worker in workers if worker)
+
+
+def deaths(folder) -> int:
+    """How many of the kills fell into a run, as far as a later worker has found out."""
+    with Store.open(folder) as store:
+        return sum(store.deaths().values())
 
 
 def finish(folder) -> None:
@@ -58,32 +68,37 @@ def finish(folder) -> None:
     assert process.exitcode == 0
 
 
-def test_killed_at_20_random_moments(tmp_path, undisturbed):
-    Store.create(tmp_path, watched()).close()
-    moments = random.Random(0)
-    killed = 0
-    while killed < 20:
-        process = start_and_wait_for_work(work, tmp_path)
-        process.join(moments.uniform(0.0, 0.12))
-        if process.exitcode is None:
-            process.kill()
-            killed += 1
-        else:  # everything was done before the moment came: begin anew
-            assert lasting(tmp_path) == undisturbed
-            for row in ("measurements", "epoch_measurements", "epochs"):
-                clear(tmp_path, f"DELETE FROM {row}")
-            clear(tmp_path, "UPDATE runs SET status = 'pending', outcome = NULL")
-        process.join()
-    finish(tmp_path)
-    assert lasting(tmp_path) == undisturbed
-    with Store.open(tmp_path) as store:
-        assert sum(store.deaths().values()) >= 5  # many of the moments did fall into a run
+def begin_anew(folder) -> None:
+    """All runs wait again; how many workers died is kept."""
+    for table in ("measurements", "epoch_measurements", "epochs"):
+        clear(folder, f"DELETE FROM {table}")
+    clear(folder, "UPDATE runs SET status = 'pending', outcome = NULL")
 
 
 def clear(folder, statement: str) -> None:
     with sqlite3.connect(folder / "runs.sqlite") as connection:
         connection.execute(statement)
     connection.close()
+
+
+def test_killed_inside_a_run_at_20_random_moments(tmp_path, undisturbed):
+    Store.create(tmp_path, watched()).close()
+    moments = random.Random(0)
+    for _ in range(100):  # some moments fall between two runs, or behind the last
+        if deaths(tmp_path) >= 20:
+            break
+        process = start_and_wait_for_work(work, tmp_path)
+        process.join(moments.uniform(0.0, 0.12))
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        else:  # everything was done before the moment came
+            assert process.exitcode == 0
+            assert lasting(tmp_path) == undisturbed
+            begin_anew(tmp_path)
+    assert deaths(tmp_path) >= 20
+    finish(tmp_path)
+    assert lasting(tmp_path) == undisturbed
 
 
 def test_killed_while_the_checkpoint_is_written(tmp_path, undisturbed):
@@ -134,16 +149,23 @@ def test_networks_trained_together_and_killed_lose_and_double_nothing(tmp_path, 
             assert {n: row[n] for n in names} == {n: want[n] for n in names}
 
 
-def test_two_workers_share_a_store_and_one_is_killed(tmp_path, undisturbed):
+def test_two_workers_share_a_store_and_one_is_killed_at_several_moments(tmp_path, undisturbed):
     Store.create(tmp_path, watched()).close()
-    steady, unlucky = (start(work, str(tmp_path)) for _ in range(2))
-    unlucky.join(0.15)
-    unlucky.kill()
-    unlucky.join()
-    steady.join(60)
-    assert steady.exitcode == 0
-    finish(tmp_path)
-    assert lasting(tmp_path) == undisturbed
+    moments = random.Random(2)
+    for _ in range(20):
+        if deaths(tmp_path) >= 4:
+            break
+        begin_anew(tmp_path)
+        steady = start(work, str(tmp_path))
+        unlucky = start_and_wait_for_work(work, tmp_path)
+        unlucky.join(moments.uniform(0.0, 0.12))
+        unlucky.kill()
+        unlucky.join()
+        steady.join(60)
+        assert steady.exitcode == 0
+        finish(tmp_path)  # what was lost after the steady one had looked for the last time
+        assert lasting(tmp_path) == undisturbed
+    assert deaths(tmp_path) >= 4
 
 
 def test_two_workers_do_each_run_once(tmp_path, undisturbed):

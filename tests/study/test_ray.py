@@ -14,16 +14,29 @@ NETS = """
 import os, pathlib, signal
 from spiritlevel.models import mlp
 
-def make(kind, marks):
-    lost = pathlib.Path(marks) / "lost"
-    if kind == "unlucky" and not lost.exists():
-        lost.touch()
+def die_once(mark):
+    if not mark.exists():
+        mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return mlp(inputs=63 if kind == "broken" else 64, hidden=4)
+
+def make(kind, marks):
+    marks = pathlib.Path(marks)
+    if kind == "unlucky":
+        die_once(marks / "lost-at-the-start")
+    model = mlp(inputs=63 if kind == "broken" else 64, hidden=4)
+    if kind == "interrupted":
+        modes = []  # trained, evaluated, trained on: one epoch is over
+        def watch(module, _):
+            if modes[-1:] != [module.training]:
+                modes.append(module.training)
+            if modes == [True, False, True]:
+                die_once(marks / "lost-after-an-epoch")
+        model.register_forward_pre_hook(watch)
+    return model
 """
 
 
-def test_a_study_on_a_cluster_loses_a_worker_and_ends_with_the_rows_of_an_undisturbed_one(
+def test_a_study_on_a_cluster_loses_workers_and_ends_with_the_rows_of_an_undisturbed_one(
     tmp_path, monkeypatch
 ):
     pytest.importorskip("ray", reason="the ray executor needs ray: pip install 'spiritlevel[ray]'")
@@ -32,16 +45,17 @@ def test_a_study_on_a_cluster_loses_a_worker_and_ends_with_the_rows_of_an_undist
     monkeypatch.setenv("PYTHONPATH", str(SRC))  # Ray's workers are new interpreters
     study = tiny(
         model={"name": "ray_nets:make", "marks": str(tmp_path)},
-        grid={"model.kind": ["unlucky", "steady", "broken"]},
+        grid={"model.kind": ["unlucky", "interrupted", "steady", "broken"]},
         seeds=2,
     )
     with Store.create(tmp_path / "cluster", study) as store:
         execute(store, executor="ray", workers=2)
         rows = store.rows("runs")
-    assert (tmp_path / "lost").exists()
-    assert [row["status"] for row in rows] == ["done"] * 4 + ["failed"] * 2
-    assert [row["attempt"] for row in rows] == [1] * 6  # Ray's own retry is not a new claim
-    assert "mat1 and mat2 shapes cannot be multiplied" in rows[4]["error"]
+    assert (tmp_path / "lost-at-the-start").exists()
+    assert (tmp_path / "lost-after-an-epoch").exists()
+    assert [row["status"] for row in rows] == ["done"] * 6 + ["failed"] * 2
+    assert [row["attempt"] for row in rows] == [1] * 8  # Ray's own retry is not a new claim
+    assert "mat1 and mat2 shapes cannot be multiplied" in rows[6]["error"]
     with Store.create(tmp_path / "here", study) as store:
         execute(store)
     assert lasting(tmp_path / "cluster") == lasting(tmp_path / "here")

@@ -1,5 +1,7 @@
 """Steps that are recorded as CUDA graphs are the steps asked for kernel by kernel."""
 
+import math
+
 import pytest
 import torch
 from safetensors.torch import load
@@ -9,6 +11,7 @@ from spiritlevel.study.recorded import WARM_UP, Recorded
 from spiritlevel.study.running import run_one
 from tiny_study import lasting, tiny
 
+RTOL = 1e-9  # float64: the sums of a stack are taken in another order
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 
@@ -45,23 +48,51 @@ def test_what_waits_for_the_cpu_is_called_as_before():
         return (x * float(x.sum()),)
 
     call = Recorded(waits)
-    for i in range(3 * WARM_UP):
-        x = torch.full((2,), float(i), device="cuda")
-        assert call(x)[0].tolist() == [2.0 * i * i] * 2
+    inputs = [torch.full((2,), float(i), device="cuda") for i in range(3 * WARM_UP)]
+    with pytest.warns(UserWarning, match="cannot be recorded"):
+        found = [call(x)[0].tolist() for x in inputs]
+    assert found == [[2.0 * i * i] * 2 for i in range(3 * WARM_UP)]
     assert not call._recordings
+    again = Recorded(doubled)  # a recording that failed leaves nothing behind
+    for x in inputs:
+        assert torch.equal(again(x)[0], 2 * x)
+    assert len(again._recordings) == 1
+
+
+@pytest.fixture
+def recordings(monkeypatch) -> list:
+    """Those that were made, in their order."""
+    record, made = Recorded._record, []
+
+    def counted(self, inputs):
+        made.append(record(self, inputs))
+        return made[-1]
+
+    monkeypatch.setattr(Recorded, "_record", counted)
+    return made
 
 
 @pytest.mark.parametrize(
     "training",
-    [{"momentum": 0.9}, {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"}],
+    [
+        {"momentum": 0.9, "lr": 0.01},
+        {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"},
+        {"freeze": "backbone"},
+        {"norm_control": True},
+    ],
 )
-def test_a_recorded_run_is_the_run(training, monkeypatch):
+def test_a_recorded_run_is_the_run(training, monkeypatch, recordings):
     study = tiny(
-        model={"name": "digits_cnn", "width": 4}, training={"epochs": 3} | training, seeds=1
+        model={"name": "resnet18", "width": 4, "channels": 1},  # with running statistics
+        training={"epochs": 2, "batch_size": 10} | training,
+        grid={},
+        seeds=1,
+        measures=["norms.weight"],
     )
-    (settings,) = study.runs()[:1]
+    (settings,) = study.runs()
     recorded = run_one(settings, device="cuda")
-    monkeypatch.setattr(steps, "_recordable", lambda *_: False)
+    assert len(recordings) == 1
+    monkeypatch.setattr(steps, "recordable", lambda *_: False)
     plain = run_one(settings, device="cuda")
     assert [vars(row) for row in recorded.epochs] == [vars(row) for row in plain.epochs]
     want, have = load(plain.checkpoint), load(recorded.checkpoint)
@@ -69,10 +100,31 @@ def test_a_recorded_run_is_the_run(training, monkeypatch):
         assert torch.equal(want[name], have[name])
 
 
-def test_networks_trained_together_are_recorded_too(tmp_path):
-    study = tiny(stop={"train_loss": 1.5}, training={"epochs": 6, "dtype": "float64"}, seeds=3)
+def test_networks_trained_together_are_recorded_too(tmp_path, monkeypatch, recordings):
+    # Three steps an epoch: recorded in the second, after which half of the members end.
+    training = {"batch_size": 20, "momentum": 0.9, "dtype": "float64"}
+    study = tiny(training=training, grid={"epochs": [2, 6]}, seeds=3)
+    monkeypatch.setattr(steps, "recordable", lambda *_: False)
     alone = {run.id: run_one(run, device="cuda") for run in study.runs()}
     with Store.create(tmp_path, study) as store:
         execute(store, executor="vmap", device="cuda")
-    for row in lasting(tmp_path)["runs"]:
-        assert row["outcome"] == alone[row["id"]].outcome
+        assert {machine["trained"] for machine in store.machines().values()} == {"together"}
+    assert len(recordings) == 2
+    assert_same(lasting(tmp_path), alone)
+
+
+def assert_same(kept, alone):
+    """Ends, epochs and weights in a store are those of training one after another."""
+    assert len(kept["weights"]) == len(alone)
+    for run, weights in zip(kept["runs"], kept["weights"], strict=True):
+        result = alone[run["id"]]
+        assert run["outcome"] == result.outcome
+        rows = [row for row in kept["epochs"] if row["run"] == run["id"]]
+        for row, want in zip(rows, map(vars, result.epochs), strict=True):
+            for name, value in want.items():
+                is_close = value is not None and math.isclose(row[name], value, rel_tol=RTOL)
+                assert is_close or row[name] is value, name
+        want, have = load(result.checkpoint), load(weights)
+        assert want.keys() == have.keys()
+        for name in want:
+            torch.testing.assert_close(have[name], want[name], rtol=RTOL, atol=RTOL)

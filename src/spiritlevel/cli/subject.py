@@ -28,7 +28,7 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="A built-in name, or module:factory of your own.",
+        help="A built-in name (docs/models.md has them with their options), or module:function.",
         autocompletion=completion.model_names,
     ),
 ]

@@ -192,7 +192,7 @@ class CrossEntropy:
         return inner if positions.count == 1 else PositionCurvature(inner, positions)
 
     def counts_alike(self) -> bool:
-        """Whether every number of a class has weight and mass 1."""
+        """Whether every valid label counts as much as every other."""
         return self.class_weights is None and self.ignore_index < 0
 
     def row_masses(self, rows: Tensor, row_targets: Tensor) -> Tensor:

@@ -98,7 +98,12 @@ def repeatable(settings: RunSettings) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(settings.training["threads"])
     try:
-        with torch.backends.cudnn.flags(enabled=True, deterministic=True, benchmark=False):
+        with torch.backends.cudnn.flags(
+            enabled=True,
+            deterministic=True,
+            benchmark=False,
+            allow_tf32=torch.backends.cudnn.allow_tf32,  # as the user has it: torch's default is on
+        ):
             yield
     finally:
         torch.set_num_threads(before)

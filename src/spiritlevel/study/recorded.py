@@ -7,6 +7,7 @@ longer to ask for them. A CUDA graph asks for all of them at once.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,6 +16,11 @@ from torch import Tensor
 WARM_UP = 3  # calls before the recording: libraries choose their kernels and take their memory
 Work = Callable[..., Sequence[Tensor | None]]
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
+
+
+def recordable(model: str, device: torch.device) -> bool:
+    """On a GPU, the package's own networks: others may decide in Python what would be recorded."""
+    return device.type == "cuda" and ":" not in model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +56,10 @@ class Recorded:
                 return self._aside(inputs)
             try:
                 recording = self._recordings[shapes] = self._record(inputs)
-            except RuntimeError:
+            except RuntimeError as error:
                 self._possible = False
+                cause = str(error).strip().partition("\n")[0]
+                warnings.warn(f"Steps cannot be recorded and are slower: {cause}", stacklevel=3)
                 return self._aside(inputs)
         for kept, given in zip(recording.inputs, inputs, strict=True):
             kept.copy_(given)
@@ -65,18 +73,24 @@ class Recorded:
 
     def _aside(self, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """On a stream that is not the default one, as what is recorded later."""
+        device = inputs[0].device
         if self._stream is None:
-            self._stream = torch.cuda.Stream(inputs[0].device)
-        self._stream.wait_stream(torch.cuda.current_stream(inputs[0].device))
+            self._stream = torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
             found = self._work(*inputs)
-        torch.cuda.current_stream(inputs[0].device).wait_stream(self._stream)
+        torch.cuda.current_stream(device).wait_stream(self._stream)
         return found
 
     def _record(self, inputs: Sequence[Tensor]) -> _Recording:
         graph = torch.cuda.CUDAGraph()
         kept = tuple(torch.empty_like(each) for each in inputs)
-        # Nothing is computed while it is recorded; other threads may go on using the GPU.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            outputs = self._work(*kept)
+        outside = torch.cuda.current_stream(inputs[0].device)
+        # Nothing is computed while it is recorded, on the stream of the inputs' GPU; other threads
+        # may go on using it. A recording that fails leaves its stream behind, so it is put back.
+        try:
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                outputs = self._work(*kept)
+        finally:
+            torch.cuda.set_stream(outside)
         return _Recording(graph, kept, outputs)

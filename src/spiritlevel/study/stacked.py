@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,15 +22,16 @@ from .ending import Ending
 from .hooks import changed_batches
 from .measuring import measure_epoch
 from .networks import build_model
-from .recorded import Recorded
+from .recorded import Recorded, Work, recordable
 from .results import EpochRow, History
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
 from .settings import RunSettings
 from .stacked_optimizers import StackedOptimizer, Tensors
 
-MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free
-ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once
+MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
+ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once,
+EVALUATED = 1 << 31  # and bytes of what leads to them
 ALONE = {  # keys of `training` that are written for one network, and why
     "method": "looks at displaced weights of one network",
     "penalty": "differentiates the curvature of one network",
@@ -91,13 +94,19 @@ def refusal(settings: RunSettings, model: nn.Module) -> str:
 
 
 def members_that_fit(
-    settings: RunSettings, model: nn.Module, device: torch.device, memory: int | None = None
+    settings: RunSettings,
+    model: nn.Module,
+    device: torch.device,
+    *,
+    workers: int = 1,
+    memory: int | None = None,
 ) -> int:
-    """How many members the memory holds at once, at least one."""
+    """How many members the memory holds at once, at least one, where others have their share."""
     if memory is None:
         memory = MEMORY
         if device.type == "cuda":
-            memory = torch.cuda.mem_get_info(device)[0] // 2
+            sharing = math.ceil(workers / torch.cuda.device_count())
+            memory = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     data = load_data(settings)
     activations = _bytes_a_sample(model, data.x) * settings.training["batch_size"]
@@ -188,31 +197,27 @@ class _Stack:
 
         self._each_its_own: Callable[..., Tensor] = vmap(forward)
         self._all_the_same: Callable[..., Tensor] = vmap(forward, in_dims=(0, 0, None))
-        self._recorded = Recorded(self._gradients) if self.labels.is_cuda else None
+        first = members[0]
+        self._bytes = _bytes_a_sample(first.model, first.data.x)
+        self._find: Work = functools.partial(
+            _gradients, self._each_its_own, self.optimizer, self.buffers
+        )
+        if recordable(first.settings.model["name"], self.labels.device):
+            self._find = Recorded(self._find)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One batch a member."""
-        grads = (self._recorded or self._gradients)(x, y)
+        grads = self._find(x, y)
         with torch.no_grad():
             self.optimizer.step(dict(zip(self.optimizer.params, grads, strict=True)))
-
-    def _gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor | None]:
-        """In the order of the parameters.
-
-        The members' losses are added up and differentiated outside of vmap, which is faster than
-        vmap(grad) and the same: the loss of one member does not depend on the weights of another.
-        """
-        params = {n: p.requires_grad_() for n, p in self.optimizer.params.items()}
-        outputs = self._each_its_own(params, self.buffers, x)
-        loss = _losses(outputs, y).sum() / y.shape[1]
-        return torch.autograd.grad(loss, list(params.values()), allow_unused=True)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor) -> list[tuple[float, float]]:
         """Mean loss and accuracy of every member on the same inputs."""
         loss = torch.zeros(len(y), dtype=torch.float64, device=x.device)
         correct = torch.zeros(len(y), dtype=torch.int64, device=x.device)
-        size = max(1, ROWS["cuda" if x.is_cuda else "cpu"] // len(y))
+        rows = min(ROWS["cuda" if x.is_cuda else "cpu"], EVALUATED // self._bytes)
+        size = max(1, rows // len(y))
         for part, targets in zip(x.split(size), y.split(size, 1), strict=True):
             outputs = self._all_the_same(self.optimizer.params, self.buffers, part)
             loss += _losses(outputs, targets).double().sum(dim=1)
@@ -223,16 +228,33 @@ class _Stack:
     def keep(self, members: Tensor) -> None:
         """Go on with these alone."""
         self.optimizer.keep(members)
-        if self._recorded is not None:
-            self._recorded.forget()
+        if isinstance(self._find, Recorded):
+            self._find.forget()
         self.labels = self.labels[members.to(self.labels.device)]
-        self.buffers = {n: b[members.to(b.device)] for n, b in self.buffers.items()}
+        self.buffers.update({n: b[members.to(b.device)] for n, b in self.buffers.items()})
 
     @torch.no_grad()
     def write_back(self, index: int, model: nn.Module) -> None:
         """The weights of one member, into its own network."""
         for name, param in model.named_parameters():
             param.copy_(self.optimizer.params[name][index])
+
+
+def _gradients(
+    forward: Callable[..., Tensor],
+    optimizer: StackedOptimizer,
+    buffers: Tensors,
+    x: Tensor,
+    y: Tensor,
+) -> Sequence[Tensor | None]:
+    """Of every member's loss on its own batch, in the order of the parameters.
+
+    The members' losses are added up and differentiated outside of vmap, which is faster than
+    vmap(grad) and the same: the loss of one member does not depend on the weights of another.
+    """
+    params = {n: p.requires_grad_() for n, p in optimizer.params.items()}
+    loss = _losses(forward(params, buffers, x), y).sum() / y.shape[1]
+    return torch.autograd.grad(loss, list(params.values()), allow_unused=True)
 
 
 def _losses(outputs: Tensor, y: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..training.flatness_penalty import FlatnessPenalty
 from ..training.norm_control import WeightConstraint
 from ..training.perturbed_optimizer import AbstractPerturbedOptimizer
 from ..training.sam import ASAM, SAM, NoiseSAM
-from .recorded import Recorded
+from .recorded import Recorded, Work, recordable
 from .run_data import derived_generator
 from .schedules import follows, rate_factor
 from .settings import RunSettings
@@ -37,7 +38,9 @@ class Steps:
         self._penalty = _penalty(model, settings)
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
-        self._found = Recorded(self._gradients) if _recordable(settings, model) else self._gradients
+        self._found: Work = functools.partial(gradients, model, self._trained)
+        if recordable(settings.model["name"], next(model.parameters()).device):
+            self._found = Recorded(self._found)
 
     def start_epoch(self) -> None:
         """Into training mode; a frozen backbone does not learn, nor do its statistics move."""
@@ -78,10 +81,6 @@ class Steps:
             (loss + self._penalty.of(loss, len(x))).backward()
         self._plain.step()
 
-    def _gradients(self, x: Tensor, y: Tensor) -> Sequence[Tensor | None]:
-        loss = F.cross_entropy(self._model(x), y)
-        return torch.autograd.grad(loss, self._trained, allow_unused=True)
-
     def _set_rate(self) -> None:
         if not follows(self._training):
             return
@@ -91,6 +90,14 @@ class Steps:
             group["lr"] = rate * factor
 
 
+def gradients(
+    model: nn.Module, trained: Sequence[Tensor], x: Tensor, y: Tensor
+) -> Sequence[Tensor | None]:
+    """Of the mean loss of a batch, in the order of the parameters."""
+    loss = F.cross_entropy(model(x), y)
+    return torch.autograd.grad(loss, trained, allow_unused=True)
+
+
 def make_optimizer(groups: Any, training: Mapping[str, Any]) -> torch.optim.Optimizer:
     """As torch has it."""
     common = {"lr": training["lr"], "weight_decay": training["weight_decay"]}
@@ -98,12 +105,6 @@ def make_optimizer(groups: Any, training: Mapping[str, Any]) -> torch.optim.Opti
         return torch.optim.SGD(groups, momentum=training["momentum"], **common)
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     return kinds[training["optimizer"]](groups, **common)
-
-
-def _recordable(settings: RunSettings, model: nn.Module) -> bool:
-    """On a GPU, the package's own networks: others may decide in Python what nobody records."""
-    on_gpu = all(param.is_cuda for param in model.parameters())
-    return on_gpu and ":" not in settings.model["name"]
 
 
 def _groups(model: nn.Module, training: Mapping[str, Any], head: str | None) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
 
+import torch
 from torch import Tensor, nn
 
 from .._core import SpiritlevelError
@@ -173,8 +174,9 @@ def _closed_form(
         if labeled and loss.counts_alike():
             mean = _per(kind, float(len(logits)))
             return softmax_head(kind, logits, features, weight, None, mean, strength)
-        mass = loss.row_masses(logits.detach(), row_targets)
-        total = loss.row_weights(logits.detach(), row_targets).sum()
+        wide = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
+        mass = loss.row_masses(wide, row_targets)
+        total = loss.row_weights(wide, row_targets).sum()  # half precision ends at 65,504
         return softmax_head(kind, logits, features, weight, mass, _per(kind, total), strength)
     scale = _per(kind, loss.weights(outputs.detach(), targets).sum())
     positions = positions or Positions((outputs[0].numel(),), 1)

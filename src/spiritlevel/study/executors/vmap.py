@@ -26,6 +26,7 @@ from .local import Watch, describe, given_back, work_on
 from .processes import run_processes
 
 MOST = 256  # members at once: what is claimed together is lost together
+DEADLY = 2  # deaths of workers after which a run trains alone, before all that were with it fail
 
 
 def run_together(
@@ -48,17 +49,18 @@ def run_together(
 def work_together(
     store: Store, *, workers: int = 1, device: str = "cpu", watch: Watch | None = None
 ) -> None:
-    """What one of the processes does; a group of runs is shared if there are more processes."""
+    """What one of the processes does; with more of them than groups, a group is shared."""
     worker = new_worker()
-    groups: dict[str, set[str]] = defaultdict(set)
-    for settings in store.settings():
-        groups[group_key(settings)].add(settings.id)
-    sharing = max(1, workers // len(groups))
+    groups = _waiting(store)
+    sharing = max(1, workers // max(1, len(groups)))
     while (first := store.claim(worker)) is not None:
         claims = [first]
-        group = groups[group_key(first.settings)]
+        group = groups.get(group_key(first.settings), set())
+        if first.settings.id not in group:  # workers died of it, perhaps: it takes nobody along
+            group = set()
         with given_back(store, claims), beating(store, lambda c=claims: list(c)):  # type: ignore[misc]
-            room = min(_room(first, device), math.ceil(len(group) / sharing))
+            share = max(2, math.ceil(len(group) / sharing))
+            room = min(_room(first, device, workers), share) if group else 1
             while len(claims) < room:
                 more = store.claim(worker, among=group)
                 if more is None:
@@ -73,13 +75,25 @@ def work_together(
                     watch(store.counts())
 
 
-def _room(claim: Claim, device: str) -> int:
+def _waiting(store: Store) -> dict[str, set[str]]:
+    """Ids of runs that may train together and are not done, by what they share."""
+    deadly = {id_ for id_, count in store.deaths().items() if count >= DEADLY}
+    open_ = {row["id"] for row in store.rows("runs") if row["status"] != "done"} - deadly
+    groups: dict[str, set[str]] = defaultdict(set)
+    for settings in store.settings():
+        if settings.id in open_:
+            groups[group_key(settings)].add(settings.id)
+    return groups
+
+
+def _room(claim: Claim, device: str, workers: int) -> int:
     """How many may train with this one; 1 if it has to train alone, or cannot be built at all."""
     try:
         model = build_model(claim.settings, "cpu")
         if refusal(claim.settings, model):
             return 1
-        return min(MOST, members_that_fit(claim.settings, model, torch.device(device)))
+        fitting = members_that_fit(claim.settings, model, torch.device(device), workers=workers)
+        return min(MOST, fitting)
     except Exception:  # trained alone, it fails with its own words
         return 1
 
@@ -93,7 +107,7 @@ def _trained(claims: Sequence[Claim], device: str) -> list[tuple[Claim, Member |
     try:
         with repeatable(claims[0].settings):
             members = train_together([claim.settings for claim in claims], device)
-    except RuntimeError:  # an operation that vmap does not know
+    except Exception:  # an operation that vmap does not know, or a run's own error in its own words
         return alone
     share = (time.perf_counter() - start) / len(claims)
     return [(claim, member, share) for claim, member in zip(claims, members, strict=True)]

@@ -1,0 +1,21 @@
+"""Every study that comes with the package can be tried in minutes, and be run as in the paper."""
+
+import pytest
+
+from spiritlevel.study import control
+
+
+@pytest.mark.parametrize("name", control.library_names())
+def test_every_study_has_a_quick_and_a_paper_preset(name):
+    study = control.find(name)
+    assert {"quick", "paper"} <= set(study.presets)
+    sizes = {preset: len(study.with_preset(preset).runs()) for preset in ("quick", "paper")}
+    assert 0 < sizes["quick"] <= sizes["paper"]
+
+
+@pytest.mark.parametrize(("name", "classifiers"), [("002-fig-3", 2), ("002-fig-4", 1)])
+def test_the_paper_draws_100_data_sets_for_each_separation(name, classifiers):
+    study = control.find(name)
+    paper = study.with_preset("paper").runs()
+    assert len(paper) == 100 * 8 * classifiers
+    assert [run.id for run in paper] == [run.id for run in study.runs()]  # nothing is run twice
