@@ -19,6 +19,10 @@ class SpiritlevelError(ValueError):
     """A request that cannot be met; the text names argument, need, what came, next step."""
 
 
+class UnsuitableError(SpiritlevelError):
+    """A measure is not made for this network, which was seen only when all data went through it."""
+
+
 class MissingExtra(SpiritlevelError, ImportError):
     """An optional package is absent; the text is the pip line that brings it.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from . import measures as catalogue
 from ._batches import Forward, num_samples
-from ._core import Cost, Report, SpiritlevelError
+from ._core import Cost, Report, SpiritlevelError, UnsuitableError
 from .estimators.exact import Needs
 from .estimators.heads import choose_head
 from .estimators.options import Options, as_options
@@ -99,10 +99,17 @@ def measure_also(
     model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **options: Any
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
-    work, chosen = _prepare(model, data, also=also, **_parsed(options))
+    work, chosen, named = _prepare(model, data, also=also, **_parsed(options))
+    measured = {}
     with work.surface.preserved():
         work.run(work.wanted)
-        measured = {card.name: _with_options(card, card.function(work), work) for card in chosen}
+        for card in chosen:
+            try:
+                measured[card.name] = _with_options(card, card.function(work), work)
+            except UnsuitableError:  # what only a pattern matched is left out
+                if card.name in named or len(chosen) == 1:
+                    raise
+    work.cache.clear()  # what is in it holds the work itself, and would wait for the collector
     return Report(
         {name: m.whole for name, m in measured.items()},
         layers={name: m.layers for name, m in measured.items() if m.layers},
@@ -161,7 +168,7 @@ def _size(num_bytes: int) -> str:
 
 def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
     """What `measure` with the same arguments will take at least; runs a few samples only."""
-    work, chosen = _prepare(model, data, **_parsed(options))
+    work, chosen, _ = _prepare(model, data, **_parsed(options))
     needs = work.wanted
     with work.surface.preserved():
         plan = work.plan
@@ -255,7 +262,8 @@ def _prepare(
     measures: str | Sequence[str] | None = None,
     also: Iterable[str] = (),
     **options: Any,
-) -> tuple[Work, list[catalogue.Card]]:
+) -> tuple[Work, list[catalogue.Card], set[str]]:
+    """The work, the measures that suit the network, and which of them were asked for by name."""
     cards, named = _choose(measures)
     known = {card.name for card in cards}
     cards = cards + [catalogue.get(name) for name in also if name not in known]
@@ -270,7 +278,7 @@ def _prepare(
         raise refusals[wrong[0]]
     work.want(_needs(chosen))
     work.asked = frozenset(card.name for card in chosen)
-    return work, chosen
+    return work, chosen, named
 
 
 def _refusal(card: catalogue.Card, work: Work) -> SpiritlevelError | None:

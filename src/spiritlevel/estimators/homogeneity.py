@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._core import Cost, SpiritlevelError
+from .._core import Cost, UnsuitableError
 from ..hygiene import full_precision
 from ..surface import Place, Surface
 from .moments import Moments
@@ -33,41 +33,37 @@ class Homogeneous:
     cost: Cost
 
 
-def homogeneous(work: Work, name: str) -> Homogeneous:
-    """One pass over the data, once; raises where a sample contradicts the degree of the first few.
-
-    Few samples do not tell: where all rectifiers are off, the outputs are the last biases.
-    """
-    if "homogeneous" not in work.cache:
-        work.cache["homogeneous"] = _found(work)
-    found: Homogeneous | None = work.cache["homogeneous"]
-    if found is None:
+def check_homogeneous(work: Work, name: str) -> int:
+    """The degree, on the first samples; raises where there is none."""
+    if "degree" not in work.cache:
+        surface = work.surface
+        batch = surface.first_samples(PROBE_SAMPLES)
+        with torch.no_grad(), full_precision():
+            outputs, _ = surface.outputs(batch, where=Place(0))
+            work.cache["degree"] = _degree(outputs, _doubled(surface, batch))
+    degree: int | None = work.cache["degree"]
+    if degree is None:
         raise _refusal(work.surface, name)
-    return found
+    return degree
 
 
-def _found(work: Work) -> Homogeneous | None:
-    surface, chunk = work.surface, work.perturbed.chunk
+def homogeneous(work: Work, name: str) -> Homogeneous:
+    """One pass over the data, which also sees to it that no sample contradicts the degree.
+
+    The first samples do not tell: where all rectifiers are off, the outputs are the last biases.
+    """
+    degree, before, surface = check_homogeneous(work, name), work.cost, work.surface
     moments = Moments(["labels"], surface.device)
-    follows = torch.ones((), dtype=torch.int64, device=surface.device)
-    with torch.no_grad(), full_precision():
-        first = surface.first_samples(PROBE_SAMPLES)
-        outputs, _ = surface.outputs(first, where=Place(0))
-        degree = _degree(outputs, _doubled(surface, first))
-        if degree is None:
-            return None
-        before = work.cost
-        with surface.processes.together():
-            for where, batch in surface.chunks(chunk):
-                outputs, targets = surface.outputs(batch, where=where)
-                if not _follows(outputs, _doubled(surface, batch), degree):
-                    follows.zero_()
-                    break
-                rows = squared_slopes(surface.loss, outputs, targets, outputs)
-                moments.add(rows[None], surface.loss.weights(outputs, targets).double())
-    surface.processes.sum_(follows)
-    if int(follows) < surface.processes.size:
-        return None
+    against = torch.zeros((), dtype=torch.int64, device=surface.device)
+    with torch.no_grad(), full_precision(), surface.processes.together():
+        for where, batch in surface.chunks(work.perturbed.chunk):
+            outputs, targets = surface.outputs(batch, where=where)
+            against += not _follows(outputs, _doubled(surface, batch), degree)
+            rows = squared_slopes(surface.loss, outputs, targets, outputs)
+            moments.add(rows[None], surface.loss.weights(outputs, targets).double())
+    surface.processes.sum_(against)
+    if against:  # in all processes, whoever has the sample
+        raise _refusal(surface, name)
     moments.reduce(surface.processes)
     return Homogeneous(moments, degree, work.cost - before)
 
@@ -98,11 +94,11 @@ def _follows(outputs: Tensor, doubled: Tensor, degree: int) -> bool:
     return bool((gap <= tolerance * expected.abs().amax(dim=1)).all())  # NaN is not
 
 
-def _refusal(surface: Surface, name: str) -> SpiritlevelError:
+def _refusal(surface: Surface, name: str) -> UnsuitableError:
     biases = [n for n in surface.parameters if n.rpartition(".")[2] == "bias"]
     shown = ", ".join(biases[:3]) + (", …" if len(biases) > 3 else "")
     cause = f"It has biases ({shown})" if biases else "Look for normalization or smooth activations"
-    return SpiritlevelError(
+    return UnsuitableError(
         f"The measure {name!r} needs a homogeneous network: twice the measured weights must give "
         f"2^k times the outputs for one whole number k. They do not. {cause}. "
         "norms.fisher_rao holds for any network."

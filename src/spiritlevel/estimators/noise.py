@@ -1,4 +1,4 @@
-"""Gaussian noise on the weights, made anew from its number whenever it is needed.
+"""Gaussian noise on the weights, made from its number.
 
 A draw is a noise vector together with its mirror image: the mean of the two has no term linear in
 the noise, which would otherwise be the largest part of the error. A vector follows from the seed
@@ -20,7 +20,7 @@ from .perturbed import Perturbed, Weights, flat
 from .weight_probes import VECTOR_BYTES
 
 Target = Literal["loss", "error"]
-KEPT_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}  # of noise: drawing it anew takes as long as a pass
+KEPT_BYTES = 1 << 28  # of noise: drawing it anew takes as long as a pass
 
 
 def normal_numbers(surface: Surface, seed: int, purpose: str, number: int) -> Weights:
@@ -39,8 +39,9 @@ def normal_numbers(surface: Surface, seed: int, purpose: str, number: int) -> We
 class Draws:
     """Noise vectors by their numbers, in float64."""
 
-    def __init__(self, surface: Surface, *, seed: int) -> None:
-        self.surface, self.seed = surface, seed
+    def __init__(self, surface: Surface, *, seed: int, memory: int = KEPT_BYTES) -> None:
+        """`memory` bounds the bytes that are kept."""
+        self.surface, self.seed, self.memory = surface, seed, min(memory, KEPT_BYTES)
         self._kept: dict[int, Tensor] = {}
 
     def __getitem__(self, number: int) -> Tensor:
@@ -49,7 +50,7 @@ class Draws:
         if found is None:
             found = flat(normal_numbers(self.surface, self.seed, "noise", number))
             size = found.numel() * found.element_size()
-            if (len(self._kept) + 1) * size <= KEPT_BYTES.get(found.device.type, 0):
+            if (len(self._kept) + 1) * size <= self.memory:
                 self._kept[number] = found
         return found
 

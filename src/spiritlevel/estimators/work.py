@@ -139,7 +139,7 @@ class Work:
     @functools.cached_property
     def draws(self) -> Draws:
         """Noise on the weights, the same for all measures."""
-        return Draws(self.surface, seed=self.seed)
+        return Draws(self.surface, seed=self.seed, memory=self.memory)
 
     @functools.cached_property
     def memory(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from .._core import SpiritlevelError
 from ..estimators.head_features import check_rows
-from ..estimators.homogeneity import homogeneous
+from ..estimators.homogeneity import check_homogeneous
 from ..estimators.jacobian import check_input, check_region
 from ..estimators.paths import check_paths
 from ..estimators.robustness import feature_layer
@@ -61,7 +61,7 @@ def target(work: Work, name: str) -> None:
 
 REQUIREMENTS: dict[str, Check] = {
     "class_targets": class_targets,
-    "homogeneous": homogeneous,
+    "homogeneous": check_homogeneous,
     "initial": initial,
     "layer_inputs": layer_inputs,
     "rectifier": rectifier,
