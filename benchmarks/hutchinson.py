@@ -25,6 +25,7 @@ from spiritlevel.surface import Surface
 RTOL, CONFIDENCE, QUANTILE = 0.01, 0.95, 1.96
 GOAL = 100.0
 PROBES = 32  # for the variance of Hutchinson: known to a quarter of itself then
+MAX_PASSES = 20_000  # output probes: the default would stop them short of 1 % on a trained network
 IMAGES = {"cpu": 256, "cuda": 512}
 EPOCHS = 4
 
@@ -50,15 +51,18 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
 
         for method in ("exact", "output_probes"):
             options = {"measures": "curvature.trace", "method": method, "rtol": RTOL}
+            options |= {"confidence": CONFIDENCE, "max_passes": MAX_PASSES}
             found = sl.measure(model, data, **options)["curvature.trace"]
+            reached = found.status is sl.Status.OK
+            short = "" if reached else ", which missed 1 %: not comparable"
             rows.append(
                 compare(
-                    f"ResNet-18 width 16, {state}: Hutchinson to 1 % per {method}",
+                    f"ResNet-18 width 16, {state}: Hutchinson to 1 % per {method}{short}",
                     product,
                     lambda m=model, d=data, o=options: sl.measure(m, d, **o),
                     device=device,
                     repeats=repeats,
-                    goal=GOAL,
+                    goal=GOAL if reached else None,
                     at_least=True,
                     per=1.0 / needed,
                     num_images=num_images,

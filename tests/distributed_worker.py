@@ -46,7 +46,8 @@ CASES = {
     "others": {"measures": OTHERS, "max_passes": 20, "options": {"target": "loss", "draws": 4}},
     "ddp": {"measures": EXACT},
     "bad": {"measures": EXACT},
-    "fsdp": {"measures": EXACT},
+    "fully_shard": {"measures": EXACT},
+    "FullyShardedDataParallel": {"measures": EXACT},
 }
 
 
@@ -64,10 +65,15 @@ def run(case: str, part: slice) -> dict:
     model = network(case)
     if dist.is_initialized() and case == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
-    if dist.is_initialized() and case == "fsdp":
+    if dist.is_initialized() and case == "fully_shard":
         from torch.distributed.fsdp import fully_shard
 
         fully_shard(model)
+    if dist.is_initialized() and case == "FullyShardedDataParallel":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        # its weights stay plain parameters, so only the wrapper tells
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     try:
         report = sl.measure(model, data(case, part), **CASES[case])
         found = json.loads(report.to_json())

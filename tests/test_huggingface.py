@@ -4,13 +4,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader
 
 import spiritlevel as sl
 from spiritlevel.surface import Surface
 
 pytest.importorskip("transformers")
 
-from language_models import CAUSAL, MODELS, NUM_CLASSES, V, batches, build, counted, transformers
+from language_models import (
+    CAUSAL,
+    HEADS,
+    MODELS,
+    NUM_CLASSES,
+    V,
+    batches,
+    build,
+    counted,
+    head_by_hand,
+    transformers,
+)
 
 
 def mean_loss(model, data, **options):
@@ -90,6 +102,23 @@ def test_every_form_of_batch_is_the_same_data():
     }
     for form, given in forms.items():
         assert mean_loss(model, given) == pytest.approx(expected, rel=1e-6), form  # float32 above
+
+
+@pytest.mark.parametrize("collate", [None, transformers.default_data_collator], ids=["torch", "hf"])
+@pytest.mark.parametrize("name", ["gpt2", "bert masked", "bert sequences"])
+def test_a_data_loader_of_dicts_is_measured_as_it_is(name, collate):
+    model, (data,) = build(name), batches(name, sizes=(5,))
+    samples = [{key: values[i] for key, values in data.items()} for i in range(5)]
+    loader = DataLoader(samples, batch_size=2, collate_fn=collate)  # 2, 2 and 1
+    with torch.no_grad():
+        own = float(model(**data).loss)  # of all sequences at once
+    assert mean_loss(model, loader) == pytest.approx(own, rel=1e-6)  # float32 in a causal model
+    report = sl.measure(model, loader, measures=["head.trace", "softmax.gini"])
+    H, _, gini = head_by_hand(name, model, [data])
+    assert report["head.trace"].value == pytest.approx(float(H.trace()), rel=1e-9)
+    assert report["softmax.gini"].value == pytest.approx(gini, rel=1e-9)
+    assert report["head.trace"].settings["head"] == HEADS[name]
+    assert report.settings["num_samples"] == 5
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert masked", "t5"])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import references
 import spiritlevel as sl
@@ -58,26 +59,56 @@ def test_estimates_cover_the_dense_hessian(name):
         assert abs(found.value - expected) < 5 * found.stderr, measure
 
 
-def test_everything_at_its_defaults():
-    model, data = build("gpt2"), batches("gpt2")
-    dense = Dense("gpt2", model, data)
+def record_attention(monkeypatch):
+    """The calls of torch's fused attention from now on."""
+    calls, fused = [], F.scaled_dot_product_attention
+
+    def recorded(*args, **options):
+        calls.append(args)
+        return fused(*args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert masked"])
+def test_everything_at_its_defaults(name, monkeypatch):
+    model, data = build(name), batches(name)
+    assert model.config._attn_implementation == "sdpa"  # what transformers takes by itself
+    dense = Dense(name, model, data)
     H = dense.hessian()
+    calls = record_attention(monkeypatch)
     report = sl.measure(model, data)
+    assert calls
+    assert model.config._attn_implementation == "sdpa"
     trace, kappa = report["curvature.trace"], report["relative.kappa"]
     assert abs(trace.value - float(H.trace())) < 5 * trace.stderr
     assert abs(kappa.value - dense.kappa(H)) < 5 * kappa.stderr
-    assert_head(report, "gpt2", model, data, rel=1e-9)
+    assert_head(report, name, model, data, rel=1e-9)
+
+
+def tied_layers(model):
+    """Layers that own a parameter which has a second name."""
+    names = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {first.rpartition(".")[0] for first, *others in names.values() if others}
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_tied_weights_are_explained(name):
     model, data = build(name), batches(name)
-    names = ["head.trace", "head.kappa", "head.lambda_max", "curvature.trace"]
+    names = ["head.trace", "head.kappa", "head.lambda_max", "curvature.trace", "relative.kappa"]
     report = sl.measure(model, data, measures=names, max_passes=4)
     for measure in names:
         assert ("tied" in report[measure].text) == (name in TIED), measure
     for measure in names[:3]:
         assert repr(HEADS[name]) in report[measure].text, measure
+    for measure in names[3:]:  # of the layers, those of a tied weight and no other
+        layers = report.layers[measure]
+        told = {layer for layer, m in layers.items() if "tied" in m.text}
+        assert told == tied_layers(model) & set(layers), measure
+        assert bool(told) == (name in TIED), measure
 
 
 def test_layers_that_name_a_tied_head_are_told_its_other_name():

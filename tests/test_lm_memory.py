@@ -16,25 +16,30 @@ HERE = pathlib.Path(__file__).parent
 V, WIDTH = 50257, 768
 GIB = 1 << 30
 MEASURES = ["head.trace", "head.kappa", "softmax.gini"]
+reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 # Its own process: the peak of this one is whatever the other tests have left.
 SCRIPT = """
-import json, torch, spiritlevel as sl
-from test_lm_memory import MEASURES, language_model, tokens
+import importlib, json, torch, spiritlevel as sl
+from test_lm_memory import language_model, tokens
 
 def status(key):
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(key))
 
 torch.set_num_threads(1)
+head = importlib.import_module("spiritlevel.measures.head")
+assert head.MIN_PRODUCTS
+head.MIN_PRODUCTS = 1  # max_passes decides: a few products fill the memory
 model, loader = language_model(), tokens({sequences}, {length})
 model[:3](loader[0][0])  # what the first call of a library leaves behind is no part of it
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")  # the peak starts anew from what is resident now
 before = status("VmRSS")
-report = sl.measure(model, loader, measures=MEASURES)
+report = sl.measure(model, loader, **{options})
 extra = status("VmHWM") - before
-print(json.dumps(dict(extra=extra) | {{name: m.value for name, m in report.items()}}))
+products = sum(m.cost.products for m in report.values())
+print(json.dumps(dict(extra=extra, products=products)))
 """
 
 
@@ -70,7 +75,17 @@ def unchunked(model, loader):
     return dict(zip(MEASURES, map(float, values), strict=True))
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def measured_alone(sequences, length, **options):
+    """Bytes at the peak beyond model and data, and products with the Hessian; in a new process."""
+    code = SCRIPT.format(sequences=sequences, length=length, options=options)
+    paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@reads_proc
 @pytest.mark.parametrize(
     ("sequences", "length"),
     [
@@ -81,13 +96,18 @@ def unchunked(model, loader):
 def test_memory_is_bounded_while_the_head_is_measured(sequences, length):
     # The logits of 1024 tokens are 0.2 GiB in float32 and each of the few copies in float64 that
     # the formula needs 0.4 GiB; the head's weight is 0.14 GiB. The bound does not grow with tokens.
-    code = SCRIPT.format(sequences=sequences, length=length)
-    paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = measured_alone(sequences, length, measures=MEASURES)
     assert found["extra"] < GIB, f"{found['extra'] / 2**20:.0f} MiB"
+
+
+@reads_proc
+def test_memory_of_the_largest_eigenvalue():
+    # Its vectors are as large as the weight, and five must be there: a basis of three, its rest and
+    # a product. Two batches make the product a sum, and the basis is full after three products.
+    found = measured_alone(16, 4, measures=["head.lambda_max"], max_passes=4)
+    assert found["products"] == 4
+    assert found["extra"] < GIB, f"{found['extra'] / 2**20:.0f} MiB"
+    assert found["extra"] < 6.75 * V * WIDTH * 4  # and a sixth vector would be noticed
 
 
 def test_values_are_those_of_the_unchunked_formula_in_float64():

@@ -14,7 +14,7 @@ import torch.distributed as dist
 HERE = pathlib.Path(__file__).parent
 WORKER = HERE / "distributed_worker.py"
 EXAMPLE = HERE.parent / "examples" / "measure_in_processes.py"
-UNEQUAL, FIRST_EMPTY = "0:15,15:23", "0:0,0:23"
+UNEQUAL, FIRST_EMPTY, LAST_EMPTY = "0:15,15:23", "0:0,0:23", "0:23,23:23"
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch is built without gloo"
@@ -55,7 +55,7 @@ def alone(tmp_path_factory):
     return json.loads(pathlib.Path(f"{out}.0").read_text())
 
 
-@pytest.fixture(scope="module", params=[UNEQUAL, FIRST_EMPTY])
+@pytest.fixture(scope="module", params=[UNEQUAL, FIRST_EMPTY, LAST_EMPTY])
 def together(request, tmp_path_factory):
     """What each of two processes finds on its part, by case."""
     out = tmp_path_factory.mktemp("two") / "found"
@@ -117,10 +117,11 @@ def test_an_error_in_one_process_is_raised_in_all(together):
     assert "Process 0" in told[0] or "Process 1" in told[0]
 
 
-def test_sharded_models_are_refused(together):
+@pytest.mark.parametrize("case", ["fully_shard", "FullyShardedDataParallel"])
+def test_sharded_models_are_refused(together, case):
     for found in together:
-        assert "sharded (FSDP)" in found["fsdp"]["error"]
-        assert "full_state_dict=True" in found["fsdp"]["error"]
+        assert "sharded (FSDP)" in found[case]["error"]
+        assert "full_state_dict=True" in found[case]["error"]
 
 
 def test_one_process_may_measure_alone(tmp_path):

@@ -255,6 +255,16 @@ def test_product_is_that_of_the_kronecker_matrix(bias, budget):
     found = stream_product(features, weight, b, sums, token_weights, direction, budget=budget)
     expected = (H @ direction.flatten()).reshape(C, d)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+    # added to what is there, in two parts as from two batches
+    total = weight.clone()
+    for part in (slice(0, 2), slice(2, T)):
+        args = (features[part], weight, b)
+        sums = stream_tokens(*args, kappa=False, budget=budget)
+        added = stream_product(
+            *args, sums, token_weights[part], direction, budget=budget, into=total
+        )
+        assert added is total
+    torch.testing.assert_close(total, weight + expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

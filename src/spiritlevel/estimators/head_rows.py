@@ -43,10 +43,11 @@ class RowBlock:
             head_kappa(self.curvature, self.features, weight.double()),
         )
 
-    def product(self, direction: Tensor) -> Tensor:
-        """Σ over the rows of A (V φ) φᵀ."""
+    def add_product(self, direction: Tensor, image: Tensor) -> None:
+        """Add Σ over the rows of A (V φ) φᵀ to `image`."""
         ones = torch.ones_like(self.features[:, 0])
-        return head_product(self.curvature, self.features, ones, direction)
+        there = direction.to(self.features.device)
+        image += head_product(self.curvature, self.features, ones, there).to(image.device)
 
     def kept(self) -> RowBlock:
         """The same where there is most room: on the host."""
@@ -75,12 +76,12 @@ class TokenBlock:
         assert self.sums.quadratic is not None
         return squares * self.sums.gini, squares * self.sums.quadratic
 
-    def product(self, direction: Tensor) -> Tensor:
-        """Σ over the rows of A (V φ) φᵀ."""
+    def add_product(self, direction: Tensor, image: Tensor) -> None:
+        """Add Σ over the rows of A (V φ) φᵀ to `image`, which may be as large as the weight."""
         weight, bias = self.head.weight(), _bias(self.head)
         features = self.features.to(weight.device)
         sums = _moved(self.sums, weight.device)
-        return stream_product(
+        stream_product(
             features,
             weight,
             bias,
@@ -88,6 +89,7 @@ class TokenBlock:
             self.masses.to(weight.device),
             direction,
             budget=self.budget // 16,  # beside vectors as large as the weight
+            into=image,
         )
 
     def kept(self) -> TokenBlock:

@@ -79,8 +79,11 @@ def stream_product(
     direction: Tensor,
     *,
     budget: int,
+    into: Tensor | None = None,
 ) -> Tensor:
     """Σ_t weight_t A_t (V φ_t) φ_tᵀ for V of shape (C, d): the head's Hessian times `direction`.
+
+    It is added to `into` if that is given: a second result as large as W would be too many.
 
     A x = p∘(x − p·x) with x = V φ needs p·x before its first entry, hence two sweeps over the
     vocabulary. Since A·1 = 0, x_top is subtracted from x: then p·x is a sum over the tail.
@@ -102,7 +105,9 @@ def stream_product(
         class_bytes=2 * row,
         limit=GPU_BLOCK if features.is_cuda else CPU_BLOCK,
     )
-    result = torch.zeros(weight.shape, dtype=wide, device=features.device)
+    result = into
+    if result is None:
+        result = torch.zeros(weight.shape, dtype=wide, device=features.device)
     every = torch.arange(len(weight), device=features.device)
     for block in slices(len(features), tokens):
         phi, top = features[block], sums.top[block]
