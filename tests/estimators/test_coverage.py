@@ -17,6 +17,7 @@ from torch import nn
 import spiritlevel as sl
 import spiritlevel.estimators.estimate
 from dense_problem import DenseProblem
+from spiritlevel.estimators.hessian import GLANCE
 from spiritlevel.estimators.trace_squared import trace_squared
 from spiritlevel.estimators.weight_probes import PILOT
 
@@ -26,7 +27,7 @@ MORE_SEEDS = range(1000, 1600)
 OTHER_KINDS = ["kappa", "rho"]  # the same estimators along other directions: on one problem each
 PLENTY = 100_000  # passes: the tolerance alone decides
 # one look and no stopping rule: what the first look of each method takes
-FIRST_LOOK = {"hutchinson": PILOT, "hutch++": 3 * PILOT, "split": PILOT, "auto": 2 * PILOT}
+FIRST_LOOK = {"hutchinson": PILOT, "hutch++": 3 * PILOT, "split": PILOT, "auto": PILOT + GLANCE}
 
 
 def random(*shape, seed=0):
@@ -143,12 +144,9 @@ def problems():
     return problem
 
 
-def check_coverage(estimates, truth, rtol=None):
-    """What the module's docstring says; `rtol` is that of the stopping rule."""
+def check_unbiased(estimates, truth, rtol=None):
+    """The mean's part of what the module's docstring says."""
     errors = [e.value - truth for e in estimates]
-    # round-off of the truth itself, where an estimate is exact
-    margins = [e.half_width(0.95) + 1e-11 * abs(truth) for e in estimates]
-    covered = sum(abs(e) <= m for e, m in zip(errors, margins, strict=True)) / len(errors)
     mean = statistics.fmean(errors)
     allowed = 4 * statistics.stdev(errors) / len(errors) ** 0.5 + 1e-11 * abs(truth)
     if rtol is not None:
@@ -156,6 +154,15 @@ def check_coverage(estimates, truth, rtol=None):
     assert abs(mean) < allowed, (
         f"the mean is off by {4 * mean / allowed:.1f} of its standard errors"
     )
+
+
+def check_coverage(estimates, truth, rtol=None):
+    """What the module's docstring says; `rtol` is that of the stopping rule."""
+    check_unbiased(estimates, truth, rtol)
+    errors = [e.value - truth for e in estimates]
+    # round-off of the truth itself, where an estimate is exact
+    margins = [e.half_width(0.95) + 1e-11 * abs(truth) for e in estimates]
+    covered = sum(abs(e) <= m for e, m in zip(errors, margins, strict=True)) / len(errors)
     assert covered >= 0.90, f"{covered:.1%} of the intervals cover the truth"
     if all(e.variance for e in estimates):
         assert covered <= 0.99, f"{covered:.1%} of the intervals cover the truth"
@@ -217,6 +224,19 @@ def test_trace_of_the_square(problems, name, rtol, max_passes):
 
 
 # -- output probes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "trace") for name in LINEAR] + [("confident", kind) for kind in OTHER_KINDS],
+)
+def test_output_probes_at_first_look(problems, name, kind):
+    """No stopping rule: the mean must be right within 4 of its standard errors and no more."""
+    problem = problems(name)
+    first = problem.work(0).pilot_count
+    precision = {"method": "output_probes", "rtol": 1e-6, "max_passes": first}
+    found = estimates_of(problem, kind, **precision)
+    check_unbiased(found, problem.value(kind))
 
 
 @pytest.mark.parametrize("rtol", [0.9, 0.2], ids=["loose", "tight"])

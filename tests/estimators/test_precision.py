@@ -10,7 +10,7 @@ from torch import nn
 
 import references
 import spiritlevel as sl
-from dense_problem import DenseProblem
+import spiritlevel.estimators.trace_squared
 from spiritlevel.estimators.precision import Precision
 from spiritlevel.estimators.weight_probes import PILOT
 
@@ -206,37 +206,6 @@ def promised(text):
     return int(number)
 
 
-@pytest.fixture(scope="module")
-def problem():
-    return DenseProblem(network(), random(8, 4), classes(8, 3))
-
-
-@pytest.fixture(scope="module")
-def linear_problem():
-    return DenseProblem(network(nn.ReLU), random(8, 4), classes(8, 3))
-
-
-@pytest.mark.parametrize("kind", ["trace", "kappa", "rho"])
-@pytest.mark.parametrize("method", ["hutchinson", "hutch++", "split", "output_probes"])
-def test_budget_that_is_named_suffices(problem, linear_problem, method, kind):
-    """In most seeds: it is itself an estimate, with 5 % to spare."""
-    chosen = linear_problem if method == "output_probes" else problem
-    reached = []
-    for seed in range(30):
-        options = {"method": method, "rtol": 0.1, "max_passes": 24}
-        found = chosen.rows(kind, seed, **options).found()
-        if found.status is sl.Status.OK:
-            continue
-        assert found.status is sl.Status.NOT_CONVERGED
-        if "contains 0" in found.text:
-            continue
-        options["max_passes"] = promised(found.text)
-        assert options["max_passes"] > 24
-        reached.append(chosen.rows(kind, seed, **options).found().status is sl.Status.OK)
-    if len(reached) >= 10:
-        assert sum(reached) >= 0.6 * len(reached)
-
-
 def test_ggn_trace_says_that_it_missed():
     net = network(nn.ReLU, (4, 5, 20))
     data = (random(8, 4), classes(8, 20))
@@ -298,7 +267,7 @@ def test_probe_error_and_data_error_are_two_numbers():
     assert tight.data_stderr == pytest.approx(loose.data_stderr, rel=1e-9)
 
 
-@pytest.mark.parametrize("method", ["exact", "output_probes", "hutchinson", "hutch++", "split"])
+@pytest.mark.parametrize("method", [*PROBING, "exact", "output_probes"])
 def test_data_error_is_that_of_other_data(method):
     """Against the spread of the true value over data sets drawn anew, within a factor."""
     activation = nn.ReLU if method in ("exact", "output_probes") else nn.Tanh
@@ -320,6 +289,43 @@ def test_data_error_is_that_of_other_data(method):
     claim = statistics.fmean(claims)
     # 40 draws know a standard deviation to 11 %, 16 parts of the data to 18 %
     assert spread / 1.6 < claim < 1.6 * spread
+
+
+SQUARE = "curvature.trace_squared"
+
+
+@pytest.mark.parametrize("folded", [1024, 16], ids=["all entries", "folded"])
+def test_data_error_of_the_square(folded, monkeypatch):
+    """2⟨H, H_c⟩ of 16 parts of the data, from their dense Hessians: Tr H² changes by 2⟨H, dH⟩."""
+    monkeypatch.setattr(spiritlevel.estimators.trace_squared, "FOLDED", folded)
+    net, x, y = network(), random(64, 4) * (0.5 + random(64, 1, seed=1).abs()), classes(64, 3)
+    truth = references.Truth(net, [(x, y)], F.cross_entropy)
+    H = truth.hessian(list(truth.parameters))
+    products = []
+    for part in range(0, 64, 4):
+        own = references.Truth(net, [(x[part : part + 4], y[part : part + 4])], F.cross_entropy)
+        products.append(float((own.hessian(list(own.parameters)) * H).sum()))
+    expected = 2 * statistics.stdev(products) / 4
+    claims = [
+        sl.measure(net, (x, y), measures=SQUARE, max_passes=PILOT, seed=seed)[SQUARE].data_stderr
+        for seed in range(8)
+    ]
+    assert statistics.fmean(claims) == pytest.approx(expected, rel=0.25)
+
+
+def test_data_error_of_the_square_is_that_of_other_data():
+    """Against the spread of the true value over data sets drawn anew."""
+    net, n, truths, claims = network(), 128, [], []
+    for seed in range(40):
+        x = random(n, 4, seed=seed) * (0.5 + random(n, 1, seed=1000 + seed).abs())
+        data = (x, network(seed=5)(x).argmax(dim=1))
+        truth = references.Truth(net, [data], F.cross_entropy)
+        truths.append(float(truth.hessian(list(truth.parameters)).square().sum()))
+        if seed < 8:
+            found = sl.measure(net, data, measures=SQUARE, max_passes=PILOT, seed=seed)[SQUARE]
+            claims.append(found.data_stderr)
+    spread = statistics.stdev(truths)
+    assert spread / 1.6 < statistics.fmean(claims) < 1.6 * spread
 
 
 # -- parts of a network -----------------------------------------------------------------------

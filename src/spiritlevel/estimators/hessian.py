@@ -2,8 +2,8 @@
 
 Rows are parameters (trace) or layers (κ, ρ). The sweep gives their GGN values, exactly or by output
 probes. Where the certificate holds these are the Hessian's. For the other rows, those that bend,
-the residual H − GGN is estimated with weight probes; if a first look shows that the residual varies
-as much as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
+the residual H − GGN is estimated with weight probes; if a glance at both shows that the residual
+varies as much as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ import torch
 from torch import Tensor
 
 from .._core import Cost, Status
-from .estimate import Estimate, cautious, of_repetitions
+from .estimate import Estimate, of_repetitions
 from .exact import Needs
 from .metrics import Metric
 from .products import Operator
 from .sums import Kind
-from .weight_probes import GROWTH, PILOT, WeightProbes, next_count
+from .weight_probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
 from .work import Work
 
 Factors = Mapping[str, float]  # by row
+
+# What choosing between two operators may cost: less than a fifth of the probes of either alone.
+GLANCE = 6  # probes of each before the first choice, where 32 of one may be all that is needed
+SECOND_GLANCE = 6 * PILOT  # probes to come from which on 32 of each are looked at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +65,7 @@ class HessianRows:
         self.probes: WeightProbes | None = None
         self.operator: Operator = "hessian"
         self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
+        self.compared = ""  # what the choice between residual and Hessian rests on
         self._run()
 
     # -- the choice --------------------------------------------------------------------------
@@ -85,11 +90,32 @@ class HessianRows:
         if method == "split":
             self._refine("residual")
             return
-        if not self.probes.values:
-            self.probes.draw(["residual", "hessian"], self._pilot(self.precision.max_passes // 2))
-        judged, count = self._of_probed(self.whole), self.probes.common
-        spread = {op: self.probes.spread(op, judged, count) for op in ("residual", "hessian")}
-        self._refine("residual" if spread["residual"] <= spread["hessian"] else "hessian")
+        self._choose()
+        self._refine(self.operator)
+
+    def _choose(self) -> None:
+        """Residual or Hessian, whichever varies less.
+
+        A few probes tell a large difference. A small one matters only where many are to come, and
+        then a closer look at both is cheap.
+        """
+        probes, most = self._probes, self.precision.max_passes
+        if not probes.values:
+            probes.draw(["residual", "hessian"], max(2, min(GLANCE, most // 2)))
+        self._take_the_steadier()
+        self._look(self.operator)
+        if not self._converged() and min(self._sufficient(), most) >= SECOND_GLANCE:
+            self._look("hessian" if self.operator == "residual" else "residual")
+            self._take_the_steadier()
+
+    def _take_the_steadier(self) -> None:
+        judged, count = self._of_probed(self.whole), self._probes.common
+        residual = self._probes.spread("residual", judged, count)
+        hessian = self._probes.spread("hessian", judged, count)
+        self.operator = "residual" if residual <= hessian else "hessian"
+        equal = 1.0 if residual == hessian else math.inf  # for a Hessian that does not vary
+        share = residual / hessian if hessian else equal
+        self.compared = f"{share:.2g} of the Hessian's variance in {count} probes of each"
 
     def _bent(self, rows: Mapping[str, str] | Factors) -> list[str]:
         certificates = self.work.certificates
@@ -108,8 +134,7 @@ class HessianRows:
         """Draw until the whole is within the tolerance, or the passes are spent."""
         self.operator = operator
         probes, asked = self._probes, self.precision
-        if not probes.count(operator):
-            probes.draw([operator], self._pilot(asked.max_passes - probes.passes))
+        self._look(operator)
         while not self._converged():
             count = probes.count(operator)
             wanted = math.ceil(1.05 * min(self._sufficient(), GROWTH * count))
@@ -118,9 +143,12 @@ class HessianRows:
                 return
             probes.draw([operator], more)
 
-    def _pilot(self, passes: int) -> int:
-        """Probes of the first look; an interval needs two."""
-        return max(2, min(PILOT, passes))
+    def _look(self, operator: Operator) -> None:
+        """Bring the probes of an operator to those of a first look; an interval needs two."""
+        count, left = self._probes.count(operator), self.precision.max_passes - self._probes.passes
+        more = max(2 - count, min(PILOT - count, left))
+        if more > 0:
+            self._probes.draw([operator], more)
 
     # -- the outcome -------------------------------------------------------------------------
 
@@ -163,8 +191,8 @@ class HessianRows:
         if bent:
             return Found(estimate, "GGN", Status.GGN, self._ggn_text(bent), self.cost)
         status, text = Status.OK, ""
-        if estimate.variance:
-            text = self.how()
+        if estimate.variance or judged:
+            text = self.how(factors)
             if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
                 status, text = Status.NOT_CONVERGED, self._missed(estimate)
         text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
@@ -183,39 +211,49 @@ class HessianRows:
         sweep = self.work.sweep_cost if self.work.swept else Cost()
         return sweep + (Cost() if self.probes is None else self.probes.cost)
 
-    def how(self) -> str:
-        """What was picked, and why."""
-        if self.probes is None:
-            return self.work.sweep_text
+    def how(self, factors: Factors) -> str:
+        """What was picked for these rows, and why."""
+        probed = list(self._of_probed(factors))
+        if self.probes is None or not probed:
+            if self.work.probed:
+                return f"{probes_text(self.work)}; certified"
+            return f"{columns_text(self.work)}, certified"
         count = f"{self.probes.count(self.operator)} weight probes"
         if self.precision.method == "hutch++":
             return f"Hutch++: {count} after {self.probes.sketched} dominant directions"
-        if self.operator == "residual":
-            return f"{self.work.sweep_text} and {count} of the residual H − GGN"
-        why = "" if self.precision.method == "hutchinson" else ": the residual varies as much"
-        return f"{count} of the Hessian{why}"
+        if self.precision.method == "hutchinson":
+            return f"{count} of the Hessian"
+        why = self._uncertified(probed)
+        if self.operator == "hessian":
+            return f"{count} of the Hessian: {why}, and the residual H − GGN has {self.compared}"
+        exactly = f"{self.work.sweep_text} from {columns_text(self.work)}"
+        swept = probes_text(self.work) if self.work.probed else exactly
+        has = f", and it has {self.compared}" if self.compared else ""
+        return f"{swept} and {count} of the residual H − GGN: {why}{has}"
+
+    def _uncertified(self, bent: list[str]) -> str:
+        others = f" and {len(bent) - 1} more" if len(bent) > 1 else ""
+        return f"not certified for {self.parameters[bent[0]]!r}{others}"
 
     def _ggn_text(self, bent: list[str]) -> str:
-        name = self.parameters[bent[0]]
-        others = f" and {len(bent) - 1} more" if len(bent) > 1 else ""
         return (
-            f"of the GGN, not the Hessian: not certified for {name!r}{others}, "
-            f"{self.work.certificates[name].reason}. For the Hessian's value use method='auto', "
-            "which adds weight probes."
+            f"of the GGN, not the Hessian: {self._uncertified(bent)}, "
+            f"{self.work.certificates[self.parameters[bent[0]]].reason}. For the Hessian's value "
+            "use method='auto', which adds weight probes."
         )
 
     def _missed(self, estimate: Estimate) -> str:
         asked = self.precision
         reached = estimate.half_width(asked.confidence)
-        share = f"{asked.confidence:.0%}"
+        how, share = self.how(self.whole), f"{asked.confidence:.0%}"
         if reached >= abs(estimate.value):
             return (
-                f"{self.how()}; the {share} interval ±{reached:.2g} contains 0, so a relative "
+                f"{how}; the {share} interval ±{reached:.2g} contains 0, so a relative "
                 "precision has no meaning yet. Raise max_passes, or read the interval."
             )
         passes = self._passes_that_suffice()
         return (
-            f"{self.how()}; reached ±{reached / abs(estimate.value):.1%} at {share}, asked for "
+            f"{how}; reached ±{reached / abs(estimate.value):.1%} at {share}, asked for "
             f"±{asked.rtol:.1%}. {passes}"
         )
 
@@ -225,9 +263,11 @@ class HessianRows:
         count = self._sufficient()
         if not math.isfinite(count):
             return "The output probes alone exceed it: use method='exact', or a larger rtol."
+        enough = promised_count(count, self._estimate(self.whole))
         others = self.probes.passes - self.probes.count(self.operator)
-        enough = cautious(count, self._estimate(self.whole).dof) + others
-        return f"max_passes={enough} would have sufficed."
+        if self.compared and enough >= SECOND_GLANCE:
+            others = max(others, PILOT)  # with so many passes the other operator gets its look too
+        return f"max_passes={enough + others} would have sufficed."
 
     def sharpest_neuron(self, layer: str) -> Found:
         """The largest ρ(j) of a layer, with the error of that neuron."""
@@ -261,6 +301,19 @@ class HessianRows:
             for rows in parts
         ]
         return found[0] if len(found) == 1 else found[0] + found[1]
+
+
+def columns_text(work: Work) -> str:
+    """All columns of the sweep."""
+    count = work.plan.num_columns
+    return f"{count} column{'s' * (count != 1)}"
+
+
+def probes_text(work: Work) -> str:
+    """Output probes, and why they stand in for the columns."""
+    asked_for = work.precision.method == "output_probes"
+    why = "" if asked_for else f", which would take {work.plan.num_columns} passes"
+    return f"{work.sweep_text}{why}"
 
 
 def _shared_probes(work: Work, kind: Kind, rows: tuple[str, ...]) -> WeightProbes:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._core import Cost
-from .estimate import Estimate, of_repetitions
+from .estimate import Estimate, cautious, of_repetitions
 from .metrics import Metric
 from .moments import Moments
 from .products import Operator, Products, Request
@@ -35,7 +35,8 @@ class WeightProbes:
         self.products, self.metric, self.seed = products, metric, seed
         self.cluster = max(1, math.ceil(num_samples / CLUSTERS))
         self.values: dict[Operator, list[Tensor]] = {}  # one row of (rows,) a probe
-        self.parts: dict[Operator, Moments] = {}  # the same by part of the data, of the pilot
+        self.parts: dict[Operator, Moments] = {}  # the same by part of the data, of a first look
+        self._looked: dict[Operator, int] = {}  # probes that `parts` rest on
         self.elements: dict[Operator, list[Tensor]] = {}  # ξ∘Bξ a probe: ρ(j) of every neuron
         self.known: Tensor | None = None  # ξ∘Bξ as far as Hutch++ has it exactly, shape: (size,)
         self._basis: Tensor | None = None
@@ -64,7 +65,7 @@ class WeightProbes:
 
     def draw(self, operators: Sequence[Operator], count: int) -> None:
         """`count` more probes, the same signs for each operator."""
-        pilot = not self.values and self._basis is None
+        pilot = self._basis is None and min(map(self.count, operators)) < PILOT
         while count > 0:
             part = min(count, self._held())
             signs = self.metric.signs(self.seed, self._drawn, part)
@@ -147,7 +148,9 @@ class WeightProbes:
         if pilot and signs is not None:
             for operator, moments in zip(operators, parts, strict=True):
                 moments.reduce(surface.processes)
-                self.parts.setdefault(operator, moments)
+                # never added up over draws: a loader may shuffle, and its parts are others then
+                if len(xi) > self._looked.get(operator, 0):
+                    self.parts[operator], self._looked[operator] = moments, len(xi)
         self.cost += surface.processes.total_cost(surface.cost - before)
         return [(held / total).to(xi.dtype) for held in sums]
 
@@ -183,3 +186,17 @@ def next_count(
     allowed = (margin / quantile) ** 2 if quantile else math.inf
     rest = allowed - (estimate.variance - part.variance)  # what the other parts leave of it
     return count * part.variance / rest if rest > 0 else math.inf
+
+
+def promised_count(count: float, estimate: Estimate) -> int:
+    """A number of probes to promise, if `count` is what `estimate` says would suffice.
+
+    The tolerance is relative, and the value itself may have come out too large by chance: then it
+    takes more. Nine times in ten the value is not below what is reckoned with here.
+
+    >>> sharp, vague = Estimate(10.0, 0.01, dof=18), Estimate(10.0, 1.0, dof=18)
+    >>> promised_count(100, sharp), promised_count(100, vague)
+    (153, 196)
+    """
+    lowest = 1.0 - 1.3 * estimate.stderr / abs(estimate.value)
+    return cautious(count / lowest**2, estimate.dof)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from .._core import Cost, Measurement, Status
+from ..estimators.eigen import residual_tolerance
 from ..estimators.hessian import Found
 from ..estimators.lanczos import Eigenpairs
 from ..estimators.work import Work
 
 ROUND_OFF = 1e-7  # of a value: below the error that float32 weights and data bring along
+PACE_KNOWN = 0.1  # of a value: a residual below it shows at what pace it falls
 
 
 def hessian_measurement(work: Work, name: str, found: Found) -> Measurement:
@@ -35,16 +39,27 @@ def hessian_measurement(work: Work, name: str, found: Found) -> Measurement:
 
 
 def eigenvalue_measurement(
-    work: Work, name: str, found: Eigenpairs, *, cost: Cost, factor: float = 1.0, index: int = 0
+    work: Work,
+    name: str,
+    found: Eigenpairs,
+    *,
+    cost: Cost,
+    factor: float = 1.0,
+    index: int = 0,
+    rtol: float | None = None,
 ) -> Measurement:
-    """A multiple of an eigenvalue, with the residual that some eigenvalue lies within."""
+    """A multiple of an eigenvalue, with the residual that some eigenvalue lies within.
+
+    `rtol` is the relative residual that was asked for; None: that of products over the data.
+    """
     value, residual = factor * float(found.values[index]), factor * float(found.residuals[index])
     converged = bool(found.converged[index])
     text = ""
     if not converged:
+        asked = residual_tolerance(work.surface.dtype) if rtol is None else rtol
         text = (
             f"residual {residual:.2g} after {found.products} products: an eigenvalue lies within "
-            f"it. Try max_passes={2 * work.precision.max_passes}."
+            f"it. {_budget(found, index, asked)}"
         )
     return Measurement(
         name,
@@ -57,3 +72,18 @@ def eigenvalue_measurement(
         cost=cost,
         settings=work.settings(),
     )
+
+
+def _budget(found: Eigenpairs, index: int, rtol: float) -> str:
+    """Products that would do at the pace so far.
+
+    The residual falls by a constant factor a product, and faster once the vector is nearly found.
+    """
+    value, residual = abs(float(found.values[index])), float(found.residuals[index])
+    if residual >= PACE_KNOWN * value:
+        return (
+            "It is too large yet for a pace, and so for a budget, to be told: try "
+            f"max_passes={4 * found.products}."
+        )
+    enough = math.ceil(found.products * math.log(rtol) / math.log(residual / value))
+    return f"At this pace max_passes={max(enough, found.products + 1)} would have sufficed."

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from .._core import Measurement, Status
-from ..estimators.estimate import cautious
 from ..estimators.exact import Needs
-from ..estimators.hessian import Found, precise
+from ..estimators.hessian import Found, columns_text, precise, probes_text
 from ..estimators.trace_squared import trace_squared as estimate_trace_squared
-from ..estimators.weight_probes import next_count
+from ..estimators.weight_probes import next_count, promised_count
 from ..estimators.work import Work
 from ._eigenvalues import of_network
 from ._registry import Measured, measure
@@ -61,7 +60,9 @@ def ggn_trace(work: Work) -> Measured:
 
     def of(names: list[str], *, judged: bool = False) -> Measurement:
         estimate = work.sweep_estimate("trace", dict.fromkeys(names, 1.0))
-        status, text = Status.OK, work.sweep_text if estimate.variance else ""
+        status, text = Status.OK, columns_text(work) if judged else ""
+        if estimate.variance:
+            text = probes_text(work)
         if judged and not estimate.within(work.precision.rtol, work.precision.confidence):
             status = Status.NOT_CONVERGED
             text = f"{text}; {work.sweep_budget('trace', whole)}"
@@ -94,7 +95,7 @@ def trace_squared(work: Work) -> Measured:
     if estimate.variance and not estimate.within(asked.rtol, asked.confidence):
         enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)
         status = Status.NOT_CONVERGED
-        text = f"{text}; max_passes={cautious(enough, estimate.dof)} would have sufficed."
+        text = f"{text}; max_passes={promised_count(enough, estimate)} would have sufficed."
     found = Found(estimate, "Hessian", status, text, work.cost - before)
     return Measured(hessian_measurement(work, "curvature.trace_squared", found))
 

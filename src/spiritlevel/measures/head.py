@@ -19,6 +19,7 @@ from ._results import eigenvalue_measurement
 
 HEAD = Needs(head=True)
 STORED = Needs(head=True, features=True)
+MIN_PRODUCTS = 300  # allowed whatever max_passes is: most take no pass through the network
 # Products over a vocabulary are dear, and an eigenvalue's error falls with the residual's square.
 STREAMED_RESIDUALS = {torch.float32: 1e-3, torch.float64: 1e-8}
 PAIR_BLOCK = 2048  # samples a side: 32 MiB of float64 pair products
@@ -112,26 +113,25 @@ def head_lambda_max(work: Work) -> Measured:
 
     def product(v: Tensor) -> Tensor:
         direction = v.reshape(weight.shape)
-        image: Tensor | None = None  # vectors may be large: no more of them than needed
+        # one for all blocks: vectors may be large, so there are no more of them than needed
+        image = torch.zeros(weight.shape, dtype=dtype, device=device)
         with processes.together():
             for block in work.head_blocks():
-                part = block.product(direction).to(device)
-                image = part if image is None else image.add_(part)
-        if image is None:
-            image = torch.zeros(weight.shape, dtype=dtype, device=device)
+                block.add_product(direction, image)
         processes.sum_(image)
         return image.flatten().div_(total)
 
     size = weight.numel() * dtype.itemsize
+    rtol = STREAMED_RESIDUALS[dtype] if streamed else 1e-10
     found = eigenpairs(
         product,
         random_signs(work.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype),
-        rtol=STREAMED_RESIDUALS[dtype] if streamed else 1e-10,
-        max_products=300,
+        rtol=rtol,
+        max_products=max(MIN_PRODUCTS, work.precision.max_passes),
         max_basis=max(3, min(work.memory // size - 2, 60)),  # products and result are as large
     )
     cost = run.cost + Cost(products=found.products)
-    result = eigenvalue_measurement(work, "head.lambda_max", found, cost=cost)
+    result = eigenvalue_measurement(work, "head.lambda_max", found, cost=cost, rtol=rtol)
     text = "; ".join(part for part in (_text(work), result.text) if part)
     return Measured(dataclasses.replace(result, text=text, settings=_settings(work)))
 
