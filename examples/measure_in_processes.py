@@ -36,4 +36,5 @@ if rank == 0:  # every process has the same report
     print(report)
     assert report.settings["num_samples"] == len(x)
 if dist.is_initialized():
+    dist.barrier()  # a process that leaves while another still talks to it may take that one down
     dist.destroy_process_group()

@@ -431,7 +431,7 @@ def test_every_reads_words():
 
 
 WORKER = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from torch import nn
 from spiritlevel.training import FlatnessMonitor
 rank = int(sys.argv[1])
@@ -450,7 +450,10 @@ alone = FlatnessMonitor(model, (x, y), distributed=False)
 monitor.step(); monitor.step(); alone.epoch_end()
 assert len(monitor.rows) == 2 and (rank == 0 or not monitor._budget.allows())
 print(repr(monitor.rows[0]["relative.kappa"]), [row["relative.kappa"] for row in alone.rows])
+sys.stdout.flush()
+dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # a thread of gloo's sometimes aborts a process that ends in the usual way
 """
 
 
