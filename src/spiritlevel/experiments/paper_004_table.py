@@ -104,8 +104,8 @@ EXPERIMENT = Experiment(
     rule=(
         "average Tr(H²)/B falls with every step of λ, and the final accuracy at λ = 0.01 is on "
         "average at least that without the penalty (paired by seed). Partly, if one of the two "
-        "holds. The cost is reported, not judged. (This rule was written down after the runs were "
-        "made.)"
+        "holds. The cost is reported, not judged. (This rule was written down after first runs "
+        "were made.)"
     ),
     set_up=(
         "CIFAR-100, a perceptron 3072–512–100, SGD with momentum 0.9 and learning rate 0.01, "
