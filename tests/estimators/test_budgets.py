@@ -4,11 +4,11 @@ import importlib
 import re
 
 import pytest
-import torch
 from torch import nn
 
 import spiritlevel as sl
 from dense_problem import DenseProblem
+from small_networks import classes, network, random
 
 CASES = [  # method, kind, rtol, passes that are not enough
     ("hutchinson", "trace", 0.2, 48),
@@ -23,23 +23,6 @@ CASES = [  # method, kind, rtol, passes that are not enough
     *(("output_probes", kind, 0.1, 24) for kind in ("trace", "kappa", "rho")),
 ]
 SQUARE = "curvature.trace_squared"
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def classes(n, num, seed=0):
-    return torch.randint(num, (n,), generator=torch.Generator().manual_seed(seed))
-
-
-def network(activation, sizes=(4, 5, 3), seed=0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        i, h, o = sizes
-        net = nn.Sequential(nn.Linear(i, h), activation(), nn.Linear(h, o))
-    return net.double().eval()
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import statistics
 import pytest
 import scipy.special
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
 import spiritlevel.estimators.estimate
 from dense_problem import DenseProblem
+from small_networks import after_training, classes, network, random
 from spiritlevel.estimators.hessian import GLANCE
 from spiritlevel.estimators.trace_squared import trace_squared
 from spiritlevel.estimators.weight_probes import PILOT
@@ -28,33 +28,6 @@ OTHER_KINDS = ["kappa", "rho"]  # the same estimators along other directions: on
 PLENTY = 100_000  # passes: the tolerance alone decides
 # one look and no stopping rule: what the first look of each method takes
 FIRST_LOOK = {"hutchinson": PILOT, "hutch++": 3 * PILOT, "split": PILOT, "auto": PILOT + GLANCE}
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def classes(n, num, seed=0):
-    return torch.randint(num, (n,), generator=torch.Generator().manual_seed(seed))
-
-
-def network(activation, sizes, *, bias=True):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        i, h, o = sizes
-        net = nn.Sequential(nn.Linear(i, h, bias=bias), activation(), nn.Linear(h, o, bias=bias))
-    return net.double().eval()
-
-
-def after_training(net, x, y, steps):
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-    net.zero_grad(set_to_none=True)
-    return net
 
 
 def smooth():

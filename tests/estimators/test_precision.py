@@ -11,28 +11,12 @@ from torch import nn
 import references
 import spiritlevel as sl
 import spiritlevel.estimators.trace_squared
+from small_networks import classes, network, random
 from spiritlevel.estimators.precision import Precision
 from spiritlevel.estimators.weight_probes import PILOT
 
 PROBING = ["hutchinson", "hutch++", "split", "auto"]
 TRACE = "curvature.trace"
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def classes(n, num, seed=0):
-    return torch.randint(num, (n,), generator=torch.Generator().manual_seed(seed))
-
-
-def network(activation=nn.Tanh, sizes=(4, 5, 3), seed=0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        i, h, o = sizes
-        net = nn.Sequential(nn.Linear(i, h), activation(), nn.Linear(h, o))
-    return net.double().eval()
 
 
 def trace_of(model, x, y, loss=F.cross_entropy, names=None):

@@ -3,47 +3,27 @@
 import re
 
 import pytest
-import torch
 import torch.nn.functional as F
 from torch import nn
 
 import references
 import spiritlevel as sl
+from small_networks import after_training, classes, network, random
 from spiritlevel.estimators.hessian import GLANCE
 from spiritlevel.estimators.weight_probes import PILOT
 
 TRACE, GGN = "curvature.trace", "curvature.ggn_trace"
 
 
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def network(activation, sizes, seed=0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        i, h, o = sizes
-        net = nn.Sequential(nn.Linear(i, h), activation(), nn.Linear(h, o))
-    return net.double().eval()
-
-
 def problem(activation=nn.Tanh, num_classes=3, n=24):
-    y = torch.randint(num_classes, (n,), generator=torch.Generator().manual_seed(0))
-    return network(activation, (4, 6, num_classes)), (random(n, 4), y)
+    return network(activation, (4, 6, num_classes)), (random(n, 4), classes(n, num_classes))
 
 
 def trained(steps=300):
     """Smooth, and near a minimum: the residual is small there."""
     net, (x, _) = problem()
     y = (x @ random(4, 3, seed=1)).argmax(dim=1)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        optimizer.step()
-    net.zero_grad(set_to_none=True)
-    return net, (x, y)
+    return after_training(net, x, y, steps), (x, y)
 
 
 def text_of(model, data, name=TRACE, **options):

@@ -247,30 +247,27 @@ def test_two_processes_share_one_group(tmp_path):
     assert_same(study, tmp_path, rtol=1e-9, workers=2)
 
 
-def test_a_group_is_cut_into_parts_for_several_workers(tmp_path, monkeypatch):
-    sizes = []
-    real = vmap._trained
+@pytest.fixture
+def sizes(monkeypatch) -> list:
+    """How many runs were trained together each time."""
+    real, found = vmap._trained, []
 
     def counted(claims, device):
-        sizes.append(len(claims))
+        found.append(len(claims))
         return real(claims, device)
 
     monkeypatch.setattr(vmap, "_trained", counted)
+    return found
+
+
+def test_a_group_is_cut_into_parts_for_several_workers(tmp_path, sizes):
     study = tiny(model=SMALL, training=training(epochs=1), grid={"lr": [0.05, 0.1]}, seeds=3)
     with Store.create(tmp_path, study) as store:
         vmap.work_together(store, workers=2)
     assert sizes == [3, 3]
 
 
-def test_a_run_that_killed_a_worker_trains_alone(tmp_path, monkeypatch):
-    sizes = []
-    real = vmap._trained
-
-    def counted(claims, device):
-        sizes.append(len(claims))
-        return real(claims, device)
-
-    monkeypatch.setattr(vmap, "_trained", counted)
+def test_a_run_that_killed_a_worker_trains_alone(tmp_path, sizes):
     study = tiny(model=SMALL, training=training(epochs=1), grid={"lr": [0.05]}, seeds=4)
     with Store.create(tmp_path, study) as store:
         for _ in range(vmap.DEADLY):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import penalty_truths as truths
+from penalty_refusals import refused
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import FlatnessPenalty, trace_squared_of, trace_squared_penalty
 
@@ -140,21 +141,6 @@ def test_the_model_of_a_wrapper_is_found():
 
 
 # -- refusals -------------------------------------------------------------------------------------
-
-
-def refused(match, act, model):
-    """`act` is refused with this text, and nothing of the training has moved."""
-    penalty_rng = torch.get_rng_state()
-    model.zero_grad()
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(SpiritlevelError, match=match):
-        act()
-    assert torch.equal(penalty_rng, torch.get_rng_state())
-    assert all(bool((p.grad == 1).all()) for p in model.parameters())
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(

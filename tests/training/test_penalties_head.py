@@ -10,7 +10,7 @@ from torch import nn
 
 import decimal_softmax as decimals
 import penalty_truths as truths
-from penalty_refusals import refused
+from penalty_refusals import TROUBLES, refused, troubled
 from plain_losses import LOSSES
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import HeadPenalty, head_penalty
@@ -334,27 +334,13 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", ["nan", "infinite weight", "empty", "bad label", "frozen"])
-def test_a_batch_that_cannot_be_measured_moves_nothing(kind, case):
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_batch_that_cannot_be_measured_moves_nothing(kind, trouble):
     model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
-    penalty, targets = HeadPenalty(model, kind), y
+    penalty = HeadPenalty(model, kind)
     expected = penalty(model(x), y)
     value, weight = penalty.value.clone(), model[2].weight.detach().clone()
-    text = r"outputs of the batch must be finite\. Got NaN or infinity.*Nothing was changed"
-    if case == "nan":
-        outputs = model(x * float("nan"))
-    elif case == "infinite weight":
-        with torch.no_grad():
-            model[2].weight[0, 0] = float("inf")
-        outputs = model(x)
-    elif case == "empty":
-        outputs, targets = model(x[:0]), y[:0]
-        text = r"at least one sample\. Got outputs of shape \(0, 3\)\. Leave empty batches out"
-    elif case == "bad label":
-        outputs, targets, text = model(x), y + 7, r"Got 7 in the batch"
-    else:
-        outputs, text = model(x), r"layer '2' .* Got a frozen one"
-        model[2].requires_grad_(False)
+    outputs, targets, text = troubled(trouble, model, x, y, last="2", layer="2")
     refused(text, lambda: penalty(outputs, targets), model)
     assert torch.equal(penalty.value, value)
     # and the next batch is penalized as if nothing had been

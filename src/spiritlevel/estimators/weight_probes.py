@@ -198,5 +198,5 @@ def promised_count(count: float, estimate: Estimate) -> int:
     >>> promised_count(100, sharp), promised_count(100, vague)
     (153, 196)
     """
-    lowest = 1.0 - 1.3 * estimate.stderr / abs(estimate.value)
+    lowest = max(0.1, 1.0 - 1.3 * estimate.stderr / abs(estimate.value))  # two probes tell little
     return cautious(count / lowest**2, estimate.dof)
