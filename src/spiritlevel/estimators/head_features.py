@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .._core import Cost, SpiritlevelError
+from .._core import Cost, SpiritlevelError, UnsuitableError
 from ..hygiene import full_precision
 from ..losses import CrossEntropy, Loss
 from .heads import Head
@@ -177,7 +177,7 @@ def _arranged(
     columns = spread.argsort(stable=True)
     columns = columns[varying[columns]]
     if not len(columns):
-        raise SpiritlevelError(
+        raise UnsuitableError(
             f"A density of the head's features needs some that vary over the data. All "
             f"{features.shape[1]} inputs of layer {head.layer!r} are constant. The network ignores "
             "its input (collapsed, or the data is one sample repeated): look at the training run."
