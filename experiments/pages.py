@@ -3,6 +3,7 @@
 python experiments/pages.py                          # the pages, from the recorded results
 python experiments/pages.py studies/002-fig-3        # record this study first
 python experiments/pages.py studies/001-fig-1-paper --preset paper
+python experiments/pages.py --audit lenet5.json --network "LeNet-5 on CIFAR-10"
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from spiritlevel.experiments import record, write_pages
+import spiritlevel as sl
+from spiritlevel.experiments import audited, record, write_pages
 from spiritlevel.experiments.records import save
 from spiritlevel.study import Store
 
@@ -24,10 +26,18 @@ def main() -> None:
     parser.add_argument("study", nargs="?", help="the folder of a finished study")
     parser.add_argument("--preset", default="", help="the preset it was run with")
     parser.add_argument("--note", default="", help="a sentence for the page")
+    parser.add_argument("--audit", type=pathlib.Path, help="what `spiritlevel audit --json` wrote")
+    parser.add_argument("--network", help="the network it is of, in words")
     arguments = parser.parse_args()
+    if (arguments.audit is None) != (arguments.network is None):
+        parser.error("--audit and --network go together")
     if arguments.study:
         with Store.open(arguments.study) as store:
             print(save(record(store, preset=arguments.preset, note=arguments.note), RESULTS))
+    if arguments.audit:
+        found = sl.Audit.from_json(arguments.audit.read_text(encoding="utf-8"))
+        made = audited.AuditRecord.of(found, arguments.network)
+        print(audited.save(made, RESULTS, arguments.audit.stem))
     for path in write_pages(RESULTS, DOCS):
         print(path)
 

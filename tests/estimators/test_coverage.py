@@ -192,7 +192,7 @@ def test_weight_probes_with_their_stopping_rule(problems, name, method, rtol, ki
 def test_trace_of_the_square(problems, name, rtol, max_passes):
     problem = problems(name)
     precision = {"rtol": rtol, "max_passes": max_passes}
-    found = [trace_squared(problem.work(seed, **precision))[0] for seed in MORE_SEEDS]
+    found = [trace_squared(problem.work(seed, **precision)).estimate for seed in MORE_SEEDS]
     check_coverage(found, problem.value("trace_squared"), None if max_passes == PILOT else rtol)
 
 

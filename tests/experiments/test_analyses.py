@@ -65,19 +65,23 @@ def separation_rows(strength):
 
 
 @pytest.mark.parametrize(
-    ("strength", "agrees"),
+    ("strength", "parts", "agrees"),
     [
-        (lambda s: 0.9 * (s - 0.5) / 4.5, "yes"),
-        (lambda s: 0.5 + 0.45 * (s - 0.5) / 4.5, "partly"),  # rises, but is there from the start
-        (lambda s: 0.2 * (s - 0.5) / 4.5 - 0.1, "partly"),  # rises, and stays within chance
-        (lambda s: 0.0, "no"),
-        (lambda s: -0.9 * (s - 0.5) / 4.5, "no"),
+        (lambda s: 0.9 * (s - 0.5) / 4.5, ["held", "not refuted", "held"], "yes"),
+        # rises, but is there from the start
+        (lambda s: 0.5 + 0.45 * (s - 0.5) / 4.5, ["held", "not held", "held"], "partly"),
+        # rises, and stays within chance
+        (lambda s: 0.2 * (s - 0.5) / 4.5 - 0.1, ["held", "not refuted", "undecided"], "partly"),
+        (lambda s: 0.0, ["undecided", "not refuted", "undecided"], "undecided"),
+        (lambda s: 0.6, ["undecided", "not held", "held"], "no"),
+        (lambda s: -0.9 * (s - 0.5) / 4.5, ["not held", "not refuted", "not held"], "no"),
     ],
 )
-def test_class_separation(strength, agrees):
+def test_class_separation(strength, parts, agrees):
     rows = separation_rows(strength)
     outcome = find("002-fig-3").analyse(rows)
     assert outcome.agrees == agrees
+    assert [finding.result for finding in outcome.findings] == 2 * parts
     assert len(outcome.table.rows) == 16
     classifier, separation, n, r, rho, _ = outcome.table.rows[-1]
     group = [
@@ -177,17 +181,18 @@ def scaling_rows(growth, test_after=0.8):
 
 
 @pytest.mark.parametrize(
-    ("growth", "after", "agrees"),
+    ("growth", "after", "held", "agrees"),
     [
-        ({"resnet18": 1e6, "vgg_small": 11.0}, 0.8, "yes"),
-        ({"resnet18": 1e6, "vgg_small": 0.1}, 0.8, "partly"),
-        ({"resnet18": 2.0, "vgg_small": 2.0}, 0.8, "no"),
-        ({"resnet18": 1e6, "vgg_small": 1e6}, 0.7, "no"),  # decisions changed
+        ({"resnet18": 1e6, "vgg_small": 11.0}, 0.8, [True, True, True], "yes"),
+        ({"resnet18": 1e6, "vgg_small": 0.1}, 0.8, [True, True, False], "partly"),
+        ({"resnet18": 2.0, "vgg_small": 2.0}, 0.8, [True, False, False], "no"),
+        ({"resnet18": 1e6, "vgg_small": 1e6}, 0.7, [False, True, True], "no"),  # decisions changed
     ],
 )
-def test_weight_scaling(growth, after, agrees):
+def test_weight_scaling(growth, after, held, agrees):
     outcome = find("001-fig-1").analyse(scaling_rows(growth, after))
     assert outcome.agrees == agrees
+    assert [f.result for f in outcome.findings] == ["held" if h else "not held" for h in held]
     assert len(outcome.table.rows) == 5  # ResNet-18 has no pair of layers to scale
     assert outcome.beside["largest eigenvalue, as trained"].value == pytest.approx(3.0)
     assert set(outcome.beside) == set(find("001-fig-1").paper_values)
@@ -195,7 +200,7 @@ def test_weight_scaling(growth, after, agrees):
 
 @pytest.mark.parametrize(
     ("fires", "trace", "agrees"),
-    [(1, 1, "yes"), (1, 0, "partly"), (1, -1, "partly"), (-1, 0, "no")],
+    [(1, 1, "yes"), (1, 0, "partly"), (1, -1, "partly"), (-1, 0, "no"), (0, 0, "undecided")],
 )
 def test_bias_shift(fires, trace, agrees):
     rows = [
@@ -215,15 +220,22 @@ def test_bias_shift(fires, trace, agrees):
     ]
     outcome = find("001-fig-2").analyse(rows)
     assert outcome.agrees == agrees
+    results = {1: "held", 0: "undecided", -1: "not held"}
+    assert [f.result for f in outcome.findings] == [results[fires], results[trace]]
     ranks = [[row[k] for row in rows] for k in ("interventions.bias_shift", "activity.frequency")]
     assert f"{stats.spearmanr(*ranks).statistic:+.2f} [" in outcome.conclusion
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "eigenvalue", "agrees"),
-    [(-0.1, -50.0, "yes"), (-0.1, 50.0, "partly"), (0.1, 50.0, "no")],
+    ("accuracy", "eigenvalue", "results", "agrees"),
+    [
+        (-0.1, -50.0, ["held", "held"], "yes"),
+        (-0.1, 50.0, ["held", "not held"], "partly"),
+        (0.1, 0.0, ["not held", "undecided"], "no"),
+        (0.0, 0.0, ["undecided", "undecided"], "undecided"),
+    ],
 )
-def test_masking(accuracy, eigenvalue, agrees):
+def test_masking(accuracy, eigenvalue, results, agrees):
     rows = [
         {
             "interventions.mask": mask,
@@ -242,6 +254,7 @@ def test_masking(accuracy, eigenvalue, agrees):
     ]
     outcome = find("001-table-1").analyse(rows)
     assert outcome.agrees == agrees
+    assert [f.result for f in outcome.findings] == results
     assert outcome.table.rows[0][:3] == ["unmasked", 3, 2]  # one stopped at its last epoch
     assert set(outcome.beside) == set(find("001-table-1").paper_values)
 

@@ -5,12 +5,14 @@ import signal
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import spiritlevel as sl
+from spiritlevel.cli.app import app
 from spiritlevel.study import RunSettings, Store, Study, control, execute, task_result
 from spiritlevel.study.running import run_one
-from spiritlevel.study.table import statistics, wide_rows
-from tiny_study import forks, work
+from spiritlevel.study.table import default_target, statistics, wide_rows
+from tiny_study import forks, tiny, work
 
 MODULE = """
 import os, pathlib, signal
@@ -77,6 +79,28 @@ def test_statistics_without_a_training_ask_for_a_target_of_the_study(tmp_path):
             statistics(store)
         with pytest.raises(sl.SpiritlevelError, match=r"or a measure .* Did you mean 'spread'"):
             statistics(store, target="spraed")
+        assert default_target(store) == "mean"
+
+
+@pytest.mark.parametrize("command", [["study", "report"], ["report", "-o", "page.html"]])
+def test_reports_of_a_task_need_no_target(command, tmp_path, monkeypatch):
+    """As the command line says after a run: next, `spiritlevel study report FOLDER`."""
+    monkeypatch.chdir(tmp_path)
+    with Store.create("store", study()) as store:
+        execute(store)
+    result = CliRunner().invoke(app, [*command, "store"])
+    assert result.exit_code == 0, result.output
+    if command[0] == "study":
+        assert "what the measures say about mean" in result.stdout
+    else:
+        assert "what the measures say about the mean" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_target_of_networks_is_the_gap(tmp_path):
+    with Store.create(tmp_path / "store", tiny()) as store:
+        assert default_target(store) == "gap"
+        execute(store)
+        assert default_target(store) == "gap"
 
 
 def test_a_task_that_is_killed_goes_on_to_the_rows_of_an_undisturbed_one(tmp_path):

@@ -12,6 +12,7 @@ import typer
 from .. import report as pages
 from .._core import SpiritlevelError
 from ..checkpoints import write_atomically
+from ..study import table
 from ..study.store import Store
 from . import console, subject
 
@@ -62,7 +63,8 @@ def report(
 def _page(source: pathlib.Path, title: str, target: str | None) -> pages.Page:
     if source.is_dir():
         with console.progress("reading the study") as show, Store.open(source) as store:
-            return pages.page_of(store, title=title, target=target or "gap", progress=show)
+            chosen = target or table.default_target(store)
+            return pages.page_of(store, title=title, target=chosen, progress=show)
     if target is not None:
         raise SpiritlevelError(
             f"The --target is for a study's folder. Got the file {str(source)!r}. Leave it out."

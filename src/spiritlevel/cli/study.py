@@ -133,14 +133,18 @@ Examples:
 def report(
     folder: Folder,
     target: Annotated[
-        str, typer.Option(help=f"{', '.join(table.TARGETS)}, or a measure of the study.")
-    ] = "gap",
+        str | None,
+        typer.Option(
+            help=f"{', '.join(table.TARGETS)}, or a measure of the study; gap unless you say else."
+        ),
+    ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Of the bootstrap; 0: none.")] = 2000,
     json: subject.Json = None,
     html: subject.Html = None,
 ) -> None:
     """Say what each measure tells about the generalization gap, and how surely."""
     with Store.open(folder) as store:
+        target = target or table.default_target(store)
         with console.progress("statistics"):
             found = table.statistics(store, target=target, resamples=resamples)
         if html is not None:

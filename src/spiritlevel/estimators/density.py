@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .._core import SpiritlevelError
-from .lanczos import ROUNDOFF, columns
+from .lanczos import ROUNDOFF
+from .long_rows import columns
 
 WIDTH = 0.01  # of the spectrum's range: the default broadening of a curve
 MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass out there

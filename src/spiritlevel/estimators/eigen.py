@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
@@ -33,10 +34,12 @@ def eigenpairs_of(
     max_products: int = 200,
     rtol: float | None = None,
     starts: Sequence[Tensor | None] | None = None,
+    keep: Sequence[bool] | None = None,
 ) -> list[Eigenpairs]:
     """Of each block of parameters; all blocks share their passes over the data.
 
-    `which` is one for all blocks, or one for each.
+    `which` is one for all blocks, or one for each. `keep` says of which blocks the whole subspace
+    is wanted, which is as large as the basis.
     `starts` are vectors of an earlier result, shape (count, size): they save products.
     """
     ends: Sequence[Which] = [which] * len(spaces) if isinstance(which, str) else which
@@ -52,7 +55,11 @@ def eigenpairs_of(
         )
         for space, end, warm in zip(spaces, ends, starts or [None] * len(spaces), strict=True)
     ]
-    return solve(runs, _multiplier(products, spaces, operator))
+    found = solve(runs, _multiplier(products, spaces, operator))
+    return [
+        dataclasses.replace(pairs, subspace=run.subspace()) if kept else pairs
+        for pairs, run, kept in zip(found, runs, keep or [False] * len(runs), strict=True)
+    ]
 
 
 def density_of(

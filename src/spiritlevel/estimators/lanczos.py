@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from .._core import SpiritlevelError
+from .long_rows import columns, combine, inner, norm
 
 Which = Literal["largest", "smallest", "both"]
 Result = TypeVar("Result", covariant=True)
 
-CHUNK = 1 << 20  # entries converted to float64 at a time: 8 MiB
 # In units of eps·‖H‖: what is smaller than this in a product is taken for its round-off.
 ROUNDOFF = 10
 
@@ -69,6 +69,16 @@ def solve(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Subspace:
+    """Orthonormal rows Q with HQᵀ = QᵀT + Rᵀ C: all that the products have told of H."""
+
+    basis: Tensor  # Q, shape: (m, size)
+    T: Tensor  # shape: (m, m), float64
+    beyond: Tensor  # R, shape: (b, size): orthonormal, and to Q as well
+    coupling: Tensor  # C, shape: (b, m), float64
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Eigenpairs:
     """Ritz values and vectors; some eigenvalue lies within `residuals` of each value.
 
@@ -81,6 +91,7 @@ class Eigenpairs:
     residuals: Tensor  # shape: (num,), float64, ‖Hv − λv‖
     converged: Tensor  # shape: (num,), bool
     products: int
+    subspace: Subspace | None = None  # where it was to be kept
 
 
 def eigenpairs(
@@ -189,7 +200,7 @@ class Lanczos:
         with torch.no_grad():
             self._basis[:block] = start[:block]
             for row in self._basis[:block].split(1):
-                row /= _norm(row) or 1.0
+                row /= norm(row) or 1.0
             rank = len(self._orthonormalize(0, block, self._eps * ROUNDOFF))
             self._fill(rank, block)
 
@@ -251,8 +262,18 @@ class Lanczos:
         values, S = torch.linalg.eigh(self._T[:m, :m])
         picked, residuals, converged = self._assess(values, S)
         vectors = self._basis.new_empty(len(picked), self._size)
-        _combine(S[:, picked], self._basis[:m], vectors)
+        combine(S[:, picked], self._basis[:m], vectors)
         return Eigenpairs(values[picked], vectors, residuals, converged, self.products)
+
+    def subspace(self) -> Subspace:
+        """What the basis says of H, without a copy of it; some product must have been taken."""
+        m, lower = self._absorbed, self._T[: self._absorbed, : self._absorbed].tril()
+        return Subspace(
+            self._basis[:m],
+            lower + lower.tril(-1).T,
+            self._basis[m : m + len(self._coupling)],
+            self._coupling,
+        )
 
     @property
     def _roundoff(self) -> float:
@@ -278,7 +299,7 @@ class Lanczos:
         keep = self._wanted + (self._limit - self._block - self._wanted) // 2
         picked = self._pick(m, keep // 2 if self._which == "both" else keep)
         keep = len(picked)
-        _combine(S[:, picked], self._basis[:m], self._basis[:keep])
+        combine(S[:, picked], self._basis[:m], self._basis[:keep])
         for i in range(pending):  # one at a time: old and new places may overlap
             self._basis[keep + i] = self._basis[m + i]
         self._T[:keep, :keep] = torch.diag(values[picked])
@@ -289,7 +310,7 @@ class Lanczos:
         """Make `rows` orthogonal to `onto` in place; returns the coefficients taken out."""
         total = torch.zeros(len(rows), len(onto), dtype=torch.float64)
         for _ in range(2):  # once is not enough: the second round removes what the first left
-            coefficients = _inner(rows, onto)
+            coefficients = inner(rows, onto)
             for part in columns(len(rows) + len(onto), self._size):
                 rows[:, part] = rows[:, part].double() - coefficients @ onto[:, part].double()
             total += coefficients.cpu()
@@ -304,15 +325,15 @@ class Lanczos:
         R = torch.zeros(count, count, dtype=torch.float64)
         for i in range(count):
             row = self._basis[first + i : first + i + 1]
-            before = _norm(row)
+            before = norm(row)
             R[:rank, i] = self._project(row, self._basis[first : first + rank])[0]
-            after = _norm(row)
+            after = norm(row)
             if after <= floor or rank == limit:
                 continue
             row /= after
             if after < 0.1 * before:  # cancellation has enlarged the rest along the whole basis
                 self._project(row, self._basis[: first + rank])
-                row /= _norm(row)
+                row /= norm(row)
             self._basis[first + rank] = row[0]
             R[rank, i] = after
             rank += 1
@@ -332,32 +353,7 @@ class Lanczos:
             )
             for _ in range(2):  # where little of the space is left, the first time cancels much
                 self._project(row, self._basis[:i])
-                row /= _norm(row)
-
-
-def columns(num_rows: int, size: int) -> Iterator[slice]:
-    """Column ranges in which `num_rows` rows of length `size` fit a bounded float64 copy."""
-    step = max(1, CHUNK // max(1, num_rows))
-    for first in range(0, size, step):
-        yield slice(first, first + step)
-
-
-def _inner(A: Tensor, B: Tensor) -> Tensor:
-    total = torch.zeros(len(A), len(B), dtype=torch.float64, device=A.device)
-    for part in columns(len(A) + len(B), A.shape[1]):
-        total += A[:, part].double() @ B[:, part].double().T
-    return total
-
-
-def _norm(row: Tensor) -> float:
-    return math.sqrt(float(_inner(row, row)))
-
-
-def _combine(S: Tensor, rows: Tensor, out: Tensor) -> None:
-    """Write Sᵀ rows into `out`, which may be the first of the rows."""
-    S = S.to(rows.device)
-    for part in columns(len(rows) + len(out), rows.shape[1]):
-        out[:, part] = S.T @ rows[:, part].double()
+                row /= norm(row)
 
 
 def _check_start(start: Tensor) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from ..study.statistics import Correlation
-from .experiment import Agreement, Cell, Figure, Row, Series, Table
+from .experiment import Cell, Figure, Row, Series, Table
 from .numbers import Estimate, mean
 from .rows import column
 
@@ -48,13 +47,6 @@ def falls(found: Estimate | Correlation) -> bool:
 def rises(found: Estimate | Correlation) -> bool:
     """Whether the whole interval lies above 0."""
     return found.low > 0
-
-
-def agreement(held: Sequence[bool], needed: Sequence[Estimate | Correlation] = ()) -> Agreement:
-    """All, some or none of what the claim says; without intervals nothing can be said."""
-    if any(math.isnan(found.low) for found in needed):
-        return "not testable here"
-    return "yes" if all(held) else "partly" if any(held) else "no"
 
 
 def group_table(title: str, groups: Groups, shown: Sequence[str]) -> Table:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from .findings import Agreement, Finding
 from .numbers import Estimate
 
 Row = Mapping[str, Any]  # a run: its axes, seed, ends of training and measures
 Cell = str | float | int | Estimate | None
-Agreement = Literal["yes", "partly", "no", "not testable here"]
 PAPERS = {  # titles, by the number that names of experiments start with
     "000": "An accurate flatness measure to estimate the generalization performance of CNN models",
     "001": "Sharpness can be manipulated and misleading for generalization",
@@ -56,9 +56,11 @@ class Outcome:
     """What the runs say about the claim. `beside` has our numbers under the paper's own keys."""
 
     table: Table
-    agrees: Agreement
+    findings: Sequence[Finding]  # the claim, part by part
+    agrees: Agreement  # of all parts together; the rule says how
     conclusion: str  # one sentence
     figure: Figure | None = None
+    why: str = ""  # what stands between a measure and the gap, in a sentence or two
     beside: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
 
 

@@ -6,7 +6,7 @@ import os
 import pathlib
 
 from ..checkpoints import write_atomically
-from . import records
+from . import audited, records
 from .drawing import svg
 from .experiment import Experiment, Outcome
 from .records import Record
@@ -33,7 +33,8 @@ def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
         written[f"experiments/{name}.md"] = render(record).encode()
         if outcome.figure is not None:
             written[f"experiments/{name}.svg"] = svg(outcome.figure)
-    return {"experiments.md": summary(found, waiting).encode()} | written
+    text = summary(found, waiting, audited.load_all(results))
+    return {"experiments.md": text.encode()} | written
 
 
 def write_pages(results: str | os.PathLike[str], docs: str | os.PathLike[str]) -> list[str]:

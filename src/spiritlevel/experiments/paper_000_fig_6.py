@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 from ..study.statistics import Correlation, partial_correlation, spearman
-from .contrasts import agreement, line, rises
+from .contrasts import line
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
+from .findings import above, estimate, verdict
 from .numbers import CONFIDENCE, Estimate, mean
 from .population import GAP, converged
 from .rows import column, grouped
@@ -25,7 +26,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     groups = grouped(kept, NOISE)
     ranks = {noise: spearman(column(g, HEAD), column(g, GAP)) for noise, g in groups.items()}
     table: list[list[Cell]] = [
-        [noise, len(g), *(mean(column(g, name)) for name in SHOWN), _cell(ranks[noise])]
+        [noise, len(g), *(mean(column(g, name)) for name in SHOWN), estimate(ranks[noise])]
         for noise, g in groups.items()
     ]
     rise = spearman(column(kept, NOISE), column(kept, HEAD))
@@ -37,6 +38,14 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         {name: column(kept, name) for name in HELD},
         kind="spearman",
     )
+    findings = [
+        above("relative flatness of the head rises with the share of wrong labels", rise),
+        above(
+            "flatness and gap correlate more strongly with the most wrong labels than with the "
+            "fewest (difference in Fisher's z)",
+            stronger,
+        ),
+    ]
     return Outcome(
         table=Table(("share of wrong labels", "n", *SHOWN, "Spearman, flatness and gap"), table),
         figure=Figure(
@@ -44,7 +53,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "relative flatness of the head",
             [line(HEAD, list(groups), [mean(column(g, HEAD)) for g in groups.values()])],
         ),
-        agrees=agreement([rises(rise), rises(stronger)], [rise, stronger]),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"With the share of wrong labels the head's relative flatness has a rank correlation "
             f"of {rise}; that of flatness with the gap is {ranks[min(ranks)]} without wrong labels "
@@ -67,10 +77,6 @@ def strengthening(less: Correlation, more: Correlation) -> Estimate:
     variance = sum((1 + found.value**2 / 2) / (found.n - 3) for found in (less, more))
     half = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * math.sqrt(variance)
     return Estimate(z[1] - z[0], z[1] - z[0] - half, z[1] - z[0] + half, n)
-
-
-def _cell(found: Correlation) -> Estimate:
-    return Estimate(found.value, found.low, found.high, found.n)
 
 
 EXPERIMENT = Experiment(

@@ -7,14 +7,15 @@ import statistics
 from collections.abc import Sequence
 
 from ..study.statistics import pearson
-from .experiment import Agreement, Experiment, Outcome, Row
-from .numbers import Estimate
-from .population import CONFOUNDERS, GAP, converged, correlations, scatter
+from .experiment import Experiment, Outcome, Row
+from .findings import above, estimate, verdict
+from .population import CONFOUNDERS, GAP, converged, correlations, scatter, why
 from .rows import column
 
 HEAD = "head.kappa"
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
 BOUND = "bound.generalization"
+PAPER = {"Pearson correlation": 0.5803, "Spearman correlation": 0.7621}
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}  # the words that the names of the ways begin with
 
 
@@ -23,18 +24,18 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     kept = converged(rows)
     table, ranks = correlations(kept, (HEAD, *OTHERS))
     linear = pearson(column(kept, HEAD), column(kept, GAP))
-    above = [linear.low > 0, ranks[HEAD].low > 0]
-    agrees: Agreement = "yes" if all(above) else "partly" if any(above) else "no"
+    ours = {"Pearson correlation": linear, "Spearman correlation": ranks[HEAD]}
+    findings = [
+        above(f"flatness of the head rises with the gap ({name})", found, paper=PAPER[name])
+        for name, found in ours.items()
+    ]
     return Outcome(
         table=table,
         figure=scatter(kept, HEAD),
-        beside={
-            "Pearson correlation": Estimate(linear.value, linear.low, linear.high, linear.n),
-            "Spearman correlation": Estimate(
-                ranks[HEAD].value, ranks[HEAD].low, ranks[HEAD].high, ranks[HEAD].n
-            ),
-        },
-        agrees=agrees,
+        why=why(kept, HEAD, "relative flatness of the head"),
+        beside={name: estimate(found) for name, found in ours.items()},
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"Relative flatness of the head has a Pearson correlation of {linear} and a Spearman "
             f"correlation of {ranks[HEAD]} with the gap over {linear.n} networks "
@@ -103,5 +104,5 @@ EXPERIMENT = Experiment(
         ),
     },
     measures=(HEAD, *OTHERS),
-    paper_values={"Pearson correlation": 0.5803, "Spearman correlation": 0.7621},
+    paper_values=PAPER,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import agreement, falls, groups_of, line
+from .contrasts import groups_of, line
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from .factors import factor
+from .findings import below, verdict
 from .numbers import Estimate, mean
 from .population import converged
 from .rows import column
@@ -34,6 +35,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         for way, group in groups.items()
     ]
     fall, mirror = _fall(kept), mean(column(kept, MIRRORED))
+    findings = [
+        below("flatness is lower after the last epoch than after the first (ratio)", fall, 1.0),
+        below(
+            "over the epochs, accuracy mirrors flatness: their rank correlation is negative", mirror
+        ),
+    ]
     return Outcome(
         table=Table(
             (
@@ -57,7 +64,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             for way, group in groups.items()
             for name, key in zip(NAMES, SHOWN, strict=True)
         },
-        agrees=agreement([fall.high < 1, falls(mirror)], [fall, mirror]),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             "From the first epoch to the last the head's relative flatness is multiplied by "
             f"{fall} (n = {fall.n}), and over the epochs of a network it has a rank correlation of "

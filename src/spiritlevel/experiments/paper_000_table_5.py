@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..study.statistics import Correlation, partial_correlation, pearson, spearman
-from .contrasts import agreement, group_points, rises
+from .contrasts import group_points
 from .experiment import Cell, Experiment, Outcome, Row, Table
-from .numbers import Estimate
+from .findings import above, estimate, verdict
 from .population import CONFOUNDERS, GAP, converged
 from .rows import column
 
 HEAD = "head.kappa"
 NETWORKS = {"vgg16": "VGG-16", "densenet121": "DenseNet-121"}
+PAPER = {
+    "Pearson, VGG-16": 0.076,
+    "Spearman, VGG-16": 0.118,
+    "Pearson, DenseNet-121": 0.491,
+    "Spearman, DenseNet-121": 0.443,
+}
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -21,21 +27,29 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     groups = {name: [row for row in kept if row["variant"] == name] for name in NETWORKS}
     found = {name: _correlations(group) for name, group in groups.items()}
     table: list[list[Cell]] = [
-        [NETWORKS[name], len(groups[name]), *(_cell(each) for each in three)]
+        [NETWORKS[name], len(groups[name]), *(estimate(each) for each in three)]
         for name, three in found.items()
     ]
-    ranks = [three[1] for three in found.values()]
+    findings = [
+        above(
+            f"in {NETWORKS[name]}, flatness of the head rises with the gap (Spearman correlation)",
+            three[1],
+            paper=PAPER[f"Spearman, {NETWORKS[name]}"],
+        )
+        for name, three in found.items()
+    ]
     return Outcome(
         table=Table(
             ("network", "n", "Pearson", "Spearman", "Spearman, confounders held fixed"), table
         ),
         figure=group_points(groups, HEAD, GAP, HEAD, "generalization gap"),
         beside={
-            f"{kind}, {NETWORKS[name]}": _cell(each)
+            f"{kind}, {NETWORKS[name]}": estimate(each)
             for name, three in found.items()
             for kind, each in zip(("Pearson", "Spearman"), three, strict=False)
         },
-        agrees=agreement([rises(each) for each in ranks], ranks),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             "The rank correlation of the head's relative flatness with the gap is "
             + " and ".join(
@@ -55,10 +69,6 @@ def _correlations(group: Sequence[Row]) -> tuple[Correlation, Correlation, Corre
         spearman(values, gap),
         partial_correlation(values, gap, held, kind="spearman"),
     )
-
-
-def _cell(found: Correlation) -> Estimate:
-    return Estimate(found.value, found.low, found.high, found.n)
 
 
 EXPERIMENT = Experiment(
@@ -101,10 +111,5 @@ EXPERIMENT = Experiment(
         ),
     },
     measures=(HEAD,),
-    paper_values={
-        "Pearson, VGG-16": 0.076,
-        "Spearman, VGG-16": 0.118,
-        "Pearson, DenseNet-121": 0.491,
-        "Spearman, DenseNet-121": 0.443,
-    },
+    paper_values=PAPER,
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import agreement, rises
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from .factors import factor
+from .findings import Finding, above, below, fact, verdict
 from .numbers import Estimate, mean, share
 from .population import converged
 from .rows import column
@@ -38,6 +38,14 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     table: list[list[Cell]] = [
         [WORDS[rule], len(kept), share(fired[rule]), *ours[rule]] for rule in ORDER
     ]
+    findings = [
+        _never(fired["flatness"]),
+        below("the rule on flatness ends flatter than the rule on the loss (ratio)", flatter, 1.0),
+        above(
+            "the rule on flatness ends more accurate than that on the loss (difference)",
+            better,
+        ),
+    ]
     return Outcome(
         table=Table(("rule", "n", "share of runs it stopped", *NAMES), table),
         figure=Figure(
@@ -58,9 +66,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             for rule in PAPER
             for name, each in zip(NAMES, ours[rule], strict=True)
         },
-        agrees=agreement(
-            [not any(fired["flatness"]), rises(better), flatter.high < 1], [better, flatter]
-        ),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"The 2 % rule on flatness stopped {sum(fired['flatness'])} of {len(kept)} runs; "
             f"against the rule on the loss, which stopped {sum(fired['loss'])}, the accuracy "
@@ -69,6 +76,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"differs from that of the rule on the loss by {by_trend}."
         ),
     )
+
+
+def _never(fired: Sequence[bool]) -> Finding:
+    part = "the 2 % rule on flatness stops no run"
+    if not fired:  # of no runs anything would be true
+        return Finding(part, "undecided", "no run that did not diverge")
+    return fact(part, not any(fired), f"stopped {sum(fired)} of {len(fired)} runs")
 
 
 def _numbers(rows: Sequence[Row], rule: str) -> list[Estimate]:

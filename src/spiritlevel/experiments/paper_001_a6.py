@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import difference, falls, group_points, group_table, groups_of
-from .experiment import Agreement, Experiment, Outcome, Row
-from .numbers import Estimate
+from .contrasts import difference, group_points, group_table, groups_of
+from .experiment import Experiment, Outcome, Row
+from .findings import below, verdict
 
 VARIANT = "variant"
 PLAIN, SAM, NOISE, WIDE = VARIANTS = ("plain", "SAM", "noise", "noise, wide")
@@ -23,22 +23,19 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     said = "; ".join(
         f"{name}: trace {flatter[name]}, test accuracy {better[name]}" for name in VARIANTS[1:]
     )
+    findings = [
+        below("random displacements of SAM's radius lower the trace", flatter[NOISE]),
+        below("those of 20 times that radius lower the trace", flatter[WIDE]),
+    ]
     return Outcome(
         table=group_table("training", groups, (*ACCURACIES, "train_loss", *MEASURES)),
         figure=group_points(
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
-        agrees=_agreement(flatter),
+        findings=findings,
+        agrees="yes" if findings[0].result == "held" else verdict(findings),
         conclusion=(f"Against plain training of the same seed, n = {flatter[SAM].n} each: {said}."),
     )
-
-
-def _agreement(flatter: dict[str, Estimate]) -> Agreement:
-    if any(found.n < 2 for found in flatter.values()):
-        return "not testable here"
-    if falls(flatter[NOISE]):
-        return "yes"
-    return "partly" if falls(flatter[WIDE]) else "no"
 
 
 EXPERIMENT = Experiment(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .experiment import Agreement, Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .findings import fact, verdict
 from .numbers import Estimate, mean
 from .rows import column, grouped
 from .tasks_scaling import ALL, PAIR, PLAIN, TEST, TRAIN
@@ -43,6 +44,19 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     pairs = [
         row[f"{LARGEST}/{PAIR}"] / row[f"{LARGEST}/{PLAIN}"] for row in rows if _has([row], PAIR)
     ]
+    stays = fact(
+        "training and test accuracy stay what they were",
+        same,
+        f"{'all' if same else 'not all'} of them, in {len(rows)} networks",
+    )
+    grows = [
+        fact(
+            f"the largest eigenvalue of {network} grows at least {LARGER:g}-fold",
+            all(factor >= LARGER for factor in factors),
+            f"{min(factors):.3g} to {max(factors):.3g} times",
+        )
+        for network, factors in growth.items()
+    ]
     return Outcome(
         table=Table(
             ("network", "weights", "n", "training accuracy", "test accuracy", *MEASURES), table
@@ -55,7 +69,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             points=True,
         ),
         beside=_beside([row for row in rows if row[NETWORK] == "resnet18"]),
-        agrees=_agreement(same, growth),
+        findings=[stays, *grows],
+        agrees=verdict(grows) if same else "no",
         conclusion=_conclusion(same, growth, pairs),
     )
 
@@ -84,13 +99,6 @@ def _beside(rows: Sequence[Row]) -> dict[str, Estimate]:
         "largest eigenvalue, all weights × 10": f"{LARGEST}/{ALL}",
     }
     return {words: mean(column(rows, name)) for words, name in names.items()}
-
-
-def _agreement(same: bool, growth: dict[str, list[float]]) -> Agreement:
-    larger = [all(g >= LARGER for g in values) for values in growth.values()]
-    if same and all(larger):
-        return "yes"
-    return "partly" if same and any(larger) else "no"
 
 
 def _conclusion(same: bool, growth: dict[str, list[float]], pairs: list[float]) -> str:

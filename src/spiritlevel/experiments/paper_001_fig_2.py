@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..study.statistics import Correlation, spearman
-from .experiment import Agreement, Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .findings import above, verdict
 from .numbers import Estimate, mean
 from .rows import column, grouped
 
@@ -21,6 +22,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     table: list[list[Cell]] = [[s, len(groups[s]), *values] for s, values in found.items()]
     shifts = column(rows, SHIFT)
     fires, sharper = (spearman(shifts, column(rows, name)) for name in (FREQUENCY, TRACE))
+    findings = [
+        above("units fire more often as the bias is shifted up", fires),
+        above("the trace rises with the shift", sharper),
+    ]
     return Outcome(
         table=Table(("shift of the bias", "n", *SHOWN), table),
         figure=Figure(
@@ -28,7 +33,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "relative to the mean over all runs",
             [_line(found, name) for name in (FREQUENCY, TRACE)],
         ),
-        agrees=_agreement(fires, sharper),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"With the shift the activation frequency {_words(fires)} (Spearman {fires}) and the "
             f"Hessian trace {_words(sharper)} (Spearman {sharper}), n = {fires.n}; test accuracy "
@@ -42,11 +48,6 @@ def _words(found: Correlation) -> str:
     if found.low > 0:
         return "rises"
     return "falls" if found.high < 0 else "neither rises nor falls for certain"
-
-
-def _agreement(fires: Correlation, sharper: Correlation) -> Agreement:
-    up = [found.low > 0 for found in (fires, sharper)]
-    return "yes" if all(up) else "partly" if any(up) else "no"
 
 
 def _range(found: dict[float, list[Estimate]], name: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import agreement, difference, falls, group_points, group_table, groups_of, rises
+from .contrasts import difference, group_points, group_table, groups_of
 from .experiment import Experiment, Outcome, Row
+from .findings import above, below, verdict
 from .numbers import mean
 from .rows import column
 
@@ -22,13 +23,14 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     groups = groups_of(rows, VARIANT, (PLAIN, AUGMENTED))
     names = ("test_accuracy", LARGEST, ACTIVATIONS, WEIGHTS, FREQUENCY)
     found = {name: difference(groups[AUGMENTED], groups[PLAIN], name) for name in names}
-    held = [
-        rises(found["test_accuracy"]),
-        falls(found[LARGEST]),
-        rises(found[ACTIVATIONS]),
-        rises(found[WEIGHTS]),
-        falls(found[FREQUENCY]),
+    findings = [
+        above("test accuracy is higher with augmentation", found["test_accuracy"]),
+        below("the largest eigenvalue is smaller", found[LARGEST]),
+        above("activations are larger", found[ACTIVATIONS]),
+        above("weights are larger", found[WEIGHTS]),
+        below("units fire less often", found[FREQUENCY]),
     ]
+    held = sum(finding.result == "held" for finding in findings)
     said = ", ".join(f"{name} by {change}" for name, change in found.items())
     return Outcome(
         table=group_table("training", groups, (*ACCURACIES, "epoch", *MEASURES)),
@@ -40,10 +42,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             for group in (PLAIN, AUGMENTED)
             for words, key in zip(("training", "test"), ACCURACIES, strict=True)
         },
-        agrees=agreement(held, list(found.values())),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"At one training accuracy, cropped and mirrored images change {said} (paired by "
-            f"seed, n = {found[LARGEST].n}): {sum(held)} of the 5 changes are those of the claim."
+            f"seed, n = {found[LARGEST].n}): {held} of the 5 changes are those of the claim."
         ),
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .batch_cycles import CYCLES, GINI, TRACE, follow, words
-from .contrasts import agreement, falls, line, rises
+from .contrasts import line
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
+from .findings import above, below, verdict
 from .numbers import mean
 from .rows import column, grouped
 from .tasks_001_points import STEP, TEST, TRAIN, steps_at
@@ -38,12 +39,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         follow(rows, f"{TRACE}/{POINTS}"),
         follow(rows, f"{GINI}/{POINTS}"),
     )
+    findings = [
+        above("the trace at the first look rises with R", at_first),
+        below("the trace at the last look falls with R", trained),
+        below("1 − ‖p‖² at the last look falls with R", certain),
+    ]
     return Outcome(
         table=Table(("R", "batches", "n", *SHOWN), table),
         figure=Figure("batches", "trace of the Hessian", lines, log_y=True),
-        agrees=agreement(
-            [rises(at_first), falls(trained), falls(certain)], [at_first, trained, certain]
-        ),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"With more steps R on each batch the trace at the first look {words(at_first)}; at "
             f"the last the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."

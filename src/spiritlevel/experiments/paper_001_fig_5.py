@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from .contrasts import agreement, line, rises
+from .contrasts import line
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
+from .findings import above, verdict
 from .numbers import Estimate, mean
 from .rows import column
 from .tasks_001_points import STEP, TEST, TRAIN, at_points, steps_at
@@ -36,10 +37,15 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     fixed_before, _ = distances(by_name[FIXED[0]], by_name[FIXED[1]])
     later = _difference(after, before)
     sooner = _difference(fixed_before, before)
+    findings = [
+        above("eigenvalues are further apart once the plain network is fitted", later),
+        above("before that they are further apart with fixed norms than without", sooner),
+    ]
     return Outcome(
         table=Table(("training", "batches", "n", TRAIN, TEST, *MEASURES), table),
         figure=Figure("batches", "largest eigenvalue of the Hessian", lines, log_y=True),
-        agrees=agreement([rises(later), rises(sooner)], [later, sooner]),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             "The distance between the logarithms (to base 10) of the two eigenvalues is "
             f"{mean(before.values())} before the plain network reaches {FITTED:.0%}, changes by "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import agreement
 from .experiment import Cell, Experiment, Outcome, Row, Series
+from .findings import verdict
 from .rows import grouped
 from .tasks_001_points import SIGNAL
 from .trends import (
@@ -14,7 +14,7 @@ from .trends import (
     FREQUENCY,
     MEASURES,
     TRACE,
-    alike,
+    same_trend,
     together,
     trend_figure,
     trend_lines,
@@ -29,12 +29,15 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations along each run: of the trace with the signal, and with the activity."""
     table: list[list[Cell]] = []
     lines: list[Series] = []
-    found, said = [], []
+    findings, said = [], []
     for rate, group in grouped(rows, RATE).items():
         table += trend_rows([rate], group)
         lines += trend_lines(f"rate {rate:g}: ", group)
         signal, activity = (together(group, TRACE, name) for name in (SIGNAL, FREQUENCY))
-        found += [signal, activity]
+        findings += [
+            same_trend(f"learning rate {rate:g}: trace and {words} show the same trend", each)
+            for words, each in (("first gradient", signal), ("activation frequency", activity))
+        ]
         said.append(
             f"at learning rate {rate:g} it is {signal} with the first gradient and {activity} with "
             f"the activation frequency (n = {signal.n})"
@@ -42,7 +45,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=trend_table(["learning rate"], table),
         figure=trend_figure(lines),
-        agrees=agreement([alike(each) for each in found], found),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"The mean rank correlation of the trace along a run: {'; '.join(said)}; at least "
             f"{ALIKE:g} counts as the same trend."

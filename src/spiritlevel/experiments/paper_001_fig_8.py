@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .experiment import Agreement, Experiment, Outcome, Row
-from .numbers import Estimate
+from .experiment import Experiment, Outcome, Row
+from .findings import Agreement, Finding, verdict
 from .tasks_001_points import SIGNAL
 from .trends import (
     ALIKE,
@@ -13,6 +13,7 @@ from .trends import (
     FREQUENCY,
     MEASURES,
     TRACE,
+    other_trend,
     together,
     trend_figure,
     trend_lines,
@@ -24,10 +25,12 @@ from .trends import (
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations along each run, as for the perceptron."""
     signal, activity = (together(rows, TRACE, name) for name in (SIGNAL, FREQUENCY))
+    apart = other_trend("trace and activation frequency do not show the same trend", activity)
     return Outcome(
         table=trend_table([], trend_rows([], rows)),
         figure=trend_figure(trend_lines("", rows)),
-        agrees=_agreement(activity),
+        findings=[apart],
+        agrees=_agreement(apart, activity.n),
         conclusion=(
             "Along a run of the transformer the rank correlation of the trace is on average "
             f"{activity} with the activation frequency and {signal} with the first gradient "
@@ -36,12 +39,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _agreement(activity: Estimate) -> Agreement:
-    if activity.n < 2:
-        return "not testable here"
-    if activity.high < ALIKE:
-        return "yes"
-    return "no" if activity.low > 0 and activity.value >= ALIKE else "partly"
+def _agreement(apart: Finding, n: int) -> Agreement:
+    between = apart.result == "undecided" and n > 1  # one run has no interval to be between
+    return "partly" if between else verdict([apart])
 
 
 EXPERIMENT = Experiment(

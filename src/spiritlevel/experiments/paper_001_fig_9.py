@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import agreement, falls, rises
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
+from .findings import Agreement, Finding, below, missed, unmoved, verdict
 from .noise_injection import (
     ACCURACIES,
     GINI,
@@ -29,7 +29,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     ]
     found = {name: with_noise(rows, name) for name in MEASURES}
     certain = found[GINI]
-    held = [falls(found[TRACE]), falls(found[JACOBIAN]), not (falls(certain) or rises(certain))]
+    findings = [
+        below("the trace falls as the noise grows", found[TRACE]),
+        below("the Jacobian norm falls as the noise grows", found[JACOBIAN]),
+        unmoved("1 − ‖p‖² does not move with the noise", certain),
+    ]
     return Outcome(
         table=Table(("noise", "n", *ACCURACIES, *MEASURES), table),
         figure=Figure(
@@ -37,12 +41,20 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "in parts of that without noise",
             [noise_line(name, rows, name) for name in MEASURES],
         ),
-        agrees="no" if not held[0] else agreement(held, list(found.values())),
+        findings=findings,
+        agrees=_agreement(findings),
         conclusion=(
             f"As the noise grows, the trace after one epoch {words(found[TRACE])}, the Jacobian "
             f"norm {words(found[JACOBIAN])} and 1 − ‖p‖² {words(certain)}, n = {certain.n}."
         ),
     )
+
+
+def _agreement(findings: Sequence[Finding]) -> Agreement:
+    """Without the trace, the Jacobian norm that falls counts for nothing."""
+    if findings[0].result == "held":
+        return verdict(findings)
+    return missed(findings)
 
 
 EXPERIMENT = Experiment(

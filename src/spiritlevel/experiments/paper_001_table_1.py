@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .experiment import Agreement, Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .findings import below, verdict
 from .numbers import Estimate, mean
 from .rows import column, grouped
 
@@ -28,6 +29,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     ]
     worse = _masked_less_plain(groups, "test_accuracy")
     flatter = _masked_less_plain(groups, LARGEST)
+    findings = [
+        below("test accuracy is lower with masked maps", worse),
+        below("the largest eigenvalue is smaller with masked maps", flatter),
+    ]
     return Outcome(
         table=Table(
             ("version", "n", "of them reached the training accuracy asked for", *SHOWN), table
@@ -51,7 +56,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
                 ("largest eigenvalue", LARGEST),
             )
         },
-        agrees=_agreement(worse, flatter),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"With 70 % of the feature maps dead the test accuracy changes by {worse} and the "
             f"largest eigenvalue by {flatter} (paired by seed, n = {worse.n})."
@@ -62,11 +68,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 def _masked_less_plain(groups: dict[float, list[Row]], name: str) -> Estimate:
     plain = {row["seed"]: row[name] for row in groups[0.0]}
     return mean(row[name] - plain[row["seed"]] for row in groups[0.7] if row["seed"] in plain)
-
-
-def _agreement(worse: Estimate, flatter: Estimate) -> Agreement:
-    holds = [worse.high < 0, flatter.high < 0]
-    return "yes" if all(holds) else "partly" if any(holds) else "no"
 
 
 EXPERIMENT = Experiment(

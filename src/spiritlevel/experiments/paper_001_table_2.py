@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .batch_cycles import GINI, TRACE, follow, words
-from .contrasts import agreement, falls, group_points, group_table, groups_of, rises
+from .contrasts import group_points, group_table, groups_of
 from .experiment import Experiment, Outcome, Row
+from .findings import above, below, verdict
 from .numbers import mean
 from .rows import column
 
@@ -39,6 +40,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         follow(late, TRACE, STEPS),
         follow(late, GINI, STEPS),
     )
+    findings = [
+        above("the trace after one epoch rises with R", at_first),
+        below("the trace of trained networks falls with R", trained),
+        below("1 − ‖p‖² of trained networks falls with R", certain),
+    ]
     return Outcome(
         table=group_table("training", groups, (*ACCURACIES, "epoch", *MEASURES)),
         figure=group_points(
@@ -49,9 +55,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             for group, found in groups.items()
             for name in COLUMNS
         },
-        agrees=agreement(
-            [rises(at_first), falls(trained), falls(certain)], [at_first, trained, certain]
-        ),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"With more steps R on each batch the trace after one epoch {words(at_first)}; trained "
             f"to one training accuracy the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."

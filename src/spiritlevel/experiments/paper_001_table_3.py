@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import (
-    agreement,
-    difference,
-    falls,
-    group_points,
-    group_table,
-    groups_of,
-    lower_in,
-    rises,
-)
+from .contrasts import difference, group_points, group_table, groups_of, lower_in
 from .experiment import Experiment, Outcome, Row
+from .findings import above, below, verdict
 from .numbers import mean
 from .rows import column
 
@@ -36,7 +28,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     groups = groups_of(rows, LEAKAGE, (LEAK, CONTROL))
     names = (TRACE, GINI, JACOBIAN, "test_accuracy")
     found = {name: difference(groups[LEAK], groups[CONTROL], name) for name in names}
-    held = [falls(found[TRACE]), falls(found[GINI]), rises(found[JACOBIAN])]
+    findings = [
+        below("the trace is smaller with a patch that tells the class", found[TRACE]),
+        below("1 − ‖p‖² is smaller, outputs are closer to one-hot", found[GINI]),
+        above("the Jacobian norm is larger", found[JACOBIAN]),
+    ]
     fitted = sum(row["outcome"] == "train_accuracy" for row in rows)
     said = ", ".join(
         f"{name} by {change} ({lower_in(groups[LEAK], groups[CONTROL], name)})"
@@ -52,7 +48,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             for group in PAPER
             for name in MEASURES[:4]
         },
-        agrees=agreement(held, [found[name] for name in names[:3]]),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"Against the control of the same seed, a patch that tells the class changes {said}; "
             f"{fitted} of {len(rows)} networks reached the training accuracy asked for."
@@ -90,7 +87,7 @@ EXPERIMENT = Experiment(
         "": (
             "300 training images of CIFAR-10 instead of 50,000 in batches of 16, a width of 8 "
             "instead of 64, measured on 100 of the training images with at most 20 probes for the "
-            "part of the trace that is not Gauss-Newton; 3 seeds instead of one."
+            "part of the trace that is not Gauss-Newton; 10 seeds instead of one."
         ),
         "quick": "100 images, at most 8 epochs, 2 seeds: a trial.",
         "h200": (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..study.statistics import Correlation, partial_correlation, pearson, spearman
-from .experiment import Agreement, Cell, Experiment, Figure, Outcome, Row, Series, Table
-from .numbers import Estimate
+from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .findings import Agreement, Finding, Result, above, estimate, missed, unmoved
 from .rows import column, grouped
 
 CLASSIFIER, SEPARATION = "task.classifier", "task.separation"
@@ -26,7 +26,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             cells = (found, spearman(kappa, gap), held)
             table.append([classifier, separation, len(group), *map(estimate, cells)])
             every[classifier][separation] = found
-    agrees = _agreement([_checks(found) for found in every.values()])
+    checks = [_checks(classifier, found) for classifier, found in every.items()]
+    agrees = _agreement(checks)
     return Outcome(
         table=Table(
             (
@@ -44,14 +45,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "correlation of κ and the generalization gap",
             [_line(classifier, found) for classifier, found in every.items()],
         ),
+        findings=[finding for each in checks for finding in each],
         agrees=agrees,
         conclusion=_conclusion(every, agrees),
     )
-
-
-def estimate(found: Correlation) -> Estimate:
-    """A correlation as a cell of the table."""
-    return Estimate(found.value, found.low, found.high, found.n)
 
 
 def _line(name: str, found: dict[float, Correlation]) -> Series:
@@ -65,21 +62,33 @@ def _line(name: str, found: dict[float, Correlation]) -> Series:
     )
 
 
-def _checks(found: dict[float, Correlation]) -> tuple[bool, bool, bool]:
-    """Rises with the separation; cannot be told from 0 at the smallest; above 0 at the largest."""
+def _checks(classifier: str, found: dict[float, Correlation]) -> list[Finding]:
     trend = spearman(list(found), [c.value for c in found.values()])
-    first, last = found[min(found)], found[max(found)]
-    return trend.value > 0 and trend.p < 0.05, first.low <= 0.0 <= first.high, last.low > 0.0
+    result: Result = "undecided"
+    if trend.p < 0.05:
+        result = "held" if trend.value > 0 else "not held"
+    smallest, largest = min(found), max(found)
+    return [
+        Finding(f"{classifier}: it rises with the separation", result, estimate(trend)),
+        unmoved(f"{classifier}: there is none at a separation of {smallest:g}", found[smallest]),
+        above(f"{classifier}: it is above 0 at a separation of {largest:g}", found[largest]),
+    ]
 
 
-def _agreement(passed: list[tuple[bool, bool, bool]]) -> Agreement:
-    if all(all(checks) for checks in passed):
+def _agreement(checks: list[list[Finding]]) -> Agreement:
+    every = [finding for each in checks for finding in each]
+    if all(finding.result in ("held", "not refuted") for finding in every):
         return "yes"
-    return "partly" if any(rises for rises, _, _ in passed) else "no"
+    return "partly" if any(rises.result == "held" for rises, *_ in checks) else missed(every)
 
 
 def _conclusion(found: dict[str, dict[float, Correlation]], agrees: Agreement) -> str:
-    words = {"yes": "rises", "partly": "rises in part", "no": "does not rise"}
+    words = {
+        "yes": "rises",
+        "partly": "rises in part",
+        "no": "does not rise",
+        "undecided": "does not clearly rise or fall",
+    }
     said = [
         f"with the {classifier} classifier it is {of_one[min(of_one)]} at a separation of "
         f"{min(of_one):g} and {of_one[max(of_one)]} at {max(of_one):g}"

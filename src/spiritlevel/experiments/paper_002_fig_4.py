@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from ..study.statistics import spearman
 from .class_separation import FEATURES
-from .experiment import Agreement, Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .findings import fact, verdict
 from .numbers import Estimate, mean, share
 from .rows import column, grouped
 
@@ -40,6 +41,19 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             ]
         )
     checks = _checks(gaps, bounds, covered)
+    least = min(each.value for each in covered.values())
+    ratios = [bounds[s].value / gaps[s].value for s in gaps]
+    seen = (
+        f"{least:.0%} at the worst separation",
+        f"{min(ratios):.2g} to {max(ratios):.2g} times",
+        f"from {bounds[min(bounds)]} to {bounds[max(bounds)]}",
+    )
+    parts = (
+        f"it covers {COVERED:.0%} of the gaps at every separation",
+        f"its mean is at most {TIGHT:g} times the mean gap at every separation",
+        "it falls as the classes move apart",
+    )
+    findings = [fact(*each) for each in zip(parts, checks, seen, strict=True)]
     return Outcome(
         table=Table(
             (
@@ -57,8 +71,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "loss",
             [_line("generalization gap", gaps), _line("approximate bound", bounds)],
         ),
-        agrees=_agreement(checks),
-        conclusion=_conclusion(checks, gaps, bounds, covered),
+        findings=findings,
+        agrees=verdict(findings),
+        conclusion=_conclusion(checks, least, ratios),
     )
 
 
@@ -96,19 +111,8 @@ def _checks(
     )
 
 
-def _agreement(checks: tuple[bool, bool, bool]) -> Agreement:
-    return "yes" if all(checks) else "partly" if any(checks) else "no"
-
-
-def _conclusion(
-    checks: tuple[bool, bool, bool],
-    gaps: dict[float, Estimate],
-    bounds: dict[float, Estimate],
-    covered: dict[float, Estimate],
-) -> str:
+def _conclusion(checks: tuple[bool, bool, bool], least: float, ratios: list[float]) -> str:
     covers, tight, falls = checks
-    least = min(c.value for c in covered.values())
-    ratios = [bounds[s].value / gaps[s].value for s in gaps]
     return (
         f"The approximate bound {'covers' if covers else 'does not cover'} the gap as asked (at "
         f"the worst separation {least:.0%} of the gaps lie below it), "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..study.statistics import Correlation, partial_correlation, spearman
-from .experiment import Agreement, Cell, Experiment, Figure, Outcome, Row, Series, Table
-from .numbers import Estimate
-from .population import CONFOUNDERS, GAP, converged
+from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .findings import Agreement, Finding, above, estimate, fact, missed, verdict
+from .population import CONFOUNDERS, GAP, converged, why
 from .rows import column
 from .tasks_003_networks import CHANGE
 from .tasks_003_rescaling import LAYERS, NEURONS
@@ -29,6 +29,7 @@ LARGEST_LOSS = 0.5  # a network that learned less is in no minimum
 SAME = 0.02  # a correlation that differs by no more has survived the rescaling
 WEAK = 0.5  # one that is less than this share of its counterpart's is much the weaker
 Found = dict[tuple[str, str], Correlation]  # by measure and version
+PAPER = 0.91
 BESIDE = "correlation of κ_τ^5 with the gap (here Spearman's; the paper does not say which)"
 
 
@@ -42,12 +43,15 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         for version in VERSIONS
     }
     first = found[TRACE, ""]
+    parts = [_parts(found, name) for name in COUNTERPARTS]
     change = max((row[f"{CHANGE}/{LAYERS}"] for row in kept), default=float("nan"))
     return Outcome(
         table=_table(kept, found),
         figure=_figure(kept),
-        beside={BESIDE: Estimate(first.value, first.low, first.high, first.n)},
-        agrees=_agreement(found),
+        why=why(kept, TRACE, "κ_τ^5"),
+        beside={BESIDE: estimate(first)},
+        findings=[finding for each in parts for finding in each],
+        agrees=_agreement(parts),
         conclusion=(
             f"Over {len(kept)} networks ({len(rows) - len(kept)} more learned too little) the rank "
             f"correlation with the gap is {first} for κ_τ^5 and {found[LARGEST, '']} for κ^5; "
@@ -65,19 +69,28 @@ def _moved(found: Found, name: str) -> str:
     return f"from {before.value:+.2f} to {after.value:+.2f}"
 
 
-def _agreement(found: Found) -> Agreement:
-    holds = [
-        (
-            found[name, ""].low > 0,
-            abs(found[name, f"/{LAYERS}"].value - found[name, ""].value) <= SAME,
-            found[other, f"/{LAYERS}"].value < WEAK * found[name, f"/{LAYERS}"].value,
-        )
-        for name, other in COUNTERPARTS.items()
+def _parts(found: Found, name: str) -> list[Finding]:
+    """Without a correlation there is nothing that could survive a rescaling or be lost by it."""
+    words, other = WORDS[name], COUNTERPARTS[name]
+    after, lost = (found[each, f"/{LAYERS}"].value for each in (name, other))
+    correlates = above(
+        f"{words} correlates with the gap", found[name, ""], paper=PAPER if name == TRACE else None
+    )
+    survives, weaker = f"{words} keeps it when layers are rescaled", f"{WORDS[other]} does not"
+    if correlates.result != "held":
+        nothing = "there is none"
+        return [correlates, *(Finding(part, "undecided", nothing) for part in (survives, weaker))]
+    return [
+        correlates,
+        fact(survives, abs(after - found[name, ""].value) <= SAME, _moved(found, name)),
+        fact(weaker, lost < WEAK * after, f"{lost:+.2f} against {after:+.2f}"),
     ]
-    if all(all(each) for each in holds):
-        return "yes"
-    # Without a correlation there is nothing that could survive a rescaling or be lost by it.
-    return "partly" if any(correlates for correlates, _, _ in holds) else "no"
+
+
+def _agreement(parts: list[list[Finding]]) -> Agreement:
+    every = [finding for each in parts for finding in each]
+    there = any(correlates.result == "held" for correlates, *_ in parts)
+    return verdict(every) if there else missed(every)
 
 
 def _table(rows: Sequence[Row], found: Found) -> Table:
@@ -87,7 +100,7 @@ def _table(rows: Sequence[Row], found: Found) -> Table:
     for name, words in WORDS.items():
         fixed = partial_correlation(column(rows, name), gap, held, kind="spearman")
         shown = [found[name, version] for version in VERSIONS]
-        table.append([words, shown[0].n, *(_cell(c) for c in (*shown, fixed))])
+        table.append([words, shown[0].n, *(estimate(c) for c in (*shown, fixed))])
     titles = [f"Spearman, {words}" for words in (*VERSIONS.values(), "confounders held fixed")]
     return Table(("measure of the last layer", "n", *titles), table)
 
@@ -100,10 +113,6 @@ def _figure(rows: Sequence[Row]) -> Figure:
         for v in ("", f"/{LAYERS}")
     ]
     return Figure("measure", "generalization gap", lines, log_x=True, points=True)
-
-
-def _cell(found: Correlation) -> Estimate:
-    return Estimate(found.value, found.low, found.high, found.n)
 
 
 EXPERIMENT = Experiment(
@@ -144,7 +153,7 @@ EXPERIMENT = Experiment(
         ),
         "quick": "250 training images, two initializations, one batch size, 2 seeds: a trial.",
         "h200": (
-            "The 110 networks of 002-fig-5 with its preset h200, which has to be run first: 10,000 "
+            "The networks of 002-fig-5 with its preset h200, which has to be run first: 10,000 "
             "training images, SGD and Adam at two batch sizes, one initialization instead of four; "
             "measured on 1,000 of the training images."
         ),
@@ -154,5 +163,5 @@ EXPERIMENT = Experiment(
         ),
     },
     measures=("scaled.lambda_max", "scaled.trace", "relative.kappa", "neuron.rho_sum"),
-    paper_values={BESIDE: 0.91},
+    paper_values={BESIDE: PAPER},
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..study.statistics import Correlation
-from .experiment import Agreement, Experiment, Figure, Outcome, Row, Series
-from .numbers import Estimate
+from .experiment import Experiment, Figure, Outcome, Row, Series
+from .findings import above, estimate, every, fact, verdict
 from .population import CONFOUNDERS, GAP, converged, correlations
 
 LAYERS = ("fc1", "fc2", "fc3", "fc4")  # the hidden ones
@@ -33,21 +33,32 @@ BY_LAYER = {measure: [of_layer(measure, layer) for layer in LAYERS] for measure 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Does every layer say something about the gap, and the network as a whole more than each?"""
     kept = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
-    every = [name for names in BY_LAYER.values() for name in names]
-    table, ranks = correlations(kept, [*every, *NETWORK])
-    holds = (
-        all(ranks[name].low > 0 for name in BY_LAYER[KAPPA]),
-        all(ranks[name].low > 0 for name in (*BY_LAYER[SUM], *BY_LAYER[MAX])),
-        all(ranks[n].value > _most(ranks, BY_LAYER[m]) for n, m in NETWORK.items()),
-    )
-    agrees: Agreement = "yes" if all(holds) else "partly" if any(holds) else "no"
+    of_layers = [name for names in BY_LAYER.values() for name in names]
+    table, ranks = correlations(kept, [*of_layers, *NETWORK])
+    ahead = [n for n, m in NETWORK.items() if ranks[n].value > _most(ranks, BY_LAYER[m])]
+    findings = [
+        every(
+            "κ_τ of every hidden layer correlates with the gap (Fig. 3)",
+            [above(name, ranks[name]) for name in BY_LAYER[KAPPA]],
+        ),
+        every(
+            "neuron-wise flatness of every hidden layer does (Figs. 4 and 5)",
+            [above(name, ranks[name]) for name in (*BY_LAYER[SUM], *BY_LAYER[MAX])],
+        ),
+        fact(
+            "each measure of the network correlates more than its layers (Fig. 6)",
+            len(ahead) == len(NETWORK),
+            f"{len(ahead)} of {len(NETWORK)} do",
+        ),
+    ]
     weakest = min((ranks[name] for name in BY_LAYER[KAPPA]), key=lambda found: found.value)
     return Outcome(
         table=table,
         figure=_figure(ranks),
-        beside={BESIDE: Estimate(weakest.value, weakest.low, weakest.high, weakest.n)},
-        agrees=agrees,
-        conclusion=_conclusion(ranks, holds, len(kept), len(rows) - len(kept)),
+        beside={BESIDE: estimate(weakest)},
+        findings=findings,
+        agrees=verdict(findings),
+        conclusion=_conclusion(ranks, len(kept), len(rows) - len(kept)),
     )
 
 
@@ -55,13 +66,7 @@ def _most(ranks: Mapping[str, Correlation], names: Sequence[str]) -> float:
     return max(ranks[name].value for name in names)
 
 
-def _conclusion(
-    ranks: Mapping[str, Correlation], holds: Sequence[bool], kept: int, left_out: int
-) -> str:
-    said = ", ".join(
-        f"{part} {'holds' if held else 'does not hold'}"
-        for part, held in zip(("Fig. 3", "Figs. 4 and 5", "Fig. 6"), holds, strict=True)
-    )
+def _conclusion(ranks: Mapping[str, Correlation], kept: int, left_out: int) -> str:
     by_layer = "; ".join(
         f"{words} {min(values):+.2f} to {max(values):+.2f}"
         for measure, words in WORDS.items()
@@ -69,7 +74,7 @@ def _conclusion(
     )
     whole = ", ".join(f"{name} {ranks[name]}" for name in NETWORK)
     return (
-        f"{said}: over {kept} networks ({left_out} more diverged or kept a training loss above "
+        f"Over {kept} networks ({left_out} more diverged or kept a training loss above "
         f"{LARGEST_LOSS:g}) the rank correlations with the gap over the hidden layers are: "
         f"{by_layer}; of the whole network: {whole}."
     )

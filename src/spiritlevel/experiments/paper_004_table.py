@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from .experiment import Agreement, Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from .findings import Finding, Result, fact, verdict
 from .numbers import Estimate, mean
+from .numbers import plain as shown
 from .rows import column, grouped
 from .tasks_flatness_penalty import BEST, FLATNESS, SECONDS
 
@@ -37,6 +39,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     flatness = [found[2].value for found in ours.values()]
     falls = all(a > b for a, b in itertools.pairwise(flatness))
     change = _paired(groups[0.0], groups[MODERATE])
+    kept: Result = (
+        "held" if change.value >= 0.0 else "not held" if change.high < 0.0 else "undecided"
+    )
+    findings = [
+        fact("flatness falls with every step of λ", falls, ", ".join(map(shown, flatness))),
+        Finding(f"the final accuracy at λ = {MODERATE:g} is kept", kept, change),
+    ]
     return Outcome(
         table=Table(("λ", "n", *COLUMNS), table),
         figure=Figure(
@@ -51,7 +60,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             for weight, estimates in ours.items()
             for name, found in zip(COLUMNS, estimates, strict=True)
         },
-        agrees=_agreement(falls, change),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=_conclusion(falls, change, [found[3].value for found in ours.values()][1:]),
     )
 
@@ -60,11 +70,6 @@ def _paired(plain: Sequence[Row], penalized: Sequence[Row]) -> Estimate:
     """What the penalty does to the final accuracy, seed by seed."""
     before = {row["seed"]: row[FINAL] for row in plain}
     return mean(row[FINAL] - before[row["seed"]] for row in penalized if row["seed"] in before)
-
-
-def _agreement(falls: bool, change: Estimate) -> Agreement:
-    kept = change.value >= 0.0
-    return "yes" if falls and kept else "partly" if falls or kept else "no"
 
 
 def _conclusion(falls: bool, change: Estimate, ratios: list[float]) -> str:

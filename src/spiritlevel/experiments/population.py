@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 from ..study.statistics import Correlation, partial_correlation, pearson, spearman
 from .experiment import Cell, Figure, Row, Series, Table
-from .numbers import Estimate
+from .findings import estimate
 from .rows import column
 
 GAP = "gap"
-CONFOUNDERS = ("train_loss", "softmax.gini")  # how far training went, how certain the network is
+CONFOUNDERS = {  # what differs between networks without being flatness
+    "train_loss": "training loss",
+    "softmax.gini": "uncertainty (1 − ‖p‖²)",
+}
 
 
 def converged(rows: Sequence[Row]) -> list[Row]:
@@ -36,7 +39,7 @@ def correlations(
             ranks[name],
             partial_correlation(values, gap, given, kind="spearman"),
         )
-        table.append([name, ranks[name].n, *(_cell(found) for found in cells)])
+        table.append([name, ranks[name].n, *(estimate(found) for found in cells)])
     titles = ("measure", "n", "Pearson", "Spearman", "Spearman, confounders held fixed")
     return Table(titles, table), ranks
 
@@ -54,8 +57,20 @@ def strongest(ranks: dict[str, Correlation]) -> str:
     return max(ranks, key=lambda name: -2.0 if math.isnan(ranks[name].value) else ranks[name].value)
 
 
-def _cell(found: Correlation) -> Estimate:
-    return Estimate(found.value, found.low, found.high, found.n)
+def why(rows: Sequence[Row], measure: str, name: str = "relative flatness") -> str:
+    """What stands between a measure and the gap: confounders that go with both of them."""
+    values, gap = column(rows, measure), column(rows, GAP)
+    held = {key: column(rows, key) for key in CONFOUNDERS if key != measure}
+    said = [
+        f"the {CONFOUNDERS[key]} has a rank correlation of {spearman(each, values)} with {name} "
+        f"and of {spearman(each, gap)} with the gap"
+        for key, each in held.items()
+    ]
+    left = partial_correlation(values, gap, held, kind="spearman")
+    return (
+        f"Over {left.n} networks {' and '.join(said)}. With them held fixed, {name} and the gap "
+        f"have a rank correlation of {left}."
+    )
 
 
 def _finite(row: Row, measure: str) -> bool:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._core import SpiritlevelError, read_json
@@ -91,7 +92,7 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
             f"The study in {str(store.folder)!r} has no finished run yet: there is nothing to "
             f"record. Run `spiritlevel study resume {store.folder}` first."
         )
-    _check_columns(experiment, done)
+    rows = rows_of(experiment, done)
     machines = {
         json.dumps({key: machine[key] for key in MACHINE if key in machine}, sort_keys=True)
         for machine in store.machines().values()
@@ -102,9 +103,22 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
         machines=tuple(json.loads(text) for text in sorted(machines)),
         seconds=sum(row["seconds"] or 0.0 for row in done),
         unfinished=len(table) - len(done),
-        rows=tuple({c: row.get(c) for c in experiment.columns} for row in done),
+        rows=rows,
         note=note,
     )
+
+
+def rows_of(
+    experiment: Experiment, done: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """Of finished runs the columns that the experiment looks at; each must be there in some run."""
+    missing = [c for c in experiment.columns if not any(c in row for row in done)]
+    if missing:
+        raise SpiritlevelError(
+            f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
+            "has them: the store is of another version of this study. Run it again in a new folder."
+        )
+    return tuple({c: row.get(c) for c in experiment.columns} for row in done)
 
 
 def save(found: Record, folder: str | os.PathLike[str]) -> pathlib.Path:
@@ -118,15 +132,6 @@ def load(folder: str | os.PathLike[str], name: str) -> Record | None:
     """The record of an experiment; None where it was not run yet."""
     path = pathlib.Path(folder) / f"{find(name).name}.json"
     return Record.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _check_columns(experiment: Experiment, rows: list[dict[str, Any]]) -> None:
-    missing = [c for c in experiment.columns if not any(c in row for row in rows)]
-    if missing:
-        raise SpiritlevelError(
-            f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
-            "has them: the store is of another version of this study. Run it again in a new folder."
-        )
 
 
 def _short(value: Any) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from .. import api
 from ..data.catalogue import CATALOGUE
 from ..study import control
-from .experiment import Agreement, Cell, Experiment, Outcome, Table
+from .experiment import Cell, Experiment, Outcome, Table
+from .findings import Agreement, Finding
 from .numbers import Estimate, plain
 from .records import Record
 from .registry import find
@@ -17,7 +18,7 @@ VERDICTS: dict[Agreement, str] = {
     "yes": "reproduced",
     "partly": "partly reproduced",
     "no": "not reproduced",
-    "not testable here": "not testable at this scale",
+    "undecided": "undecided at this scale",
 }
 SYMMETRIES = {
     "layer_rescale": "rescaling of layers",
@@ -34,6 +35,8 @@ def render(record: Record) -> str:
         f"{escape(experiment.paper)}, {escape(experiment.source)}.",
         f"**The claim.** {escape(experiment.claim)}",
         f"**Here: {VERDICTS[outcome.agrees]}.** {escape(outcome.conclusion)}",
+        markdown_table(parts_of(outcome.findings)),
+        *([f"**Why.** {escape(outcome.why)}"] if outcome.why else []),
         f"When it counts as reproduced: {escape(experiment.rule)}",
         "## The numbers",
         markdown_table(outcome.table),
@@ -42,7 +45,7 @@ def render(record: Record) -> str:
     if outcome.figure is not None:
         parts.append(f"![{escape(experiment.title)}]({experiment.name}.svg)")
     if experiment.paper_values:
-        parts += ["## Beside the paper's numbers", markdown_table(_beside(experiment, outcome))]
+        parts += ["## Beside the paper's numbers", markdown_table(beside(experiment, outcome))]
     parts += [
         "## What was done, and what was scaled down",
         escape(experiment.set_up),
@@ -91,7 +94,14 @@ def escape(text: str) -> str:
     return " ".join(shown.split())
 
 
-def _beside(experiment: Experiment, outcome: Outcome) -> Table:
+def parts_of(findings: Sequence[Finding]) -> Table:
+    """The claim, part by part."""
+    rows = [[finding.part, finding.result, finding.seen] for finding in findings]
+    return Table(("part of the claim", "here", "seen"), rows)
+
+
+def beside(experiment: Experiment, outcome: Outcome) -> Table:
+    """The paper's numbers and ours."""
     rows = [
         [key, value, outcome.beside.get(key), _n(outcome.beside.get(key))]
         for key, value in experiment.paper_values.items()

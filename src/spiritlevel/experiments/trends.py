@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ..study.statistics import spearman
 from .contrasts import line
 from .experiment import Cell, Figure, Row, Series, Table
+from .findings import Finding, Result
 from .numbers import Estimate, mean
 from .rows import column
 from .tasks_001_points import SIGNAL, STEP, TEST, TRAIN, at_points, steps_at
@@ -25,9 +27,20 @@ def together(rows: Sequence[Row], one: str, other: str) -> Estimate:
     return mean(found)
 
 
-def alike(found: Estimate) -> bool:
-    """Nearly the same trend: surely above 0, and large."""
-    return found.low > 0 and found.value >= ALIKE
+def same_trend(part: str, found: Estimate) -> Finding:
+    """Held where the mean is large and surely above 0, not held where it surely is not large."""
+    if found.low > 0 and found.value >= ALIKE:
+        result: Result = "held"
+    else:
+        result = "not held" if found.high < ALIKE else "undecided"
+    return Finding(part, result, found)
+
+
+def other_trend(part: str, found: Estimate) -> Finding:
+    """The opposite: held where the same trend is not."""
+    opposite: dict[Result, Result] = {"held": "not held", "not held": "held"}
+    same = same_trend(part, found)
+    return dataclasses.replace(same, result=opposite.get(same.result, same.result))
 
 
 def trend_rows(words: Sequence[Cell], rows: Sequence[Row]) -> list[list[Cell]]:

@@ -6,11 +6,12 @@ the Lanczos runs of the whole network and of every layer go side by side and sha
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 from .._core import Cost
 from ..estimators.eigen import eigenpairs_of
-from ..estimators.lanczos import Eigenpairs, Which
+from ..estimators.lanczos import Eigenpairs, Subspace, Which
 from ..estimators.products import Space
 from ..estimators.work import Work
 from ._layers import measured_weights
@@ -22,6 +23,9 @@ ENDS: dict[str, Which] = {
 OF_LAYERS = "scaled.lambda_max"
 OF_ALL_LAYERS = {OF_LAYERS, "scaled.lambda_max_max"}
 
+SQUARE = "curvature.trace_squared"  # needs fewer probes where a Lanczos run is there already
+KNOWN = "subspace of the eigenvalues"
+
 Block = tuple[str | None, Which]  # a parameter, or all of them, and an end of its spectrum
 Found = tuple[Eigenpairs, Cost]  # the cost is of everything that was found together
 
@@ -32,6 +36,19 @@ def of_network(work: Work, name: str) -> tuple[Eigenpairs, int, Cost]:
     block: Block = (None, "both" if len(asked) > 1 else asked[0])
     pairs, cost = _found(work, [block])[block]
     return pairs, asked.index(ENDS[name]), cost
+
+
+def known_of_network(work: Work) -> Subspace | None:
+    """What they tell of the Hessian beyond themselves; None where nobody asked for them.
+
+    It is as large as many copies of the weights, so whoever asks is the one to use it up.
+    """
+    for name in ENDS:
+        if name in work.asked:
+            of_network(work, name)
+            break
+    found: Subspace | None = work.cache.pop(KNOWN, None)
+    return found
 
 
 def of_weights(work: Work, names: Sequence[str]) -> dict[str, Found]:
@@ -64,7 +81,10 @@ def _found(work: Work, needed: Sequence[Block]) -> dict[Block, Found]:
         which=[end for _, end in missing],
         seed=work.seed,
         max_products=work.precision.max_passes,
+        keep=[name is None and SQUARE in work.asked for name, _ in missing],
     )
+    work.cache[KNOWN] = next((found.subspace for found in pairs if found.subspace), None)
+    pairs = [dataclasses.replace(found, subspace=None) for found in pairs]
     cost = work.cost - before
     known.update((block, (found, cost)) for block, found in zip(missing, pairs, strict=True))
     return known

@@ -6,9 +6,8 @@ from .._core import Measurement, Status
 from ..estimators.exact import Needs
 from ..estimators.hessian import Found, columns_text, precise, probes_text
 from ..estimators.trace_squared import trace_squared as estimate_trace_squared
-from ..estimators.weight_probes import next_count, promised_count
 from ..estimators.work import Work
-from ._eigenvalues import of_network
+from ._eigenvalues import known_of_network, of_network
 from ._registry import Measured, measure
 from ._results import eigenvalue_measurement, hessian_measurement
 
@@ -88,15 +87,15 @@ def ggn_trace(work: Work) -> Measured:
 )
 def trace_squared(work: Work) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""
+    known = known_of_network(work)  # its cost is that of the eigenvalues
     before = work.cost
-    estimate, count = estimate_trace_squared(work)
-    asked = work.precision
-    status, text = Status.OK, f"{count} weight probes"
-    if estimate.variance and not estimate.within(asked.rtol, asked.confidence):
-        enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)
+    square = estimate_trace_squared(work, known)
+    status, text = Status.OK, square.text
+    if square.enough is not None:
         status = Status.NOT_CONVERGED
-        text = f"{text}; max_passes={promised_count(enough, estimate)} would have sufficed."
-    found = Found(estimate, "Hessian", status, text, work.cost - before)
+        advice = f"max_passes={square.enough} would have sufficed"
+        text = "; ".join(filter(None, [text, square.reason, f"{advice}."]))
+    found = Found(square.estimate, "Hessian", status, text, work.cost - before)
     return Measured(hessian_measurement(work, "curvature.trace_squared", found))
 
 

@@ -9,7 +9,7 @@ from ..study import table
 from ..study.statistics import MeasureStatistics, StudyStatistics
 from ..study.statistics.correlations import FINDINGS
 from ..study.store import Store
-from . import study_figures, study_pairs, study_tables, study_training
+from . import study_experiment, study_figures, study_pairs, study_tables, study_training
 from .parts import Cards, Page, Section, Text
 from .study_population import Population, Progress, label, read
 from .study_words import chance, coefficient, machines, named, title
@@ -37,6 +37,7 @@ def page_of(
     population = read(store)
     best = _surest(found)
     parts = [
+        study_experiment.experiment(population),
         _missing(population),
         None
         if best is None

@@ -103,6 +103,15 @@ def statistics(
     )
 
 
+def default_target(store: Store) -> str:
+    """What measures are judged by unless one says else: the gap, where networks were trained.
+
+    A task that trains none has numbers of its own; the first of them, by name.
+    """
+    names = sorted({row["measure"] for row in store.rows("measurements")})
+    return "gap" if store.rows("epochs") or not names else names[0]
+
+
 def _check_target(store: Store, target: str, names: Sequence[str]) -> None:
     if target not in TARGETS and target not in names:
         raise SpiritlevelError(

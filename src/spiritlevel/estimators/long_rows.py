@@ -1,0 +1,67 @@
+"""A few rows, each as long as all weights together: sums over them are taken in float64.
+
+Neither float32 sums over many millions of entries nor a TF32 setting may disturb a basis. Rows are
+converted part by part, so that no second copy of them is alive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 20  # entries converted to float64 at a time: 8 MiB
+DEPENDENT = 1e-10  # of the largest squared length: what is left of a row below it is round-off
+
+
+def columns(num_rows: int, size: int) -> Iterator[slice]:
+    """Column ranges in which `num_rows` rows of length `size` fit a bounded float64 copy."""
+    step = max(1, CHUNK // max(1, num_rows))
+    for first in range(0, size, step):
+        yield slice(first, first + step)
+
+
+def inner(A: Tensor, B: Tensor) -> Tensor:
+    """A Bᵀ, summed in float64."""
+    total = torch.zeros(len(A), len(B), dtype=torch.float64, device=A.device)
+    for part in columns(len(A) + len(B), A.shape[1]):
+        total += A[:, part].double() @ B[:, part].double().T
+    return total
+
+
+def norm(row: Tensor) -> float:
+    """Length of the rows taken as one."""
+    return math.sqrt(float(inner(row, row)))
+
+
+def combine(S: Tensor, rows: Tensor, out: Tensor) -> None:
+    """Write Sᵀ rows into `out`, which may be the first of the rows."""
+    S = S.to(rows.device)
+    for part in columns(len(rows) + len(out), rows.shape[1]):
+        out[:, part] = S.T @ rows[:, part].double()
+
+
+def orthonormal(rows: Tensor) -> Tensor:
+    """An orthonormal basis of the space of the rows, written in their place.
+
+    >>> basis = orthonormal(torch.tensor([[3.0, 4.0], [6.0, 8.0]]))
+    >>> basis.abs()
+    tensor([[0.6000, 0.8000]])
+    """
+    for _ in range(2):  # the second time removes what round-off left the first time
+        values, S = torch.linalg.eigh(inner(rows, rows))
+        kept = values > DEPENDENT * values[-1]
+        basis = rows[: int(kept.sum())]
+        combine(S[:, kept] / values[kept].sqrt(), rows, basis)
+        rows = basis
+    return rows
+
+
+def outside(rows: Tensor, basis: Tensor) -> Tensor:
+    """The rows without what of them lies in the space of an orthonormal basis."""
+    kept, along = torch.empty_like(rows), inner(rows, basis)
+    for part in columns(len(rows) + len(basis), rows.shape[1]):
+        kept[:, part] = rows[:, part].double() - along @ basis[:, part].double()
+    return kept

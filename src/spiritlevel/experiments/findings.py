@@ -1,0 +1,119 @@
+"""A claim taken apart: what held, what did not, and what these runs cannot decide."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from .numbers import Estimate
+
+Result = Literal["held", "not held", "undecided", "not refuted"]
+Agreement = Literal["yes", "partly", "no", "undecided"]
+
+
+class Interval(Protocol):
+    """A number with the ends of its interval: an Estimate, or a Correlation."""
+
+    @property
+    def value(self) -> float:
+        """The number."""
+
+    @property
+    def low(self) -> float:
+        """Lower end; nan where there is no interval."""
+
+    @property
+    def high(self) -> float:
+        """Upper end."""
+
+    @property
+    def n(self) -> int:
+        """Runs it rests on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One part of a claim, in words, and what the runs say about it.
+
+    "not refuted" is for a part that says nothing moves: an interval around 0 does not show that.
+    """
+
+    part: str
+    result: Result
+    seen: str | Estimate
+
+
+def above(part: str, found: Interval, bound: float = 0.0, *, paper: float | None = None) -> Finding:
+    """Held where the whole interval is above the bound, not held where it is below.
+
+    An interval on both sides is undecided, unless it excludes the number the paper has: then there
+    is less to be seen here than there.
+
+    >>> above("it rises", Estimate(0.3, -0.2, 0.8, 5)).result
+    'undecided'
+    >>> above("it rises", Estimate(0.1, -0.1, 0.3, 80), paper=0.76).result
+    'not held'
+    """
+    if found.low > bound:
+        result: Result = "held"
+    elif found.high < bound or (paper is not None and found.high < paper):
+        result = "not held"
+    else:
+        result = "undecided"
+    return Finding(part, result, estimate(found))
+
+
+def below(part: str, found: Interval, bound: float = 0.0, *, paper: float | None = None) -> Finding:
+    """Held where the whole interval is below the bound; as `above` otherwise."""
+    mirrored = Estimate(-found.value, -found.high, -found.low, found.n)
+    result = above(part, mirrored, -bound, paper=None if paper is None else -paper).result
+    return Finding(part, result, estimate(found))
+
+
+def unmoved(part: str, found: Interval) -> Finding:
+    """Not refuted where the interval is around 0, not held where it is not."""
+    if math.isnan(found.low):
+        result: Result = "undecided"
+    else:
+        result = "not refuted" if found.low <= 0 <= found.high else "not held"
+    return Finding(part, result, estimate(found))
+
+
+def fact(part: str, true: bool, seen: str) -> Finding:
+    """What can be seen in the runs without an interval."""
+    return Finding(part, "held" if true else "not held", seen)
+
+
+def every(part: str, findings: Sequence[Finding]) -> Finding:
+    """Several as one: held if all are, not held if one is not."""
+    worst: tuple[Result, ...] = ("not held", "undecided", "not refuted", "held")
+    result = next(r for r in worst if any(finding.result == r for finding in findings))
+    said = "; ".join(f"{finding.part}: {finding.seen}" for finding in findings)
+    return Finding(part, result, said)
+
+
+def verdict(findings: Sequence[Finding]) -> Agreement:
+    """Of the whole claim.
+
+    >>> rise, fall = Estimate(2.0, 1.0, 3.0, 9), Estimate(-2.0, -5.0, 1.0, 9)
+    >>> verdict([above("this rises", rise), below("that falls", fall)])
+    'partly'
+    >>> verdict([below("that falls", fall)])
+    'undecided'
+    """
+    results = [finding.result for finding in findings]
+    if "held" not in results:
+        return missed(findings)
+    return "yes" if set(results) <= {"held", "not refuted"} else "partly"
+
+
+def missed(findings: Sequence[Finding]) -> Agreement:
+    """Of a claim that is not even partly reproduced: refuted, or undecided?"""
+    return "no" if any(finding.result == "not held" for finding in findings) else "undecided"
+
+
+def estimate(found: Interval) -> Estimate:
+    """As a cell of a table shows it."""
+    return Estimate(found.value, found.low, found.high, found.n)
