@@ -26,7 +26,13 @@ def svg(figure: Figure) -> bytes:
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     if len(figure.series) > 1:
-        ax.legend(frameon=False, fontsize=plots.FONT - 1)
+        ax.legend(  # above the axes: inside it would lie on points
+            frameon=False,
+            fontsize=plots.FONT - 1,
+            loc="lower left",
+            bbox_to_anchor=(0.0, 1.0),
+            ncols=2,
+        )
     return plots.save(page, "svg")
 
 

@@ -80,7 +80,7 @@ EXPERIMENT = Experiment(
     scaled_down={
         "": (
             "600 training images of CIFAR-10 instead of 50,000 in batches of 32, a width of 4 "
-            "instead of 64, measured on 100 of the training images; 3 seeds instead of 2."
+            "instead of 64, measured on 100 of the training images; 10 seeds instead of 2."
         ),
         "quick": "200 images, at most 6 epochs, 2 seeds: a trial.",
         "h200": "20,000 training images instead of 50,000, measured on 1,000 of them; 5 seeds.",
