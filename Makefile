@@ -4,11 +4,12 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test nightly lint bench docs clean
 
 help:
 	@echo "make demo    train a population of small networks, measure, analyse and report it"
 	@echo "make test    formatting, lint, types, then all tests and doctests"
+	@echo "make nightly every quick preset once, to its report; fetches data, takes about an hour"
 	@echo "make lint    formatting, lint and types only"
 	@echo "make bench   time the measures against a plain forward and backward pass"
 	@echo "make docs    build the documentation into site/; open site/index.html"
@@ -22,6 +23,10 @@ demo: $(READY)
 test: export OMP_NUM_THREADS := 1
 test: lint
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
+
+nightly: export OMP_NUM_THREADS := 1
+nightly: $(READY)
+	$(VENV)/bin/python experiments/nightly.py
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .

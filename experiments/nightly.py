@@ -1,0 +1,120 @@
+"""Run the quick preset of every study of the package once, from the command to the report.
+
+python experiments/nightly.py                               # fetches the data that is missing
+python experiments/nightly.py 001-fig-3 --data cifar10=cifar10.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from spiritlevel.data.catalogue import CATALOGUE
+from spiritlevel.study import control
+
+LIMIT = 600  # seconds that a quick preset may take on two cores
+OUT = pathlib.Path(__file__).parents[1] / "build" / "nightly"
+WORKERS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Night:
+    """How one of them went."""
+
+    name: str
+    runs: int
+    seconds: float
+    error: str = ""
+
+
+def main() -> None:
+    """Run them one after another; the exit code is 1 if one failed or took too long."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="of studies; all if none is given")
+    parser.add_argument(
+        "--data", action="append", default=[], metavar="NAME=PATH", help="instead of fetching it"
+    )
+    parser.add_argument("--out", type=pathlib.Path, default=OUT)
+    arguments = parser.parse_args()
+    given = dict(pair.split("=", 1) for pair in arguments.data)
+    nights = []
+    for name in arguments.names or control.library_names():
+        nights.append(night(name, arguments.out / name, given))
+        print(words(nights[-1]), flush=True)
+        rows = [dataclasses.asdict(each) for each in nights]
+        (arguments.out / "nights.json").write_text(json.dumps(rows, indent=1) + "\n")
+    missed = [each.name for each in nights if each.error]
+    print(f"{len(nights) - len(missed)} of {len(nights)} finished within {LIMIT} seconds each")
+    if missed:
+        sys.exit(f"missed: {', '.join(missed)}")
+
+
+def night(name: str, folder: pathlib.Path, given: dict[str, str]) -> Night:
+    """The study from an empty folder, then its report."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    study = control.find(name).with_preset("quick")
+    changes = []
+    for key, data in needed(name).items():
+        if data in given:
+            changes += ["--set", f"{key}={given[data]}"]
+        else:
+            spiritlevel("data", "fetch", data)
+    start, error = time.monotonic(), ""
+    try:
+        preset = ["--preset", "quick", "--workers", str(WORKERS), "--out", str(folder)]
+        spiritlevel("study", "run", name, *preset, *changes, limit=LIMIT)
+        spiritlevel("report", str(folder), "--out", str(folder / "report.html"))
+    except subprocess.TimeoutExpired:
+        error = f"not finished after {LIMIT} seconds"
+    except subprocess.CalledProcessError as failed:
+        error = failed.stderr.strip().splitlines()[-1]
+    return Night(name, len(study.runs()), time.monotonic() - start, error)
+
+
+def needed(name: str) -> dict[str, str]:
+    """Data sets that must be fetched, by the key of the study that names them."""
+    found = {}
+    for run in control.find(name).with_preset("quick").runs():
+        for section, entries in (("data", run.data), ("task", run.task or {})):
+            for key, value in entries.items():
+                if isinstance(value, str) and value in CATALOGUE:
+                    found[f"{section}.{key}"] = value
+    return found
+
+
+def spiritlevel(*arguments: str, limit: float | None = None) -> None:
+    """As a user types it."""
+    command = [sys.executable, "-m", "spiritlevel.cli", *arguments]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, errors = process.communicate(timeout=limit)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # its workers too
+        process.communicate()
+        raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, stderr=errors)
+
+
+def words(found: Night) -> str:
+    """A line."""
+    return f"{found.name:12} {found.runs:3} runs {found.seconds:5.0f} s  {found.error or 'done'}"
+
+
+if __name__ == "__main__":
+    main()

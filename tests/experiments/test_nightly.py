@@ -1,0 +1,39 @@
+"""The script that runs every quick preset: what it fetches, what it says when one fails."""
+
+import importlib.util
+import pathlib
+import sys
+
+import pytest
+
+from spiritlevel.study import control
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "experiments" / "nightly.py"
+
+
+@pytest.fixture(scope="module")
+def nightly():
+    spec = importlib.util.spec_from_file_location("nightly", SCRIPT)
+    module = sys.modules["nightly"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", control.library_names())
+def test_every_study_has_a_quick_preset(name):
+    assert "quick" in control.find(name).presets
+
+
+def test_data_that_must_be_fetched(nightly):
+    assert nightly.needed("001-fig-3") == {"data.name": "cifar10"}
+    assert nightly.needed("000-fig-7") == {"task.pretrain": "mnist"}
+    assert nightly.needed("000-table-4") == {}
+
+
+def test_one_that_fails_and_one_that_takes_too_long(nightly, tmp_path, monkeypatch):
+    found = nightly.night("001-fig-3", tmp_path / "a", {"cifar10": str(tmp_path / "none.npz")})
+    assert "none.npz" in found.error
+    monkeypatch.setattr(nightly, "LIMIT", 0.5)
+    found = nightly.night("000-table-4", tmp_path / "b", {})
+    assert found.error == "not finished after 0.5 seconds"
+    assert found.name in nightly.words(found)
