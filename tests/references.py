@@ -191,6 +191,7 @@ def linear_model_forms(model: nn.Linear, x: Tensor, loss: str) -> dict[str, Tens
         "head.kappa": kappa,
         "head.trace_squared": H.square().sum(),
         "head.lambda_max": top,
+        "head.scaled_lambda_max": norm * top,
         "relative.kappa": kappa,
         "relative.kappa_max": kappa,  # one layer
         "scaled.trace": norm * H.trace(),

@@ -81,6 +81,7 @@ def test_show_prints_everything_on_the_card(card):
     unchanged = [name for name in SYMMETRIES if name in card.invariant]
     for fact in (card.summary, card.formula, card.paper, card.misleads, card.cost_in_words()):
         assert " ".join(fact.split()) in words
+    assert f"direction {card.direction or 'not a measure of flatness'} found" in words
     kept, _, rest = words.partition("moved by")
     assert all(f"{name}: {SYMMETRIES[name]}" in kept for name in unchanged)
     assert all(f"{name}: {SYMMETRIES[name]}" in rest for name in moved)
@@ -96,8 +97,8 @@ def test_markdown_is_what_is_in_docs():
 def test_markdown_table_says_what_moves():
     card = sl.measures("relative.kappa")[0]
     row = cards.markdown_table([card]).splitlines()[2].strip("| ").split(" | ")
-    said = dict(zip(SYMMETRIES, row[2:6], strict=True))
-    assert said == {s: "unchanged" if s in card.invariant else "moves" for s in SYMMETRIES}
+    said = dict(zip(SYMMETRIES, row[2:-1], strict=True))
+    assert said == {s: "stays" if s in card.invariant else "moves" for s in SYMMETRIES}
 
 
 # -- measure ---------------------------------------------------------------------------------

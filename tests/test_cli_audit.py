@@ -55,6 +55,34 @@ def test_audit_as_json():
     assert json.loads(result.stdout)["verdicts"]["neuron.rho_sum"]["kind"] == "confidence"
 
 
+def test_audit_of_chosen_layers_by_a_chosen_method():
+    """The trace of one layer, as random directions see it: an estimate with an error."""
+    chosen = ("--measures", "curvature.trace", "--json", "-")
+    estimate = ("--method", "hutchinson", "--layers", "fc2", "--max-passes", "20")
+    audit = sl.Audit.from_json(run("audit", *FEW, *chosen, *estimate).stdout)
+    exact = sl.Audit.from_json(run("audit", *FEW, *chosen, "--layers", "fc2").stdout)
+    for report in (audit.original, audit.moved["layer_rescale"]):
+        assert list(report.layers["curvature.trace"]) == ["fc2"]
+        assert report["curvature.trace"].stderr
+    found, truth = audit.original["curvature.trace"], exact.original["curvature.trace"]
+    assert truth.exact
+    assert abs(found.value - truth.value) < 5 * found.stderr
+
+
+def test_compare_chosen_layers_by_a_chosen_method(checkpoints, tmp_path):
+    out = tmp_path / "comparison.json"
+    args = ("--measures", "curvature.trace", "--no-match", "--json", out, "--max-passes", "20")
+    run("compare", *checkpoints, *FEW, *args, "--method", "hutchinson", "--layers", "fc2")
+    found = sl.Comparison.from_json(out.read_text())
+    run("compare", *checkpoints, *FEW, *args, "--layers", "fc2")
+    exact = sl.Comparison.from_json(out.read_text())
+    for name in ("seed0", "seed1"):
+        estimate, truth = (c.reports[name]["curvature.trace"] for c in (found, exact))
+        assert list(found.reports[name].layers["curvature.trace"]) == ["fc2"]
+        assert truth.exact
+        assert 0 < abs(estimate.value - truth.value) < 5 * estimate.stderr
+
+
 def test_compare_two_checkpoints(checkpoints, tmp_path):
     out = tmp_path / "comparison.json"
     first, second = checkpoints

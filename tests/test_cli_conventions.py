@@ -242,6 +242,7 @@ def test_cards_as_json(command, tmp_path):
         facts = found[card.name]
         assert facts["summary"] == card.summary
         assert facts["misleads"] == card.misleads
+        assert facts["direction"] == card.direction == "smaller is flatter"
         assert set(facts["unchanged_by"]) == set(card.invariant) & set(SYMMETRIES)
         assert set(facts["unchanged_by"]) | set(facts["moved_by"]) == set(SYMMETRIES)
         assert set(facts["settings"]) == set(card.options)

@@ -15,7 +15,10 @@ from networks import CASES
 from plain_losses import LOSSES
 from wirings import TiedDecoder
 
-MEASURES = ["head.trace", "head.kappa", "head.trace_squared", "head.lambda_max"]
+MEASURES = [
+    *("head.trace", "head.kappa", "head.trace_squared", "head.lambda_max"),
+    "head.scaled_lambda_max",
+]
 
 
 class ConvHead(nn.Module):
@@ -70,6 +73,8 @@ def test_example_1_of_paper_000():
     assert report["head.kappa"].value == pytest.approx(kappa, rel=1e-12)
     assert report["head.lambda_max"].value == pytest.approx(top, rel=1e-12)
     assert report["head.trace_squared"].value == pytest.approx(top**2, rel=1e-12)
+    # ‖W‖² = <k1,k1> + <k2,k2>
+    assert report["head.scaled_lambda_max"].value == pytest.approx((6 + 3) * top, rel=1e-12)
 
 
 def test_example_2_of_paper_000():
@@ -172,7 +177,7 @@ LOSS_GRID = ["cross_entropy", "class_weights", "ignore_index", "mse", "bce_weigh
 
 
 def check_against_dense(report, truth, weight):
-    """All four by definition; the largest eigenvalue may be 0, so its error is that of ‖H‖."""
+    """All by definition; the largest eigenvalue may be 0, so its error is that of ‖H‖."""
     layer = weight.rpartition(".")[0]
     module = truth.model.get_submodule(layer)
     H = truth.hessian([weight])
@@ -185,8 +190,14 @@ def check_against_dense(report, truth, weight):
     expected = float(torch.linalg.eigvalsh(H)[-1])
     assert top.value == pytest.approx(expected, rel=1e-9, abs=1e-13 * math.sqrt(square))
     assert top.residual <= 1e-7 * math.sqrt(square)
+    norm = float(module.weight.detach().square().sum())
+    scaled = report["head.scaled_lambda_max"]
+    assert scaled.value == pytest.approx(norm * expected, rel=1e-9, abs=1e-13 * norm * square**0.5)
+    assert scaled.residual == pytest.approx(norm * top.residual)
+    assert scaled.cost == top.cost  # one search for both
     for name, found in report.items():
-        assert found.exact or (name == "head.lambda_max" and expected < 1e-9 * math.sqrt(square))
+        tiny = name.endswith("lambda_max") and expected < 1e-9 * math.sqrt(square)
+        assert found.exact or tiny
         assert found.quantity == "Hessian"
         assert found.status is sl.Status.OK
         assert found.text == f"layer {layer!r}"
@@ -202,6 +213,22 @@ def test_closed_forms_agree_with_the_dense_hessian(name, loss):
     weight = head_weight(model)
     report = sl.measure(model, batches, loss=LOSSES[loss].given, measures=MEASURES)
     check_against_dense(report, truth, weight)
+
+
+def test_both_eigenvalues_of_the_head_come_from_one_search(monkeypatch):
+    build, shape = next(iter(HEADS.values()))
+    model = build()
+    module = sys.modules["spiritlevel.measures.head"]
+    calls, real = [], module.eigenpairs
+
+    def counted(*args, **options):
+        calls.append(args)
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, "eigenpairs", counted)
+    names = ["head.lambda_max", "head.scaled_lambda_max"]
+    sl.measure(model, data_for(model, shape, "cross_entropy"), measures=names)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("name", ["a_target_a_token", "a_target_a_pixel"])

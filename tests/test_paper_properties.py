@@ -199,7 +199,18 @@ def test_scaling_all_weights_moves_sharpness_and_no_decision(epochs, largest):
 
 # -- Petzka et al. 2019, Figure 2: correlations under random layer rescaling ----------------------
 
-INVARIANT = ["scaled.trace", "relative.kappa", "neuron.rho_sum"]
+INVARIANT = [
+    "scaled.trace",
+    "scaled.trace_max",
+    "scaled.lambda_max",
+    "scaled.lambda_max_max",
+    "relative.kappa",
+    "relative.kappa_max",
+    "neuron.rho_sum",
+    "neuron.rho_max",
+]
+NEURON_WISE = ["neuron.rho_sum", "neuron.rho_max"]  # unchanged where every neuron has its factor
+LAYER_WISE = ["scaled.trace", "scaled.trace_max", "scaled.lambda_max", "scaled.lambda_max_max"]
 OTHERS = ["curvature.trace", "curvature.lambda_max"]
 NUM_TRAIN = 200
 
@@ -245,10 +256,21 @@ def population():
         ]
 
 
+PAIRS = (("fc1", "fc2"), ("fc2", "head"))
+
+
 def rescaled(model, generator):
-    for producer, consumer in (("fc1", "fc2"), ("fc2", "head")):
+    for producer, consumer in PAIRS:
         factor = 5 + 20 * float(torch.rand((), generator=generator))
         model = symmetries.rescale_layers(model, producer, consumer, factor)
+    return model
+
+
+def rescaled_by_neuron(model, generator):
+    for producer, consumer in PAIRS:
+        width = len(model.get_submodule(producer).weight)
+        factors = 5 + 20 * torch.rand(width, generator=generator, dtype=torch.float64)
+        model = symmetries.rescale_neurons(model, producer, consumer, factors)
     return model
 
 
@@ -281,8 +303,33 @@ def test_correlations_of_invariant_measures_survive_rescaling(population, before
     was, now = correlations(before, gaps), correlations(after, gaps)
     for name in INVARIANT:
         print(f"{name}: rank {was[name][0]:+.3f}, linear {was[name][1]:+.3f}")
+        # an eigenvalue is found to its residual, 1e-6 of it; its error is the square of that
         assert after[name] == pytest.approx(before[name], rel=1e-9)
         assert now[name] == pytest.approx(was[name], abs=1e-6)
+
+
+def test_rescaling_neurons_leaves_those_of_neurons_and_not_those_of_layers(
+    population, before, generator
+):
+    """The same with a factor for every neuron: what was weighed by its layer's norm is not safe.
+
+    Every value moves, up to sevenfold, and the correlations become others; that they change little
+    here is for the data to say, and nothing is asked of it.
+    """
+    gaps = [member.gap for member in population]
+    models = [rescaled_by_neuron(member.model, generator) for member in population]
+    after = values_of(models, [*NEURON_WISE, *LAYER_WISE])
+    was, now = correlations(before, gaps), correlations(after, gaps)
+    for name in NEURON_WISE:
+        assert after[name] == pytest.approx(before[name], rel=1e-9)
+        assert now[name] == pytest.approx(was[name], abs=1e-6)
+    for name in LAYER_WISE:
+        ratios = torch.tensor(after[name]) / torch.tensor(before[name])
+        print(f"{name}: rank {was[name][0]:+.3f} → {now[name][0]:+.3f}, ratios ", end="")
+        print(f"{float(ratios.min()):.3g} to {float(ratios.max()):.3g}")
+        assert float((ratios - 1).abs().min()) > 1e-3  # no network keeps its value
+        assert float(ratios.max() / ratios.min()) > 1.1  # and not one common factor
+        assert abs(now[name][0] - was[name][0]) > 1e-3, name
 
 
 # By how much a rank correlation must move not to have survived, settled before one was seen. What

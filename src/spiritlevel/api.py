@@ -178,7 +178,9 @@ def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Prefligh
     chunk = footprint.chunk(work.memory, sweep=needs.sweep)
     chunk = min(chunk, max(1, num_samples(first)))
     return Preflight(
-        cost_per_sample=plan.cost(1, sweep=needs.sweep, num_columns=probes),
+        cost_per_sample=plan.cost(
+            1, sweep=needs.sweep, num_columns=probes, spreads=needs.standardized
+        ),
         num_columns=plan.num_columns,
         num_probes=probes,
         chunk=chunk,

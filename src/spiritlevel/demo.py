@@ -22,7 +22,7 @@ from .checkpoints import load_checkpoint, write_atomically
 from .report import study as study_page
 from .study import control, table
 from .study.definition import Study
-from .study.executors.local import Watch
+from .study.executors.live import Watch, standing
 from .study.networks import build_model
 from .study.run_data import load_data
 from .study.settings import RunSettings
@@ -85,7 +85,7 @@ def run(
     control.check(study)
     with Store.create(out / "study", study) as store:
         if watch is not None:
-            watch(store.counts())
+            watch(standing(store))
         counts = control.execute(store, workers=workers, watch=watch)
         tell(0, 3, "statistics")
         found = table.statistics(store)

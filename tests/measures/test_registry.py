@@ -41,6 +41,13 @@ def test_a_claim_about_something_unknown_is_refused(claim, kind):
         measure(**fields)
 
 
+def test_an_unknown_direction_is_refused():
+    fields, _ = fields_of(get(names()[0]))
+    fields |= {"name": "mine.new", "direction": "flatter"}
+    with pytest.raises(sl.SpiritlevelError, match=r"direction 'flatter'\. Known: \('smaller is"):
+        measure(**fields)
+
+
 def test_a_users_own_measure_takes_part(monkeypatch):
     registry = measure.__globals__
     monkeypatch.setitem(registry, "_CARDS", dict(registry["_CARDS"]))

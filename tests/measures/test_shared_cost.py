@@ -1,6 +1,7 @@
 """What the measures of one call share, counted: one call for all against one call for each."""
 
 import copy
+import math
 
 import pytest
 
@@ -71,6 +72,8 @@ def test_the_whole_catalogue_in_one_call_takes_fewer_passes_of_every_kind(togeth
 def test_what_is_shared_has_the_same_value(together, alone, name):
     found, single = together[name], alone[name][name]
     apart = (found.residual or 0.0) + (single.residual or 0.0)  # an eigenvalue lies within it
+    if name == "curvature.trace_squared":  # it takes dominant directions from Lanczos if there are
+        apart = 5 * math.hypot(found.stderr or 0.0, single.stderr or 0.0)  # once in a million
     assert found.value == pytest.approx(single.value, rel=1e-9, abs=apart)
 
 

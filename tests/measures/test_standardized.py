@@ -13,7 +13,6 @@ import spiritlevel as sl
 from networks import CASES
 from plain_losses import LOSSES
 from spiritlevel import problems, symmetries
-from spiritlevel.estimators import standardized
 
 NAMES = {"relative.kappa_std": 1, "relative.kappa_var": 2}  # and the power of the deviation
 # their weight is used past the module that owns it
@@ -194,7 +193,7 @@ def test_a_mean_far_from_zero_leaves_the_deviation_its_digits():
     rows = inputs_of(moved, [(x + shift, y)])["0"]
     expected = rows.numpy().std(axis=0)
     work = sl.api.open_work(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
-    spreads, cost = standardized.feature_spreads(work)
+    spreads, cost = work.spreads
     v = spreads["0"].scale(1)
     torch.testing.assert_close(
         v / v[1], torch.from_numpy(expected / expected[1]), rtol=1e-8, atol=0
@@ -346,32 +345,33 @@ def test_gpt2_keeps_its_weights_transposed():
 # -- the record, the cost, and what is refused ---------------------------------------------------
 
 
-def forwards(problem, measures):
-    """Counted by the report, and by a hook, which the copy has too."""
-    model, seen = copy.deepcopy(problem.model), []
-    model.register_forward_hook(lambda m, args, out: seen.append(len(out)))
-    report = sl.measure(model, problem.data, measures=measures)
-    return report, report.cost.forwards - sum(seen)
-
-
-def test_both_share_one_look_at_the_features_and_the_cost_is_counted(monkeypatch):
-    looks = []
-    find = standardized._find_spreads
-    monkeypatch.setattr(standardized, "_find_spreads", lambda w: looks.append(w) or find(w))
+def counted(measures):
+    """The report of a call, and the samples that went through the model and back."""
     problem = problems.relu_mlp()
-    report, uncounted = forwards(problem, list(NAMES))
-    assert len(looks) == 1
-    # a certificate's nested derivatives count as more forwards than there are calls
-    assert uncounted == 2 * forwards(problem, "relative.kappa")[1]
+    seen = []
+    problem.model.register_forward_hook(lambda m, args, out: seen.append(len(out)))
+    return sl.measure(problem.model, problem.data, measures=measures), sum(seen)
+
+
+def test_all_kinds_of_kappa_come_from_one_plan_certificate_and_sweep():
+    """Beside what κ takes the others take one forward pass, in which the features are seen."""
+    plain, plain_seen = counted("relative.kappa")
+    both, both_seen = counted(["relative.kappa", *NAMES])
+    one, one_seen = counted("relative.kappa_std")
+    # whether all inputs can be seen is looked up on one sample
+    assert both.cost == one.cost == plain.cost + sl.Cost(forwards=8 + 1)
+    assert both_seen == one_seen == plain_seen + 8 + 1
     for measure in NAMES:
-        cost = report[measure].cost
-        alone = sl.measure(problem.model, problem.data, measures=measure)[measure].cost
-        assert cost == alone
-        plain = sl.measure(problem.model, problem.data, measures="relative.kappa").cost
-        assert cost.forwards <= plain.forwards + 8  # its plan, certificate and sweep; the features
-        assert cost.backwards == plain.backwards
-        assert report[measure].settings["layers"] == ["0", "2", "4"]
-        assert report[measure].settings["num_samples"] == 8
+        assert both[measure].cost == plain["relative.kappa"].cost + sl.Cost(forwards=8)
+        assert both[measure].settings == plain["relative.kappa"].settings
+    assert both["relative.kappa"].cost == plain["relative.kappa"].cost
+    assert both["relative.kappa"].value == plain["relative.kappa"].value
+
+
+def test_the_plan_counts_the_look_at_the_features():
+    problem = problems.relu_mlp()
+    plan = sl.preflight(problem.model, problem.data, measures=list(NAMES))
+    assert plan.cost_per_sample == sl.Cost(forwards=2, backwards=2)
 
 
 def test_layers_may_be_chosen():
@@ -407,22 +407,20 @@ def test_tied_weights_are_left_out_by_a_pattern_and_refused_by_name():
     assert "Choose other 'layers'" in text
 
 
-def test_a_forward_that_runs_another_model_is_refused():
+def test_no_copy_of_the_model_is_needed():
+    """Neither a model that cannot be copied nor a forward that brings its own is in the way."""
     problem = problems.relu_mlp()
-    with pytest.raises(sl.SpiritlevelError, match="must run the model that it is given"):
-        sl.measure(
-            problem.model,
-            problem.data,
-            measures="relative.kappa_std",
-            forward=lambda _, batch: (problem.model(batch[0]), batch[1]),
-        )
-
-
-def test_a_model_that_cannot_be_copied_is_refused():
-    problem = problems.relu_mlp()
+    expected = sl.measure(problem.model, problem.data, measures="relative.kappa_std")
     problem.model[0].extra = problem.model[0].weight * 2  # not a leaf: torch refuses to copy it
-    with pytest.raises(sl.SpiritlevelError, match=r"cannot be copied: copy.deepcopy raised"):
-        sl.measure(problem.model, problem.data, measures="relative.kappa_std")
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        copy.deepcopy(problem.model)
+    found = sl.measure(
+        problem.model,
+        problem.data,
+        measures="relative.kappa_std",
+        forward=lambda _, batch: (problem.model(batch[0]), batch[1]),
+    )
+    assert found["relative.kappa_std"].value == expected["relative.kappa_std"].value
 
 
 def test_the_model_is_left_as_it_was():

@@ -10,9 +10,9 @@ from spiritlevel.report import Spectrum
 def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):
     page = open_page(report.html(a_comparison()))
     assert rows_of(page, "rank-table") == [
-        ["curvature.trace", "10", "1", "20", "2"],
-        ["relative.kappa", "5", "2", "3", "1"],
-        ["softmax.gini", "0.2", "1", "0.4", "2"],
+        ["curvature.trace", "smaller", "10", "1", "20", "2"],
+        ["relative.kappa", "smaller", "5", "2", "3", "1"],
+        ["softmax.gini", "–", "0.2", "–", "0.4", "–"],
     ]
     lead = page.locator("header.lead > p").inner_text()
     assert lead.startswith("The flattest beyond all errors: sgd by 1 and adam by 1 of 2 measures.")
@@ -23,6 +23,12 @@ def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):
     assert explained[:4] == ["curvature.trace", "sgd", "adam", "scale"]
     assert "turns round under relative.kappa" in explained[4]
     assert rows_of(page, "confounder-table")[0][2:] == ["0.2", "0.4"]
+    gini = "Gini impurity of the predictions"
+    assert rows_of(page, "also-differing-table") == [
+        # at equal confidence the order of the trace turns round, and that of κ stands as it was
+        ["curvature.trace", "sgd", "adam", f"{gini} (smaller in 'sgd': 0.2 against 0.4)", "–"],
+        ["relative.kappa", "adam", "sgd", "–", "100%"],
+    ]
     assert len(rows_of(page, "all-numbers")) == 6
 
     plot = page.locator("#points")

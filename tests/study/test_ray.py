@@ -2,11 +2,15 @@
 
 import pathlib
 import sys
+import types
 
 import pytest
 
 import spiritlevel as sl
-from spiritlevel.study import Store, execute
+from ray_turns import ray_turn
+from spiritlevel.study import RunResult, Store, execute
+from spiritlevel.study.executors.ray import files_named, run_remotely
+from spiritlevel.study.tf32 import TF32
 from tiny_study import lasting, tiny
 
 SRC = pathlib.Path(__file__).parents[2] / "src"
@@ -48,7 +52,7 @@ def test_a_study_on_a_cluster_loses_workers_and_ends_with_the_rows_of_an_undistu
         grid={"model.kind": ["unlucky", "interrupted", "steady", "broken"]},
         seeds=2,
     )
-    with Store.create(tmp_path / "cluster", study) as store:
+    with ray_turn(), Store.create(tmp_path / "cluster", study) as store:
         execute(store, executor="ray", workers=2)
         rows = store.rows("runs")
     assert (tmp_path / "lost-at-the-start").exists()
@@ -63,7 +67,7 @@ def test_a_study_on_a_cluster_loses_workers_and_ends_with_the_rows_of_an_undistu
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path):
     pytest.importorskip("ray")
-    with Store.create(tmp_path, tiny()) as store:
+    with ray_turn(), Store.create(tmp_path, tiny()) as store:
         with pytest.raises(sl.SpiritlevelError, match="cluster at 'auto' cannot be reached"):
             execute(store, executor="ray", address="auto")
         assert store.counts().pending == 12
@@ -76,3 +80,96 @@ def test_without_ray_the_pip_line_is_named(tmp_path, monkeypatch):
         pytest.raises(sl.MissingExtra, match=r"needs ray: pip install 'spiritlevel\[ray\]'"),
     ):
         execute(store, executor="ray")
+
+
+DEFAULT = TF32(convolutions=True, products=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model": "ray_nets:make"}, "'ray_nets:make'"),
+        ({"data": "mine.npz"}, "'mine.npz'"),
+        ({"data": {"name": "digits", "test": "folder:pictures"}}, "'folder:pictures'"),
+        ({"task": "tosses:toss"}, "'tosses:toss'"),
+        ({"model": {"name": "mlp", "init_from": "weights.pt"}}, "'weights.pt'"),
+    ],
+)
+def test_files_of_the_users_need_the_drivers_folder_on_every_machine(tmp_path, changes, named):
+    (settings, *_) = tiny(grid={}, **changes).runs()
+    error = run_remotely(settings, "cpu", str(tmp_path / "gone"), DEFAULT)
+    assert f"this run names {named}. On " in error
+    assert f"The folder {str(tmp_path / 'gone')!r}, in which the study was started" in error
+    assert "No such file or directory" in error
+    assert "file system that all machines share" in error
+
+
+def test_a_run_that_names_no_file_needs_no_folder(tmp_path):
+    (settings, *_) = tiny(grid={}).runs()
+    assert isinstance(run_remotely(settings, "cpu", str(tmp_path / "gone"), DEFAULT), RunResult)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "spiritlevel.experiments.normalized_networks:vgg_small"},
+        {"data": {"name": "/everywhere/mine.npz", "test": "folder:~/pictures"}},
+        {"model": {"name": "mlp", "init_from": "/everywhere/weights.pt"}},
+        {"task": "separation"},
+    ],
+)
+def test_what_is_found_from_anywhere_needs_no_folder(changes):
+    assert files_named(tiny(grid={}, **changes).runs()[0]) == []
+
+
+def cluster_of(asked: list, **resources: float) -> types.ModuleType:
+    """What the executor uses of Ray; keeps what it asks for, and runs nothing."""
+    ray = types.ModuleType("ray")
+    ray.is_initialized = lambda: True
+    ray.cluster_resources = lambda: resources
+    ray.exceptions = types.SimpleNamespace(WorkerCrashedError=KeyError, RayError=LookupError)
+    ray.wait = lambda references, timeout: (references, [])
+    ray.get = lambda reference: "not run"
+
+    def remote(**options):
+        asked.append(options)
+        return lambda work: types.SimpleNamespace(remote=lambda *_: object())
+
+    ray.remote = remote
+    return ray
+
+
+@pytest.mark.parametrize(
+    ("how", "gpus"), [({}, 1.0), ({"per_gpu": 4}, 0.25), ({"device": "cpu"}, 0)]
+)
+def test_runs_share_a_gpu_of_the_cluster(tmp_path, monkeypatch, how, gpus):
+    asked = []
+    monkeypatch.setitem(sys.modules, "ray", cluster_of(asked, CPU=8.0, GPU=1.0))
+    with Store.create(tmp_path, tiny()) as store:
+        execute(store, executor="ray", **{"device": "cuda"} | how)
+    assert [options["num_gpus"] for options in asked] == [gpus]
+
+
+def test_a_cluster_without_gpus_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", cluster_of([], CPU=8.0))
+    with (
+        Store.create(tmp_path, tiny()) as store,
+        pytest.raises(sl.SpiritlevelError, match="needs a GPU, and the Ray cluster has none"),
+    ):
+        execute(store, executor="ray", device="cuda")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"per_gpu": 0, "executor": "ray", "device": "cuda"},
+        {"per_gpu": 2, "executor": "ray"},
+        {"per_gpu": 2, "device": "cuda", "workers": 2},
+    ],
+)
+def test_a_share_that_nobody_would_heed_is_refused(tmp_path, how):
+    with (
+        Store.create(tmp_path, tiny()) as store,
+        pytest.raises(sl.SpiritlevelError, match=r"The 'per_gpu' (must|says)"),
+    ):
+        execute(store, **how)

@@ -17,7 +17,7 @@ import spiritlevel as sl
 from spiritlevel.cli.app import app
 from spiritlevel.data import digits
 from spiritlevel.models import build
-from spiritlevel.study import Store, control, execute, resume, run, state
+from spiritlevel.study import Store, execute, resume, run, state
 from spiritlevel.study.run_data import derived_generator, load_data
 from spiritlevel.study.running import run_one
 from spiritlevel.study.statistics import spearman
@@ -202,12 +202,6 @@ def test_statistics_are_those_of_the_rows(tmp_path):
     assert found["head.trace"].spearman == own
     assert found.confounders == ("train_loss", "norms.weight")
     assert found.n == 12
-
-
-def test_time_left_is_what_the_finished_runs_say():
-    counts = control.Counts(pending=5, running=2, done=3)
-    assert control.seconds_left(counts, [1.0, None, 2.0, 3.0]) == 7.0
-    assert control.seconds_left(counts, [None]) is None
 
 
 # -- command line ----------------------------------------------------------------------------

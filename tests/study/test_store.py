@@ -1,6 +1,5 @@
 """The store: what is in it, who may take what, and that nothing is lost when it is in trouble."""
 
-import csv
 import errno
 import json
 import math
@@ -12,7 +11,6 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Store, execute, schema
-from spiritlevel.study.export import export
 from spiritlevel.study.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
 from spiritlevel.study.workers import new_worker
 from tiny_study import lasting, tiny
@@ -245,34 +243,3 @@ def test_a_full_disk_under_a_checkpoint_gives_the_run_back(store, monkeypatch):
     assert (store.counts().pending, store.rows("epochs")) == (12, [])
     assert list((store.folder / "checkpoints").iterdir()) == []
     assert execute(store).done == 12
-
-
-def test_export_holds_every_value(store, tmp_path):
-    store.finish(store.claim(new_worker()), RESULT)
-    store.fail(store.claim(new_worker()), "no, luck")
-    export(store, tmp_path / "out")
-    with open(tmp_path / "out" / "runs.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 12
-    assert (rows[0]["status"], rows[0]["lr"], rows[0]["seed"]) == ("done", "0.1", "0")
-    assert float(rows[0]["test_error"]) == 0.0
-    assert (rows[1]["status"], rows[1]["error"]) == ("failed", "no, luck")
-    with open(tmp_path / "out" / "measurements.csv", newline="") as file:
-        assert float(list(csv.DictReader(file))[1]["value"]) == 1e-300
-
-
-def test_parquet_holds_the_same_as_csv(store, tmp_path):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    store.finish(store.claim(new_worker()), RESULT)
-    export(store, tmp_path, kind="csv")
-    export(store, tmp_path, kind="parquet")
-    for name in ("runs", "epochs", "measurements", "epoch_measurements"):
-        text = pandas.read_csv(tmp_path / f"{name}.csv")
-        binary = pandas.read_parquet(tmp_path / f"{name}.parquet")
-        assert list(text.columns) == list(binary.columns)
-        numbers = binary.select_dtypes("number").astype(float)
-        pandas.testing.assert_frame_equal(text[numbers.columns].astype(float), numbers)
-    assert "must be one of csv, parquet. Got 'xlsx'" in refusal(
-        lambda: export(store, tmp_path, kind="xlsx")
-    )

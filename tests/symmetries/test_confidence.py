@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.symmetries import Found, find_moves, temperature_move, weight_scale_move
+from spiritlevel.data import digits
+from spiritlevel.models import build
+from spiritlevel.symmetries import Found, find_moves, temperature_move
 from symmetries.nets import NETS
 
 
@@ -48,19 +52,113 @@ def test_all_weights_of_a_homogeneous_network_can_be_scaled(generator):
     assert torch.allclose(moved(samples), factor**2 * model(samples))
 
 
-def test_a_scale_that_changes_answers_is_not_offered():
-    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 2)).double()
+SCALABLE = {  # the number of layers from input to output; a product of two branches adds theirs
+    "mlp": 3,
+    "one_linear_layer": 1,
+    "channels_last": 2,
+    "depthwise": 3,
+    "conv_transpose": 3,
+    "two_readers": 4,
+    "concatenated": 2,
+    "dead_units": 2,
+}
+
+
+@pytest.mark.parametrize("net", SCALABLE)
+@pytest.mark.parametrize("factor", [1.5, 2.5])
+def test_with_biases_the_outputs_only_grow(net, factor):
+    """On samples that the search has not seen, written down by hand as a power of the factor."""
+    model, samples, others = NETS[net].make()
+    assert any(name.endswith("bias") for name, _ in model.named_parameters())
+    move = found_in(model, samples).moves["weight_scale"]
+    moved = move.at(model, factor)
+    torch.testing.assert_close(moved(others), factor ** SCALABLE[net] * model(others))
+    for name, weight in model.named_parameters():
+        if name.endswith("weight"):
+            torch.testing.assert_close(moved.get_parameter(name), factor * weight)
+    assert move.describe().endswith("α" if SCALABLE[net] == 1 else f"α^{SCALABLE[net]}")
+
+
+def test_a_trained_cnn_with_biases_keeps_its_proportions():
+    """Weights and biases times one factor would change its answers; this move does not."""
+    model = build("digits_cnn", seed=0)
+    x, y = (part[:64] for part in digits("train"))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(15):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model, x = model.double().eval(), x.double()
+    move = found_in(model, x[:4]).moves["weight_scale"]
+    naive = copy.deepcopy(model)
     with torch.no_grad():
-        model[0].weight.fill_(1.0)
-        model[2].weight.copy_(torch.tensor([[1.0], [0.0]]))
-        model[2].bias.copy_(torch.tensor([0.0, 3.5]))
-    # logits of 2α² and 3.5α: the second class wins until α is 1.75
-    found = found_in(model, torch.full((4, 1), 2.0, dtype=torch.float64))
+        for parameter in naive.parameters():
+            parameter *= 2
+        logits = model(x)
+        spread = naive(x) / logits
+        assert float(spread.max() - spread.min()) > 0.1  # what this test is about
+        torch.testing.assert_close(move.at(model, 2.0)(x), 8 * logits)
+
+
+def test_a_batchnorm_in_between_grows_along():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)]
+    model = nn.Sequential(*layers).double()
+    model(3 * torch.randn(32, 2, 4, 4, dtype=torch.float64) + 1)  # statistics unlike 0 and 1
+    nn.init.normal_(model[1].bias)
+    model.eval()
+    samples = torch.randn(6, 2, 4, 4, dtype=torch.float64)
+    move = found_in(model, samples[:4]).moves["weight_scale"]
+    torch.testing.assert_close(move.at(model, 1.7)(samples), 1.7**2 * model(samples))
+    assert "biases and running means" in move.describe()
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"),
+    [
+        ("tanh", "no power of α multiplies all that '2' reads"),
+        ("in_place", "no power of α multiplies all that 'head' reads"),  # h + layer(h)
+        ("unrolled", "'again' adds one bias in calls at different depths"),
+        ("transformer", "'blocks.0.norm1' normalizes what it reads"),
+        ("encoder_layer", "'block.self_attn' is attention"),
+        ("weight_read_behind_the_back", "changes more than the size of the outputs"),
+    ],
+)
+def test_a_scale_that_would_change_more_is_not_offered(net, reason):
+    model, samples, _ = NETS[net].make()
+    found = found_in(model, samples)
     assert "weight_scale" not in found.moves
-    assert found.absent["weight_scale"] == "a factor of 2 changes 4 of 4 answers"
+    assert reason in found.absent["weight_scale"]
 
 
-def test_the_answer_of_a_single_logit_is_its_sign():
+def test_a_bias_shared_at_two_depths_is_in_the_way():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).double()
+    model[2].bias = model[0].bias
+    samples = torch.randn(4, 4, dtype=torch.float64)
+    reason = "'0.bias' and '2.bias' are one tensor at different depths"
+    assert found_in(model, samples).absent["weight_scale"] == reason
+
+
+def test_powers_need_not_be_whole():
+    """A square root between the layers halves the power that reaches it: ½ + 1."""
+
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 5), nn.Linear(5, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x).relu().sqrt())
+
+    torch.manual_seed(0)
+    model, samples = Root().double(), torch.randn(6, 3, dtype=torch.float64)
+    move = found_in(model, samples[:4]).moves["weight_scale"]
+    assert move.power == pytest.approx(1.5, abs=1e-9)
+    torch.testing.assert_close(move.at(model, 2.0)(samples), 2**1.5 * model(samples))
+
+
+def test_a_single_logit_grows_too():
     model = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)).double()
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([[1.0, 0.0]]))
@@ -70,9 +168,10 @@ def test_the_answer_of_a_single_logit_is_its_sign():
         model, lambda m: m(samples)[:, None], head="0", generator=torch.Generator().manual_seed(0)
     )
     assert {"logit_temperature", "weight_scale"} <= set(found.moves)
+    assert found.moves["logit_temperature"].power == 1
 
 
-def test_a_sign_that_changes_is_noticed():
+def test_a_constant_behind_the_head_is_noticed():
     class Shifted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -83,8 +182,9 @@ def test_a_sign_that_changes_is_noticed():
 
     model = Shifted().double()
     nn.init.ones_(model.fc.weight)
-    found = found_in(model, torch.ones(1, 1, dtype=torch.float64), head="fc")
-    assert "changes 1 of 1 answers" in found.absent["logit_temperature"]
+    found = found_in(model, torch.tensor([[1.0], [4.0]], dtype=torch.float64), head="fc")
+    for move in ("logit_temperature", "weight_scale"):
+        assert "changes more than the size of the outputs" in found.absent[move]
 
 
 def test_a_shared_head_has_no_temperature():
@@ -93,13 +193,16 @@ def test_a_shared_head_has_no_temperature():
     assert "'tokens' and 'head'" in found.absent["logit_temperature"]
 
 
-def test_a_weight_shared_by_two_layers_is_scaled_once(generator):
-    model, _, _ = NETS["shared_weight"].make()
-    moved = weight_scale_move(model).apply(model, generator)
-    assert moved.a.weight is moved.b.weight
-    factors = (moved.a.weight / model.a.weight).detach()
-    assert (factors < 2.6).all()
-    assert torch.allclose(factors, (moved.head.weight / model.head.weight)[0, 0])
+def test_a_weight_shared_by_two_layers_is_scaled_once():
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)]
+    model = nn.Sequential(*layers).double()
+    model[2].weight = model[0].weight
+    samples = torch.randn(6, 4, dtype=torch.float64)
+    moved = found_in(model, samples[:4]).moves["weight_scale"].at(model, 2.0)
+    assert moved[0].weight is moved[2].weight
+    torch.testing.assert_close(moved[0].weight, 2 * model[0].weight)
+    torch.testing.assert_close(moved(samples), 8 * model(samples))
 
 
 def test_without_a_head_there_is_no_temperature():
@@ -119,6 +222,6 @@ def test_a_head_that_is_none_is_refused(head, text):
         found_in(model, samples, head=head)
 
 
-def test_a_model_without_weights_is_refused():
-    with pytest.raises(SpiritlevelError, match="without any"):
-        weight_scale_move(nn.ReLU())
+def test_a_model_without_weights_has_no_scale():
+    found = found_in(nn.Softplus(), torch.randn(4, 3, dtype=torch.float64))
+    assert found.absent["weight_scale"] == "there is no linear or convolutional layer"

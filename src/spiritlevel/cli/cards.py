@@ -41,6 +41,7 @@ def print_card(page: Console, card: Card) -> None:
         "paper": card.paper,
         "unchanged by": _symmetry_lines(unchanged),
         "moved by": _symmetry_lines(moved),
+        "direction": card.direction_in_words,
         "found": WAYS[card.found_by],
         "cost": card.cost_in_words(),
         "settings": "\n".join(_settings(card)) or "none",
@@ -67,6 +68,7 @@ def _facts(card: Card) -> dict[str, Any]:
         "paper": card.paper,
         "unchanged_by": [name for name in SYMMETRIES if name in card.invariant],
         "moved_by": [name for name in SYMMETRIES if name not in card.invariant],
+        "direction": card.direction,
         "found": WAYS[card.found_by],
         "cost": card.cost_in_words(),
         "settings": {
@@ -90,13 +92,14 @@ def _short_cost(card: Card) -> str:
 
 
 def markdown_table(cards: Iterable[Card]) -> str:
-    """One row a measure, one column a symmetry."""
-    header = ["measure", "what it is", *(f"`{name}`" for name in SYMMETRIES), "cost"]
+    """One row a measure, one column a symmetry; short words, so that all columns fit a page."""
+    moves = (name.replace("_", " ") for name in SYMMETRIES)  # in a heading they can be broken
+    header = ["measure", "what it is", *moves, "cost"]
     rows = [
         [
             f"`{card.name}`",
             card.summary,
-            *("unchanged" if name in card.invariant else "moves" for name in SYMMETRIES),
+            *("stays" if name in card.invariant else "moves" for name in SYMMETRIES),
             _short_cost(card),
         ]
         for card in cards
@@ -129,6 +132,7 @@ def _markdown_card(card: Card) -> str:
         f"{card.summary}. {default}\n\n"
         f"$$ {card.formula} $$\n\n"
         f"- **Paper:** {card.paper}\n"
+        f"- **Direction:** {card.direction_in_words}\n"
         f"- **Found:** {WAYS[card.found_by]}\n"
         f"- **Cost:** {card.cost_in_words()}\n"
         f"{''.join(f'- **Setting** {text}{chr(10)}' for text in _settings(card))}"

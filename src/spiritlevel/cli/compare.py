@@ -35,7 +35,11 @@ def compare(
     loss: subject.LossName = "cross_entropy",
     measures: subject.Measures = None,
     setting: subject.Settings = None,
+    layers: subject.Layers = None,
     head: subject.HeadName = None,
+    method: Annotated[
+        str, typer.Option(help="auto, exact, output_probes, split, hutchinson or hutch++.")
+    ] = "auto",
     rtol: subject.Rtol = 0.05,
     max_passes: subject.MaxPasses = 100,
     match: Annotated[
@@ -57,7 +61,9 @@ def compare(
     options: dict[str, Any] = {
         "loss": loss,
         "measures": measures or None,
+        "layers": subject.one_or_many(layers),
         "head": head,
+        "method": method,
         "rtol": rtol,
         "max_passes": max_passes,
         "memory": None if memory is None else inputs.parse_memory(memory),
@@ -136,9 +142,7 @@ def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
         for name in shown:
             table.add_column(escape(name), justify="right", overflow="fold")
         for measure in result.measures:
-            places = result.places(measure)
-            cells = (f"{result.value(measure, n).value:.4g} #{places[n]}" for n in shown)
-            table.add_row(escape(measure), *cells)
+            table.add_row(escape(measure), *(result.cell(measure, name) for name in shown))
         talk.print()
         console.show(talk, table)
     talk.print()

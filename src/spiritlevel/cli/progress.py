@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..study.executors.local import Watch
+from ..study.executors.live import Standing, Watch
 from ..study.store import Counts
 from . import console
+
+SHORT = 10.0  # seconds at work that are not worth a word
 
 
 @contextlib.contextmanager
 def runs_progress() -> Iterator[Watch]:
-    """A bar over the runs of a study with the time left; what is given first is the start."""
+    """A bar over the runs of a study with what is going on and the time left."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -23,24 +24,52 @@ def runs_progress() -> Iterator[Watch]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    start, ended_before = time.monotonic(), -1
     with Progress(
         *columns, console=console.err(), transient=True, disable=not console.shows_progress()
     ) as bar:
         task = bar.add_task("runs", total=None, note="")
 
-        def watch(counts: Counts) -> None:
-            nonlocal ended_before
-            ended = counts.done + counts.failed
-            if ended_before < 0:
-                ended_before = ended
-            note = f"{counts.failed} failed" if counts.failed else ""
-            if now := ended - ended_before:  # at the pace of this session, with all its workers
-                left = (time.monotonic() - start) / now * counts.remaining
-                note = ", ".join(filter(None, (note, f"{duration(left)} left")))
-            bar.update(task, completed=ended, total=counts.total, note=note)
+        def watch(now: Standing) -> None:
+            ended = now.done + now.failed
+            bar.update(task, completed=ended, total=now.total, note=said(now))
 
         yield watch
+
+
+def said(now: Standing) -> str:
+    """What is going on, beside the bar.
+
+    >>> said(Standing(pending=9, running=1, done=2, epochs=((17, 60),), seconds_left=600))
+    'run 3 of 12, epoch 17 of 60, 10 min left'
+    """
+    parts = []
+    if now.running:
+        parts.append(_at_work(now))
+        parts.append(_how_far(now))
+    if now.failed:
+        parts.append(f"{now.failed} failed")
+    if now.seconds_left:
+        parts.append(f"{duration(now.seconds_left)} left")
+    return ", ".join(filter(None, parts))
+
+
+def _at_work(now: Standing) -> str:
+    if now.running > 1:
+        return f"{now.running} at work"
+    return f"run {now.done + now.failed + 1} of {now.total}"
+
+
+def _how_far(now: Standing) -> str:
+    """The epochs; where nobody tells of any, how long the oldest run has been at work."""
+    if now.epochs:
+        done = sorted({epoch for epoch, _ in now.epochs})
+        most = max(total for _, total in now.epochs)
+        if len(done) == 1:
+            return f"epoch {done[0]} of {most}"
+        return f"epochs {done[0]} to {done[-1]} of {most}"
+    if now.oldest is None or now.oldest < SHORT:
+        return ""
+    return f"{'the oldest ' if now.running > 1 else ''}for {duration(now.oldest)}"
 
 
 def counted(counts: Counts, left: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json as json_text
 import pathlib
 import sys
@@ -12,6 +13,7 @@ import typer
 from .. import report as pages
 from .._core import SpiritlevelError
 from ..checkpoints import write_atomically
+from ..report import study as study_page
 from ..study import table
 from ..study.store import Store
 from . import console, subject
@@ -35,6 +37,8 @@ def report(
         str | None,
         typer.Option(help="What the measures of a study are judged by; gap unless you say else."),
     ] = None,
+    confounders: subject.Confounders = None,
+    confidence: subject.Confidence = None,
     json: subject.Json = None,
 ) -> None:
     """Write a self-contained HTML report.
@@ -49,7 +53,7 @@ def report(
         raise SpiritlevelError(
             f"The --out must be a file. Got the folder {out!r}. Write --out {out}/report.html."
         )
-    page = _page(source, title, target)
+    page = _page(source, title, target, confounders, confidence)
     html = pages.render(page).encode()
     talk = console.talk(STANDARD_OUTPUT if STANDARD_OUTPUT in (out, json) else None)
     if out == STANDARD_OUTPUT:
@@ -60,13 +64,28 @@ def report(
     subject.write_json(talk, json, json_text.dumps(page.to_dict(), indent=2, allow_nan=False))
 
 
-def _page(source: pathlib.Path, title: str, target: str | None) -> pages.Page:
+def _page(
+    source: pathlib.Path,
+    title: str,
+    target: str | None,
+    confounders: list[str] | None,
+    confidence: float | None,
+) -> pages.Page:
     if source.is_dir():
         with console.progress("reading the study") as show, Store.open(source) as store:
             chosen = target or table.default_target(store)
-            return pages.page_of(store, title=title, target=chosen, progress=show)
-    if target is not None:
-        raise SpiritlevelError(
-            f"The --target is for a study's folder. Got the file {str(source)!r}. Leave it out."
-        )
+            found = table.statistics(
+                store,
+                target=chosen,
+                confounders=confounders,
+                confidence=0.95 if confidence is None else confidence,
+            )
+            page = study_page.page_of(store, target=chosen, found=found, progress=show)
+            return dataclasses.replace(page, title=title) if title else page
+    of_a_study = (("target", target), ("confounders", confounders), ("confidence", confidence))
+    for name, value in of_a_study:
+        if value is not None:
+            raise SpiritlevelError(
+                f"The --{name} is for a study's folder. Got the file {str(source)!r}. Leave it out."
+            )
     return pages.page_of(pages.read(source), title=title)

@@ -15,6 +15,7 @@ from ..checkpoints import write_atomically
 from ..report import render
 from ..report import study as study_page
 from ..study import control, export, table
+from ..study.executors.live import standing
 from ..study.store import Store
 from . import completion, console, figures, inputs, subject
 from .progress import counted, duration, runs_progress
@@ -40,6 +41,7 @@ Address = Annotated[
     str | None, typer.Option(help="Of the Ray cluster; without it one is started here.")
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+PerGpu = Annotated[int, typer.Option(min=1, help="With ray: runs that share a GPU.")]
 
 
 @app.command(
@@ -70,6 +72,7 @@ def run(
     workers: Workers = 1,
     address: Address = None,
     device: Device = "cpu",
+    per_gpu: PerGpu = 1,
     json: subject.Json = None,
 ) -> None:
     """Run a study, or what is left of it. It may be stopped at any moment and continued."""
@@ -80,7 +83,8 @@ def run(
     control.check(chosen)
     folder = out or pathlib.Path("studies") / "-".join(filter(None, (chosen.name, preset)))
     with Store.create(folder, chosen) as store:
-        _work(store, json, executor=executor, workers=workers, address=address, device=device)
+        where = {"device": device, "address": address, "per_gpu": per_gpu}
+        _work(store, json, executor=executor, workers=workers, **where)
 
 
 @app.command(
@@ -95,13 +99,15 @@ def resume(
     workers: Workers = 1,
     address: Address = None,
     device: Device = "cpu",
+    per_gpu: PerGpu = 1,
     json: subject.Json = None,
 ) -> None:
     """Do what is left of a study; runs that failed are tried again."""
     with Store.open(folder) as store:
         if again := store.retry_failed():
             console.note(console.err(), f"{again} failed runs are tried again")
-        _work(store, json, executor=executor, workers=workers, address=address, device=device)
+        where = {"device": device, "address": address, "per_gpu": per_gpu}
+        _work(store, json, executor=executor, workers=workers, **where)
 
 
 @app.command(
@@ -127,6 +133,7 @@ def status(folder: Folder, json: subject.Json = None) -> None:
 Examples:
   spiritlevel study report studies/digits-quick
   spiritlevel study report studies/digits-quick --target error_gap --json statistics.json
+  spiritlevel study report studies/digits-quick --confounders train_loss --confidence 0.99
   spiritlevel study report studies/digits-quick --html report.html
 """
 )
@@ -139,6 +146,8 @@ def report(
         ),
     ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Of the bootstrap; 0: none.")] = 2000,
+    confounders: subject.Confounders = None,
+    confidence: subject.Confidence = None,
     json: subject.Json = None,
     html: subject.Html = None,
 ) -> None:
@@ -146,7 +155,13 @@ def report(
     with Store.open(folder) as store:
         target = target or table.default_target(store)
         with console.progress("statistics"):
-            found = table.statistics(store, target=target, resamples=resamples)
+            found = table.statistics(
+                store,
+                target=target,
+                resamples=resamples,
+                confounders=confounders,
+                confidence=0.95 if confidence is None else confidence,
+            )
         if html is not None:
             with console.progress("the page") as show:
                 page = study_page.page_of(store, target=target, found=found, progress=show)
@@ -181,7 +196,7 @@ def export_tables(
     kind: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
     json: subject.Json = None,
 ) -> None:
-    """Write runs, epochs and measurements as tables."""
+    """Write runs, machines, epochs and measurements as tables."""
     with Store.open(folder) as store:
         paths = [str(path) for path in export.export(store, out or folder / "export", kind=kind)]
     talk = console.talk(json)
@@ -195,12 +210,13 @@ app.command(epilog=figures.EXAMPLES)(figures.figures)
 
 def _work(store: Store, json: str | None, **how: Any) -> None:
     """Run behind a line that says how far it is; then say how it ended."""
-    inputs.parse_device(how["device"])
+    if how["address"] is None:  # a cluster may have GPUs that this machine has not
+        inputs.parse_device(how["device"])
     start = time.monotonic()
     before = store.counts()
     try:
         with runs_progress() as watch:
-            watch(before)
+            watch(standing(store))
             counts = control.execute(store, watch=watch, **how)
     except KeyboardInterrupt:
         console.err().print(

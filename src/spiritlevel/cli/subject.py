@@ -89,6 +89,21 @@ Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
 Seed = Annotated[
     int, typer.Option(metavar="N", help="Of initial weights, drawn samples and probes.")
 ]
+Confounders = Annotated[
+    Several,
+    typer.Option(
+        metavar="NAME",
+        help="What is held fixed, such as train_loss; repeat it for more. Without it: training "
+        "loss, Gini and weight norm, where the study has them.",
+    ),
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Of the intervals, between 0 and 1; 0.95 unless you say else.",
+    ),
+]
 Json = Annotated[
     str | None,
     typer.Option(metavar="PATH", help="The result as JSON; '-' is stdout, and nothing else is."),

@@ -19,6 +19,7 @@ from .head_rows import Block, block_of_outputs, block_of_tokens, margins_of_toke
 from .heads import Head
 from .moments import Moments
 from .plan import Plan
+from .spreads import Scales
 from .sums import Sums
 from .sweep import Probes, Sweep
 from .watching import observed
@@ -32,6 +33,7 @@ class Needs:
 
     sweep: bool = False
     kappa: bool = False
+    standardized: bool = False  # κ with features of one scale as well; only together with κ
     rho: bool = False
     head: bool = False
     features: bool = False  # keep the rows of the head for λ_max and Tr H²
@@ -91,12 +93,13 @@ def run_pass(
     seed: int = 0,
     probes: Probes | None = None,
     places: Places | None = None,
+    scales: Scales | None = None,
 ) -> Pass:
-    """Go over the data once, in all processes."""
+    """Go over the data once, in all processes; `scales` are those of standardized features."""
     before = surface.cost
     sweep = None
     if needs.sweep:
-        sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho, probes=probes)
+        sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho, probes=probes, scales=scales)
     result = Pass(
         needs=needs,
         num_samples=0,

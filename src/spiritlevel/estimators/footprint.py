@@ -74,10 +74,14 @@ def footprint(
     generic: int,
     num_columns: int,
     kappa: bool,
+    memories: int,
     largest: int,
     on_cpu: bool,
 ) -> Footprint:
-    """From the uses of a probe: what the contraction of each will take."""
+    """From the uses of a probe: what the contraction of each will take.
+
+    `memories` counts the scales of the features that are looked at: their own, and others.
+    """
     kept, working, largest = 0, generic, max(largest, 1)
     held = []
     for use, rule, layout in uses:
@@ -92,8 +96,9 @@ def footprint(
             continue
         shape = rule.shape(use.module, use.input, use.output.shape, layout)
         form = contractions.choose_form(shape, num_columns=num_columns, kappa=kappa)
-        kept += contractions.cached_floats(shape, form, num_columns) * size
-        working = max(working, contractions.working_floats(shape, form, num_columns) * size)
+        kept += contractions.cached_floats(shape, form, num_columns, memories) * size
+        floats = contractions.working_floats(shape, form, num_columns, memories)
+        working = max(working, floats * size)
         if form != "direct":
             held.append(output)
     return Footprint(saved, kept, working, tuple(held), largest, num_columns, on_cpu)

@@ -20,6 +20,7 @@ from .estimate import Estimate, of_repetitions
 from .exact import Needs
 from .metrics import Metric
 from .products import Operator
+from .spreads import POWERS
 from .sums import Kind
 from .weight_probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
 from .work import Work
@@ -50,6 +51,8 @@ class Found:
 NEEDS: dict[Kind, Needs] = {
     "trace": Needs(sweep=True),
     "kappa": Needs(sweep=True, kappa=True),
+    "kappa_std": Needs(sweep=True, kappa=True, standardized=True),
+    "kappa_var": Needs(sweep=True, kappa=True, standardized=True),
     "rho": Needs(sweep=True, rho=True),
 }
 
@@ -320,7 +323,8 @@ def _shared_probes(work: Work, kind: Kind, rows: tuple[str, ...]) -> WeightProbe
     """One set of probes for all measures of a kind."""
     key = ("probes", kind)
     if key not in work.cache:
-        metric = Metric(work.surface, kind, rows)
+        scales = work.scales[kind] if kind in POWERS else None
+        metric = Metric(work.surface, kind, rows, scales)
         count = work.run(Needs()).num_samples
         work.cache[key] = WeightProbes(work.products, metric, seed=work.seed, num_samples=count)
     found: WeightProbes = work.cache[key]

@@ -4,6 +4,8 @@
     kappa   M = W Wᵀ in every column     v = R ξ with R Rᵀ = W Wᵀ     (κ = Σ ⟨w_s,w_s'⟩ Tr H_ss')
     rho     M = Σ_j w_j w_jᵀ             v = Σ_j ξ_j w_j               (ρ(j) = w_jᵀ H w_j)
 
+With standardized features κ has v = R ξ V⁻¹ with R Rᵀ = W V² Wᵀ,
+
 with ξ random signs. Rows are what is told apart: parameters for the trace, layers for κ and ρ.
 Since the signs of different rows are independent, ⟨v_l, (Hv)_l⟩ estimates every row from one
 product.
@@ -12,18 +14,20 @@ product.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from ..layers import Relative
 from ..math.signs import random_signs
 from ..surface import Surface
 from .plan import matrix_layers
 from .products import Space
+from .spreads import by_column
 from .sums import Kind
 
-_STREAMS = {"trace": 0, "kappa": 1, "rho": 2}
+_STREAMS: dict[Kind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_var": 1, "rho": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +43,23 @@ class _Row:
 class Metric:
     """The linear map from signs to directions, over some rows."""
 
-    def __init__(self, surface: Surface, kind: Kind, rows: Sequence[str]) -> None:
-        """`rows` are names of parameters (trace) or of layers whose weight is a matrix."""
+    def __init__(
+        self,
+        surface: Surface,
+        kind: Kind,
+        rows: Sequence[str],
+        scales: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`rows` are names of parameters (trace) or of layers whose weight is a matrix.
+
+        `scales` are those of the features by layer, where κ is one of standardized features.
+        """
         self.kind: Kind = kind
-        make = {"trace": _identity, "kappa": _kappa, "rho": _rho}[kind]
-        self.rows = {name: make(surface, name) for name in rows}
+        if kind in ("trace", "rho"):
+            make = _identity if kind == "trace" else _rho
+            self.rows = {name: make(surface, name) for name in rows}
+        else:
+            self.rows = {name: _kappa(surface, name, (scales or {}).get(name)) for name in rows}
         self.space = Space(surface, [row.parameter for row in self.rows.values()])
         self.parts: dict[str, slice] = {}
         end = 0
@@ -98,9 +114,14 @@ def _matrix(surface: Surface, layer: str) -> tuple[str, Tensor, Tensor]:
     return name, rule.matrix(module, weight), rule.matrix(module, place).flatten()
 
 
-def _kappa(surface: Surface, layer: str) -> _Row:
+def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
     name, matrix, place = _matrix(surface, layer)
     g, out, width = matrix.shape
+    inverse = matrix.new_ones(1, 1, 1)
+    if scale is not None:
+        relative = Relative.of(matrix, by_column(scale, matrix))
+        assert relative.inverse is not None
+        matrix, inverse = relative.matrix, relative.inverse
     if out <= width:  # the square root of W Wᵀ does what W does, with fewer signs
         values, vectors = torch.linalg.eigh(matrix.double() @ matrix.mT.double())
         root = (vectors * values.clamp(min=0).sqrt()[:, None]) @ vectors.mT
@@ -111,11 +132,11 @@ def _kappa(surface: Surface, layer: str) -> _Row:
 
     def lift(xi: Tensor) -> Tensor:
         flat = torch.empty(place.numel(), dtype=xi.dtype, device=xi.device)
-        flat[place] = (root @ xi.view(g, columns, width)).flatten()
+        flat[place] = (root @ xi.view(g, columns, width) * inverse).flatten()
         return flat
 
     def drop(v: Tensor) -> Tensor:
-        return (root.mT @ v[place].view(g, out, width)).flatten()
+        return (root.mT @ (v[place].view(g, out, width) * inverse)).flatten()
 
     return _Row(name, g * columns * width, lift, drop)
 

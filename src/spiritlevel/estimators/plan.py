@@ -50,12 +50,23 @@ class Plan:
     footprint: Footprint  # of all columns
     probe_footprint: Footprint  # of one output probe
 
-    def cost(self, num_samples: int, *, sweep: bool, num_columns: int | None = None) -> Cost:
-        """Counted work for a data set: one forward, and one backward a factor column or probe."""
+    def cost(
+        self,
+        num_samples: int,
+        *,
+        sweep: bool,
+        num_columns: int | None = None,
+        spreads: bool = False,
+    ) -> Cost:
+        """Counted work for a data set: one forward, and one backward a factor column or probe.
+
+        One forward more where the spreads of the features are looked at first.
+        """
         generic = "generic" in self.routes.values()
         ways = (1 + generic) if sweep else 0
         columns = self.num_columns if num_columns is None else num_columns
-        return Cost(forwards=num_samples * max(ways, 1), backwards=num_samples * columns * ways)
+        forwards = max(ways, 1) + spreads
+        return Cost(forwards=num_samples * forwards, backwards=num_samples * columns * ways)
 
 
 def rules_of(surface: Surface) -> dict[str, AbstractRule]:
@@ -80,8 +91,11 @@ def matrix_layers(surface: Surface) -> dict[str, AbstractMatrixRule]:
     return found
 
 
-def make_plan(surface: Surface, *, kappa: bool = False) -> Plan:
-    """Probe the model on three samples and settle everything that a sweep needs."""
+def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Plan:
+    """Probe the model on three samples and settle everything that a sweep needs.
+
+    `memories` counts the scales of the features that κ is taken at.
+    """
     rules = rules_of(surface)
     batch = surface.first_samples(PROBE_SAMPLES)
     modules = {name: surface.module(name) for name in rules}
@@ -109,6 +123,7 @@ def make_plan(surface: Surface, *, kappa: bool = False) -> Plan:
                 generic=2 * columns * held,
                 num_columns=columns,
                 kappa=kappa,
+                memories=memories,
                 largest=_largest_output(taps.uses, PROBE_SAMPLES),
                 on_cpu=surface.device.type == "cpu",
             )
@@ -143,6 +158,7 @@ def make_head_plan(surface: Surface) -> Plan:
             generic=0,
             num_columns=1,
             kappa=False,
+            memories=1,
             largest=_largest_output(taps.uses, 1),
             on_cpu=surface.device.type == "cpu",
         )

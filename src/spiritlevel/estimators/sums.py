@@ -21,7 +21,7 @@ from .estimate import Estimate
 from .moments import Moments
 from .plan import matrix_layers
 
-Kind = Literal["trace", "kappa", "rho"]
+Kind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
 
 
 @dataclasses.dataclass
@@ -94,14 +94,21 @@ class RowSums:
 class Sums:
     """All kinds; `num_probes` is None for an exact sweep."""
 
-    def __init__(self, surface: Surface, num_probes: int | None = None) -> None:
-        """A row a parameter for the trace, a row a layer whose weight acts as a matrix for κ, ρ."""
+    def __init__(
+        self, surface: Surface, num_probes: int | None = None, more: Iterable[Kind] = ()
+    ) -> None:
+        """A row a parameter for the trace, a row a layer whose weight acts as a matrix for κ, ρ.
+
+        `more` are further kinds of κ.
+        """
         matrices = matrix_layers(surface)
         names: dict[str, Iterable[str]] = {
             "trace": surface.parameters,
             "kappa": matrices,
             "rho": matrices,
         }
+        for kind in more:
+            names[kind] = matrices
         self.num_probes = num_probes
         self.kinds = {kind: RowSums(rows, surface.device) for kind, rows in names.items()}
         self.index = {kind: sums.between.index for kind, sums in self.kinds.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -22,6 +22,7 @@ from ..layers import (
     AbstractMatrixCall,
     Contracted,
     PatchCall,
+    Relative,
     Wants,
     Weight,
     over_columns,
@@ -36,6 +37,7 @@ from ..taps import Use, deepest, tapped
 from .footprint import held_columns
 from .per_sample import per_sample_gradients
 from .plan import Plan, Route, matrix_layers, rules_of
+from .spreads import Scales, by_column
 from .sums import Drawn, Sums
 
 
@@ -59,10 +61,15 @@ class Sweep:
         kappa: bool,
         rho: bool,
         probes: Probes | None = None,
+        scales: Scales | None = None,
     ) -> None:
-        """`kappa` and `rho` say what to contract beside the trace; `probes` replace the columns."""
+        """`kappa` and `rho` say what to contract beside the trace; `probes` replace the columns.
+
+        With `scales` κ is also taken with features divided by these.
+        """
+        scales = scales or {}
         self.surface, self.plan, self.rho, self.probes = surface, plan, rho, probes
-        self.sums = Sums(surface, None if probes is None else len(probes.streams))
+        self.sums = Sums(surface, None if probes is None else len(probes.streams), scales)
         self.num_columns = plan.num_columns if probes is None else 1
         self.rules = {
             layer: rule for layer, rule in rules_of(surface).items() if layer in plan.layouts
@@ -75,8 +82,11 @@ class Sweep:
             module = surface.module(layer)
             matrix = rule.matrix(module, cast(Tensor, module.weight).detach())
             matrix = _at_least_float(matrix)
-            gram = matrix @ matrix.mT if kappa else None
-            self.weights[layer] = Weight(matrix, gram, rule.neurons(module), rho)
+            kappas = {"kappa": Relative.of(matrix)} if kappa else {}
+            for kind, of_layers in scales.items():
+                if layer in of_layers:  # one that is never called has no features
+                    kappas[kind] = Relative.of(matrix, by_column(of_layers[layer], matrix))
+            self.weights[layer] = Weight(matrix, kappas, rule.neurons(module), rho)
             count = matrix.shape[0] * rule.neurons(module)
             self.sums.neurons[layer] = torch.zeros(
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
@@ -166,7 +176,7 @@ class Sweep:
                 continue
             a = _at_least_float(use.input)
             layout = dataclasses.replace(self.plan.layouts[use.layer], num_samples=rows.num_samples)
-            wants = self.wants_of(named)
+            wants = self.wants_of(named, use.layer)
             call = self.rules[use.layer].begin(use.module, a, use.output.shape, layout, wants)
             hold = self._hold(call, use.output, named)
             weight = self.weights.get(use.layer) if wants.contract else None
@@ -191,18 +201,23 @@ class Sweep:
             return 1
         return held_columns(output.nbytes, self.num_columns, on_cpu=on_cpu)
 
-    def wants_of(self, named: dict[str, str]) -> Wants:
+    def wants_of(self, named: dict[str, str], layer: str) -> Wants:
         """Contractions only for a weight that is used once."""
         weight = named.get("weight")
         single = weight is not None and self.plan.routes[weight] == "single"
-        return dataclasses.replace(self.wants, contract=single)
+        inverses = self._inverses(layer) if single else {}
+        return dataclasses.replace(self.wants, contract=single, inverses=inverses)
+
+    def _inverses(self, layer: str) -> Mapping[str, Tensor]:
+        kappas = self.weights[layer].kappas if layer in self.weights else {}
+        return {kind: r.inverse for kind, r in kappas.items() if r.inverse is not None}
 
     def _rho_from_input(self, call: AbstractCall, named: dict[str, str], layer: str) -> bool:
         return (
             self.rho
             and isinstance(call, AbstractMatrixCall)
             and call.needs_input_gradient
-            and self.wants_of(named).contract
+            and self.wants_of(named, layer).contract
             and layer in self.weights
         )
 
@@ -255,9 +270,9 @@ class _Rows:
         """Contractions of a layer, in pieces that follow each other over the samples."""
         factor = _joined([part.factor for part in parts])
         self.add_trace(name, _joined([part.trace for part in parts]), factor)
-        if parts[0].kappa is not None:
-            kappa = _joined([part.kappa for part in parts if part.kappa is not None])
-            self.values.setdefault(("kappa", layer), []).append((kappa, factor))
+        for kind in parts[0].kappas:
+            kappa = _joined([part.kappas[kind] for part in parts])
+            self.values.setdefault((kind, layer), []).append((kappa, factor))
         if parts[0].neurons is not None:
             terms = [part.neurons for part in parts if part.neurons is not None]
             self.add_neurons(layer, _joined(terms), factor)

@@ -28,6 +28,7 @@ from .perturbed import Perturbed
 from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .products import Products
+from .spreads import POWERS, Scales, Spread, find_spreads, scales_of, unseen_layers
 from .sums import Kind, pooled
 from .sweep import Probes
 
@@ -68,7 +69,9 @@ class Work:
     def want(self, needs: Needs) -> None:
         """Announce what will be asked for, so that the first pass brings all of it."""
         if self.precision.method in ("hutchinson", "hutch++"):  # they do without the sweep
-            needs = dataclasses.replace(needs, sweep=False, kappa=False, rho=False)
+            needs = dataclasses.replace(
+                needs, sweep=False, kappa=False, standardized=False, rho=False
+            )
         self._wanted = needs
 
     @property
@@ -91,7 +94,8 @@ class Work:
         if self._plan is None or (wanted.sweep and not self._plan.sweep):
             with full_precision():
                 if wanted.sweep:
-                    self._plan = make_plan(self.surface, kappa=wanted.kappa)
+                    memories = 1 + len(POWERS) * wanted.standardized
+                    self._plan = make_plan(self.surface, kappa=wanted.kappa, memories=memories)
                 else:
                     self._plan = make_head_plan(self.surface)
                     fitting = [head for head in self._plan.heads.values() if head.fits]
@@ -121,6 +125,21 @@ class Work:
             name: max((part[name] for part in found), key=lambda c: (not c.linear, c.curvature))
             for name in mine
         }
+
+    @functools.cached_property
+    def spreads(self) -> tuple[dict[str, Spread], Cost]:
+        """Of what goes into each layer, in all processes, and what finding it cost."""
+        return find_spreads(self.surface, self.plan.footprint.chunk(self.memory, sweep=False))
+
+    @functools.cached_property
+    def unseen_layers(self) -> list[str]:
+        """Layers that have inputs which their modules do not see."""
+        return unseen_layers(self.surface)
+
+    @functools.cached_property
+    def scales(self) -> Scales:
+        """What standardized features are divided by."""
+        return scales_of(self.spreads[0])
 
     @functools.cached_property
     def products(self) -> Products:
@@ -194,6 +213,7 @@ class Work:
             seed=self.seed,
             probes=probes,
             places=self.places if needs.activity else None,
+            scales=self.scales if needs.standardized and needs.sweep else None,
         )
 
     def _streams(self, head: Head) -> bool:

@@ -16,6 +16,7 @@ from ._rules import AbstractMatrixRule as AbstractMatrixRule
 from ._rules import AbstractRule as AbstractRule
 from ._rules import Contracted as Contracted
 from ._rules import Layout as Layout
+from ._rules import Relative as Relative
 from ._rules import Wants as Wants
 from ._rules import Weight as Weight
 from ._rules import candidate_layouts as candidate_layouts

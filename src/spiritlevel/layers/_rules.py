@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -64,6 +64,8 @@ class Wants:
     kappa: bool
     num_columns: int
     contract: bool = True  # False where only `gradients` will be called
+    # what the features are divided by, by kind of κ, where they are; shape: (g, 1, in)
+    inverses: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
 class AbstractCall(abc.ABC):
@@ -112,8 +114,31 @@ class Contracted:
 
     factor: Tensor  # what each column counts, shape: (N, B)
     trace: Tensor  # shape: (N, B)
-    kappa: Tensor | None  # shape: (N, B)
+    kappas: dict[str, Tensor]  # by kind, each of shape (N, B)
     neurons: Tensor | None  # shape: (N, B, neurons)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative:
+    """What one kind of κ takes, ‖(W V)ᵀ G V⁻¹‖²: V is 1, or brings the features to one scale."""
+
+    matrix: Tensor  # W V, shape: (g, out, in)
+    gram: Tensor  # W V² Wᵀ, shape: (g, out, out)
+    inverse: Tensor | None = None  # V⁻¹, shape: (g, 1, in); None for V = 1
+
+    @classmethod
+    def of(cls, matrix: Tensor, scale: Tensor | None = None) -> Relative:
+        """Of a weight (g, out, in), and of V of shape (g, 1, in); a feature with V = 0 is out."""
+        if scale is None:
+            return cls(matrix, matrix @ matrix.mT)
+        scaled = (matrix.double() * scale).to(matrix)
+        inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale)).to(matrix)
+        return cls(scaled, scaled @ scaled.mT, inverse)
+
+    def of_gradient(self, G: Tensor) -> Tensor:
+        """From a formed G of shape (N, B, g, out, in)."""
+        G = G if self.inverse is None else G * self.inverse
+        return contractions.gradient_kappa(G, self.matrix, self.gram)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,17 +146,15 @@ class Weight:
     """A layer's weight as a matrix, prepared once for all batches."""
 
     matrix: Tensor  # shape: (g, out, in)
-    gram: Tensor | None  # W Wᵀ where κ is wanted
+    kappas: dict[str, Relative]  # those that are wanted
     neurons: int
     rho: bool  # whether ρ is wanted
 
     def contract(self, G: Tensor, factor: Tensor) -> Contracted:
         """All contractions of a formed G of shape (N, B, g, out, in)."""
         rho = contractions.gradient_neurons(G, self.matrix, self.neurons) if self.rho else None
-        kappa = None
-        if self.gram is not None:
-            kappa = contractions.gradient_kappa(G, self.matrix, self.gram)
-        return Contracted(factor, contractions.gradient_trace(G), kappa, rho)
+        kappas = {kind: relative.of_gradient(G) for kind, relative in self.kappas.items()}
+        return Contracted(factor, contractions.gradient_trace(G), kappas, rho)
 
 
 class AbstractMatrixCall(AbstractCall):

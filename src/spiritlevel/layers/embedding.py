@@ -30,6 +30,7 @@ class EmbeddingCall(AbstractMatrixCall):
     layout: Layout
     tokens: Tensor  # shape: (N, T)
     memory: Tensor  # 1 where two positions hold the same token, shape: (N, 1, T, T)
+    memories: dict[str, Tensor]  # the same of tokens divided by their V, by kind of κ
 
     @property
     def needs_input_gradient(self) -> bool:
@@ -59,8 +60,9 @@ class EmbeddingCall(AbstractMatrixCall):
             signal = self._signal(delta)
             turned = signal.mT[:, None]  # (N, 1, d, T)
             values = [contractions.trace(turned, self.memory, "gram")]
-            if weight.gram is not None:
-                values.append(contractions.kappa(turned, self.memory, "gram", weight.gram))
+            for kind, relative in weight.kappas.items():
+                memory = self.memories.get(kind, self.memory)
+                values.append(contractions.kappa(turned, memory, "gram", relative.gram))
             if weight.rho:
                 terms = (signal * vectors).sum(dim=2)
                 neurons = terms.new_zeros(len(terms), self.module.num_embeddings)
@@ -69,7 +71,7 @@ class EmbeddingCall(AbstractMatrixCall):
 
         trace, *rest = over_columns(column, deltas)
         neurons = rest.pop() if weight.rho else None
-        return [Contracted(factors, trace, rest[0] if rest else None, neurons)]
+        return [Contracted(factors, trace, dict(zip(weight.kappas, rest, strict=True)), neurons)]
 
 
 class EmbeddingRule(AbstractMatrixRule):
@@ -87,7 +89,11 @@ class EmbeddingRule(AbstractMatrixRule):
         split = layout.split(a)
         tokens = split.reshape(len(split), -1)
         same = (tokens[:, None, :, None] == tokens[:, None, None, :]).to(module.weight.dtype)
-        return EmbeddingCall(module, layout, tokens, same)
+        memories = {
+            kind: same * inverse.flatten()[tokens].square()[:, None, :, None]
+            for kind, inverse in wants.inverses.items()
+        }
+        return EmbeddingCall(module, layout, tokens, same, memories)
 
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
         """(V, d) to (1, d, V)."""

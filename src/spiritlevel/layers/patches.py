@@ -41,6 +41,7 @@ class PatchCall(AbstractMatrixCall):
     shape: Shape
     form: Form
     memory: Tensor | None = None  # what the other forms remember of the patches
+    memories: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # of u V⁻¹, by kind of κ
 
     @property
     def needs_input_gradient(self) -> bool:
@@ -62,18 +63,19 @@ class PatchCall(AbstractMatrixCall):
         """Trace, κ and, in the direct form, the terms of ρ."""
         if self.form == "direct":
             return self._contract_direct(deltas, factors, weight)
-        memory, form, gram = self.memory, self.form, weight.gram
+        memory, form = self.memory, self.form
         assert memory is not None
 
         def column(delta: Tensor) -> tuple[Tensor, ...]:
             signal = self.rule.signal(self.module, delta, self.layout)
-            trace = contractions.trace(signal, memory, form)
-            if gram is None:
-                return (trace,)
-            return trace, contractions.kappa(signal, memory, form, gram)
+            values = [contractions.trace(signal, memory, form)]
+            for kind, relative in weight.kappas.items():
+                known = self.memories.get(kind, memory)
+                values.append(contractions.kappa(signal, known, form, relative.gram))
+            return tuple(values)
 
-        trace, *kappa = over_columns(column, deltas)
-        return [Contracted(factors, trace, kappa[0] if kappa else None, None)]
+        trace, *kappas = over_columns(column, deltas)
+        return [Contracted(factors, trace, dict(zip(weight.kappas, kappas, strict=True)), None)]
 
     def _contract_direct(
         self, deltas: list[Tensor], factors: Tensor, weight: Weight
@@ -138,7 +140,10 @@ class PatchRule(AbstractMatrixRule):
         form = contractions.choose_form(shape, num_columns=wants.num_columns, kappa=wants.kappa)
         call = PatchCall(self, module, layout, a, out, shape, form)
         if form != "direct" and wants.contract:
-            call.memory = contractions.remember(self.patches(module, a, out, layout), form)
+            patches = self.patches(module, a, out, layout)
+            call.memory = contractions.remember(patches, form)
+            for kind, inverse in wants.inverses.items():
+                call.memories[kind] = contractions.remember(patches * inverse, form)
         return call
 
 

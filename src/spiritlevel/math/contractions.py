@@ -72,23 +72,25 @@ def held_columns(shape: Shape, num_columns: int) -> int:
     return math.ceil(num_columns / rounds)
 
 
-def cached_floats(shape: Shape, form: Form, num_columns: int) -> int:
-    """Numbers kept for one sample between factor columns."""
+def cached_floats(shape: Shape, form: Form, num_columns: int, memories: int = 1) -> int:
+    """Numbers kept for one sample between factor columns; `memories` of the patches."""
     per_group = {
-        "vector": 1,
+        "vector": memories,
         "direct": held_columns(shape, num_columns) * shape.rows * shape.positions,
-        "gram": shape.positions**2,
+        "gram": memories * shape.positions**2,
     }
     return shape.groups * per_group[form]
 
 
-def working_floats(shape: Shape, form: Form, num_columns: int) -> int:
+def working_floats(shape: Shape, form: Form, num_columns: int, memories: int = 1) -> int:
     """Numbers that one contraction makes and drops again, for one sample."""
     patches = shape.columns * shape.positions
+    gradients = held_columns(shape, num_columns) * shape.rows * shape.columns
+    scaled = memories > 1  # patches or G once more, divided by the features' scale
     per_group = {
-        "vector": patches + shape.rows,
-        "direct": patches + 4 * held_columns(shape, num_columns) * shape.rows * shape.columns,
-        "gram": max(patches, 2 * shape.positions**2 + shape.rows * shape.positions),
+        "vector": (1 + scaled) * patches + shape.rows,
+        "direct": patches + (4 + scaled) * gradients,
+        "gram": max((1 + scaled) * patches, 2 * shape.positions**2 + shape.rows * shape.positions),
     }
     return shape.groups * per_group[form]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .._core import Cost, Measurement, SpiritlevelError, suggestion
 from ..estimators.exact import Needs
@@ -16,6 +16,8 @@ from ..symmetries import SYMMETRIES
 from ._requirements import REQUIREMENTS, refuse
 
 FoundBy = Literal["formula", "products", "draws", "search"]
+Direction = Literal["smaller is flatter", "larger is flatter"]
+NO_FLATNESS = "not a measure of flatness"
 WAYS = {
     "formula": "exactly, or by probes with an error bar where the network asks for it",
     "products": "by Hessian products until it has converged",
@@ -50,6 +52,7 @@ class Card:
     paper: str  # where it comes from, with the equation
     invariant: frozenset[str]  # every other symmetry is claimed to move the value
     misleads: str  # when not to trust it
+    direction: Direction | None  # None: networks are not ranked by it
     needs: Needs  # the shared work it rests on
     default: bool  # whether `measure(model, loader)` includes it
     requires: tuple[str, ...]  # keys of REQUIREMENTS
@@ -63,13 +66,19 @@ class Card:
         """The part of the name before the dot."""
         return self.name.partition(".")[0]
 
+    @property
+    def direction_in_words(self) -> str:
+        """Which of two values speaks of the flatter network."""
+        return self.direction or NO_FLATNESS
+
     def refuse(self, work: Work) -> None:
         """Raise where this cannot be computed, with what is missing."""
         refuse(work, self.name, self.requires)
 
     def cost(self, plan: Plan, num_samples: int) -> Cost:
         """The planned cost; a measurement reports the counted one."""
-        return plan.cost(num_samples, sweep=self.needs.sweep)
+        needs = self.needs
+        return plan.cost(num_samples, sweep=needs.sweep, spreads=needs.standardized)
 
     def cost_in_words(self) -> str:
         """The planned cost for C outputs, as passes over the data."""
@@ -96,6 +105,7 @@ def measure(
     paper: str,
     invariant: Iterable[str],
     misleads: str,
+    direction: Direction | None = "smaller is flatter",
     needs: Needs,
     default: bool = True,
     requires: tuple[str, ...] = (),
@@ -114,6 +124,12 @@ def measure(
                 f"Measure {name!r} claims unknown {kind} {sorted(unknown)}. Known: {sorted(known)}."
             )
 
+    if direction not in (known_directions := (*get_args(Direction), None)):
+        raise SpiritlevelError(
+            f"Measure {name!r} has the direction {direction!r}. Known: {known_directions}. None "
+            "is for what is no measure of flatness."
+        )
+
     def add(function: Callable[[Work], Measured]) -> Callable[[Work], Measured]:
         if name in _CARDS:
             other = _CARDS[name].function
@@ -128,6 +144,7 @@ def measure(
             paper=paper,
             invariant=frozenset(invariant),
             misleads=misleads,
+            direction=direction,
             needs=needs,
             default=default,
             requires=requires,

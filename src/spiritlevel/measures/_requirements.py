@@ -15,7 +15,6 @@ from ..estimators.homogeneity import check_homogeneous
 from ..estimators.jacobian import check_input, check_region
 from ..estimators.paths import check_paths
 from ..estimators.robustness import feature_layer
-from ..estimators.standardized import unseen_layers
 from ..estimators.work import Work
 from ..losses import CrossEntropy
 from ._inside import class_targets, initial, layer_inputs, rectifier
@@ -41,7 +40,7 @@ def head(work: Work, name: str) -> None:
 
 def inputs(work: Work, name: str) -> None:
     """Layers whose every input goes through their own module."""
-    if unseen := unseen_layers(work):
+    if unseen := work.unseen_layers:
         raise SpiritlevelError(
             f"The measure {name!r} needs to see every input of a layer. The weight of "
             f"{', '.join(unseen)} is also used past its module (tied to another layer, or read by "

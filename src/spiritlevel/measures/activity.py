@@ -14,7 +14,14 @@ from ._registry import Measured, measure
 
 ACTIVITY = Needs(activity=True)
 PAPER = "Sharpness can be manipulated and misleading for generalization"
-FUNCTION = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
+FUNCTION = {
+    "layer_rescale",
+    "neuron_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
 ALL_DEAD = "all outputs are dead"
 
 
@@ -29,6 +36,7 @@ ALL_DEAD = "all outputs are dead"
         "Every place counts the same, however few outputs it has. Every sample and position "
         "counts, padding too, whatever the loss ignores."
     ),
+    direction=None,
     needs=ACTIVITY,
     requires=("rectifier",),
     default=False,
@@ -64,6 +72,7 @@ def frequency(work: Work) -> Measured:
         "It falls with every sample that is added: an output that is rarely used looks dead in a "
         "small data set. The whole counts outputs, so wide layers decide."
     ),
+    direction=None,
     needs=ACTIVITY,
     requires=("rectifier",),
     default=False,
@@ -88,13 +97,14 @@ def death(work: Work) -> Measured:
     summary="Norm of what goes into each layer, as the root of its mean square over the samples",
     formula=r"\Bigl(\sum_l \operatorname{mean}_n \|a_n^{(l-1)}\|_2^2\Bigr)^{1/2}",
     paper=PAPER + ", section 3.1 (s_l) and Figure 3c",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "batchnorm_absorb", "batch_split"},
     misleads=(
         "Rescaling moves it while the function stays. The inputs of the first layer are the data "
         "themselves. A convolution counts its whole input map once, not each patch; a layer that "
         "is called several times adds up, and one whose weight is used without calling it is not "
         "seen. The whole is the root of the sum of squares over layers."
     ),
+    direction=None,
     needs=ACTIVITY,
     requires=("layer_inputs",),
     default=False,
@@ -132,6 +142,7 @@ def activation_norm(work: Work) -> Measured:
         "Rescaling moves it while the function stays. It is that of the mean loss over all data, "
         "not the mean of the norms of batches."
     ),
+    direction=None,
     needs=Needs(),
     default=False,
     cost="2 forwards, 1 backward",

@@ -35,7 +35,13 @@ from ._registry import Measured, measure
 
 HEAD = Needs(head=True)
 REQUIRED = ("head", "features")
-INVARIANT = {"layer_rescale", "unit_permute", "batch_split"}
+INVARIANT = {
+    "layer_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
 PETZKA = "Petzka et al. 2021, Relative Flatness and Generalization"
 THEOREM = PETZKA + ", Theorem 6; Taleghani et al., Theorem 4 and Appendix B"
 CONSTANTS = (
@@ -59,6 +65,7 @@ PAIRS = ONE_MORE + ", then work that grows with the square of the number of samp
         "alike, so the gap to new data does not show. Neuron-wise rescaling moves it. Few samples "
         "in many features leave a density that is little more than the samples themselves."
     ),
+    direction=None,
     needs=HEAD,
     requires=REQUIRED,
     options=("bandwidth", "splits"),
@@ -88,6 +95,7 @@ def bound_representativeness(work: Work) -> Measured:
         "smaller bandwidth raises the value without limit. With the absolute value outside, as "
         "Taleghani et al. print it, the integral would be zero for every density."
     ),
+    direction=None,
     needs=HEAD,
     requires=REQUIRED,
     options=("bandwidth",),
@@ -119,6 +127,7 @@ def bound_c1(work: Work) -> Measured:
         "where all are zero, which ReLU allows, the theorem's condition fails: the text counts "
         "such samples."
     ),
+    direction=None,
     needs=HEAD,
     requires=REQUIRED,
     default=False,
@@ -148,6 +157,7 @@ def bound_c2(work: Work) -> Measured:
         "near a sample, and leaves out higher orders in 1/|S|, so that even a small value is no "
         "guarantee."
     ),
+    direction=None,
     needs=HEAD,
     requires=REQUIRED,
     options=("bandwidth", "failure"),

@@ -128,6 +128,7 @@ def lambda_max(work: Work) -> Measured:
         "Negative is normal for trained networks and does not mean that training failed. Moves "
         "under rescaling."
     ),
+    direction=None,
     needs=PRODUCTS,
     found_by="products",
     default=False,

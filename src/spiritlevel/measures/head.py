@@ -10,7 +10,7 @@ from torch import Tensor
 from .._core import Cost, Measurement, SpiritlevelError
 from ..estimators.exact import Needs, Pass
 from ..estimators.head_rows import RowBlock
-from ..estimators.lanczos import eigenpairs
+from ..estimators.lanczos import Eigenpairs, eigenpairs
 from ..estimators.work import Work
 from ..math.head import head_trace_squared_pairs
 from ..math.signs import random_signs
@@ -23,6 +23,7 @@ MIN_PRODUCTS = 300  # allowed whatever max_passes is: most take no pass through 
 # Products over a vocabulary are dear, and an eigenvalue's error falls with the residual's square.
 STREAMED_RESIDUALS = {torch.float32: 1e-3, torch.float64: 1e-8}
 PAIR_BLOCK = 2048  # samples a side: 32 MiB of float64 pair products
+LARGEST = "largest eigenvalue of the head"
 PAPER = "Taleghani et al., An accurate flatness measure"
 
 
@@ -31,7 +32,7 @@ PAPER = "Taleghani et al., An accurate flatness measure"
     summary="Hessian trace of the last linear map, from Gini term and feature norm",
     formula=r"\operatorname{mean}_n \bigl(1 - \|p_n\|^2\bigr)\, \|\phi_n\|^2",
     paper=PAPER + ", Theorem 1 and Corollary 3 (eq. 15)",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
     misleads=(
         "A product of confidence and feature norm: scaling the features moves it at will. The bias "
         "is left out; it would add the mean Gini term."
@@ -50,7 +51,13 @@ def head_trace(work: Work) -> Measured:
     formula=r"\operatorname{mean}_n \|\phi_n\|^2 "
     r"\Bigl(\sum_i p_i \|w_i\|^2 - \bigl\|\sum_i p_i w_i\bigr\|^2\Bigr)",
     paper=PAPER + ", Definition 1 (eq. 17); Petzka et al. 2021, Definition 3",
-    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    invariant={
+        "layer_rescale",
+        "unit_permute",
+        "batchnorm_absorb",
+        "attention_rescale",
+        "batch_split",
+    },
     misleads=(
         "Neuron-wise rescaling of the features moves it. Falls with confidence: a larger logit "
         "scale looks flatter and decides the same."
@@ -68,7 +75,7 @@ def head_kappa(work: Work) -> Measured:
     summary="Trace of the squared Hessian of the last linear map",
     formula=r"\tfrac{1}{N^2} \sum_{n,m} (\phi_n \cdot \phi_m)^2 \operatorname{Tr}(A_n A_m)",
     paper="Flatness-Aware Regularization, eq. 1, in closed form for the head",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
     misleads="Its cost grows with the square of the number of samples; moves under rescaling.",
     needs=STORED,
     requires=("head",),
@@ -95,7 +102,7 @@ def head_trace_squared(work: Work) -> Measured:
     summary="Largest Hessian eigenvalue of the last linear map",
     formula=r"\lambda_{\max}\Bigl(\operatorname{mean}_n A_n \otimes \phi_n \phi_n^\top\Bigr)",
     paper=PAPER + " (block form of the Hessian); Lanczos on the closed-form product",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
     misleads="Moves under rescaling; one direction of C·d.",
     needs=STORED,
     found_by="products",
@@ -103,11 +110,67 @@ def head_trace_squared(work: Work) -> Measured:
 )
 def head_lambda_max(work: Work) -> Measured:
     """Lanczos on H·V = mean A_n (V φ_n) φ_nᵀ until the residual is that of the products."""
+    return _largest(work, "head.lambda_max", 1.0)
+
+
+@measure(
+    name="head.scaled_lambda_max",
+    summary="Squared weight norm times largest Hessian eigenvalue of the last linear map",
+    formula=r"\|W\|_F^2\, \lambda_{\max}\Bigl("
+    r"\operatorname{mean}_n A_n \otimes \phi_n \phi_n^\top\Bigr)",
+    paper="Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Table 1 (κ^l), in "
+    "closed form for the head",
+    invariant={
+        "layer_rescale",
+        "unit_permute",
+        "batchnorm_absorb",
+        "attention_rescale",
+        "batch_split",
+    },
+    misleads=(
+        "Neuron-wise rescaling of the features moves it; one direction of C·d. A few large weights "
+        "that the loss does not depend on raise it."
+    ),
+    needs=STORED,
+    found_by="products",
+    requires=("head",),
+    default=False,
+)
+def head_scaled_lambda_max(work: Work) -> Measured:
+    """From the same Lanczos run as head.lambda_max."""
+    squares = float(work.head.weight().detach().double().square().sum())
+    return _largest(work, "head.scaled_lambda_max", squares)
+
+
+def _largest(work: Work, name: str, factor: float) -> Measured:
+    """A multiple of the largest eigenvalue, which is looked for once."""
+    run, rtol = work.run(STORED), _residual(work)
+    if LARGEST not in work.cache:
+        pair = _lanczos(work, rtol)  # kept without the vector, which is as large as the weights
+        work.cache[LARGEST] = dataclasses.replace(pair, vectors=pair.vectors.new_empty(0))
+    found: Eigenpairs = work.cache[LARGEST]
+    cost = run.cost + Cost(products=found.products)
+    result = eigenvalue_measurement(work, name, found, cost=cost, factor=factor, rtol=rtol)
+    text = "; ".join(part for part in (_text(work), result.text) if part)
+    return Measured(dataclasses.replace(result, text=text, settings=_settings(work)))
+
+
+def _product_dtype(work: Work) -> torch.dtype:
+    """That of the weights where products are dear, and float64 otherwise."""
+    if work.run(STORED).streamed:
+        return torch.promote_types(work.head.weight().dtype, torch.float32)
+    return torch.float64
+
+
+def _residual(work: Work) -> float:
+    return STREAMED_RESIDUALS[_product_dtype(work)] if work.run(STORED).streamed else 1e-10
+
+
+def _lanczos(work: Work, rtol: float) -> Eigenpairs:
     run = work.run(STORED)
     weight = work.head.weight()
-    streamed = run.streamed
-    dtype = torch.promote_types(weight.dtype, torch.float32) if streamed else torch.float64
-    device = weight.device if streamed else torch.device("cpu")
+    dtype = _product_dtype(work)
+    device = weight.device if run.streamed else torch.device("cpu")
     total = run.head.total_weight
     processes = work.surface.processes
 
@@ -122,18 +185,13 @@ def head_lambda_max(work: Work) -> Measured:
         return image.flatten().div_(total)
 
     size = weight.numel() * dtype.itemsize
-    rtol = STREAMED_RESIDUALS[dtype] if streamed else 1e-10
-    found = eigenpairs(
+    return eigenpairs(
         product,
         random_signs(work.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype),
         rtol=rtol,
         max_products=max(MIN_PRODUCTS, work.precision.max_passes),
         max_basis=max(3, min(work.memory // size - 2, 60)),  # products and result are as large
     )
-    cost = run.cost + Cost(products=found.products)
-    result = eigenvalue_measurement(work, "head.lambda_max", found, cost=cost, rtol=rtol)
-    text = "; ".join(part for part in (_text(work), result.text) if part)
-    return Measured(dataclasses.replace(result, text=text, settings=_settings(work)))
 
 
 def _closed_form(work: Work, name: str, row: str) -> Measured:

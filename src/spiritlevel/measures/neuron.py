@@ -11,7 +11,14 @@ from ._results import hessian_measurement
 
 RHO = Needs(sweep=True, rho=True)
 PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Appendix B"
-ALL = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
+ALL = {
+    "layer_rescale",
+    "neuron_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
 
 
 @measure(

@@ -19,7 +19,14 @@ from ._registry import Measured, measure
 NOTHING = Needs()
 MARGINS = Needs(margins=True)
 QUANTILE = 0.1
-EVERY = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
+EVERY = {
+    "layer_rescale",
+    "neuron_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
 LIANG = "Liang et al. 2019, Fisher-Rao Metric, Geometry, and Complexity of Neural Networks"
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find Them"
 
@@ -34,6 +41,7 @@ JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find 
         "Rescaling moves it at will while the function stays. Biases and normalization parameters "
         "are part of it."
     ),
+    direction=None,
     needs=NOTHING,
     default=False,
     cost="nothing beyond the shared pass",
@@ -53,6 +61,7 @@ def weight(work: Work) -> Measured:
         "It compares weight by weight: another numbering of the units, or a rescaling, is as far "
         "away as another function."
     ),
+    direction=None,
     needs=NOTHING,
     default=False,
     requires=("initial",),
@@ -150,6 +159,7 @@ def fisher_rao_closed(work: Work) -> Measured:
         "margin: dividing by a norm is left to the reader. Every target that counts counts once, "
         "whatever its class weight."
     ),
+    direction="larger is flatter",
     needs=MARGINS,
     default=False,
     requires=("class_targets",),
@@ -170,6 +180,7 @@ def margin(work: Work) -> Measured:
     paper=JIANG + " (margin), as a mean",
     invariant=EVERY,
     misleads="As norms.margin; a few easy samples can carry it.",
+    direction="larger is flatter",
     needs=MARGINS,
     default=False,
     requires=("class_targets",),

@@ -53,7 +53,14 @@ def sigma(work: Work) -> Measured:
         r"E(\theta + u) - E(\theta) \le d \}"
     ),
     paper=f"{JIANG} (pacbayes-mag-flatness, with ε = 0){COMPARED}",
-    invariant={"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"},
+    invariant={
+        "layer_rescale",
+        "neuron_rescale",
+        "unit_permute",
+        "batchnorm_absorb",
+        "attention_rescale",
+        "batch_split",
+    },
     misleads=(
         f"A weight that is exactly zero gets no noise; biases get theirs by their size. {LIMITS}"
     ),

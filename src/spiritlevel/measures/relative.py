@@ -7,13 +7,14 @@ import dataclasses
 from .._core import Measurement
 from ..estimators.exact import Needs
 from ..estimators.hessian import precise
-from ..estimators.standardized import standardized_rows
+from ..estimators.sums import Kind
 from ..estimators.work import Work
 from ._layers import largest_layer, measured_weights
 from ._registry import Measured, measure
 from ._results import hessian_measurement
 
 KAPPA = Needs(sweep=True, kappa=True)
+FEATURES = Needs(sweep=True, kappa=True, standardized=True)
 PAPER = "Petzka et al. 2021, Relative Flatness and Generalization, Definition 3"
 THEOREM = "Petzka et al. 2021, Relative Flatness and Generalization, Theorem 4"
 STANDARDIZED = (
@@ -24,7 +25,7 @@ STANDARDIZED = (
 )
 TWO_PASSES = (
     "2 forwards, C−1 backwards (C for losses other than cross-entropy; a few probes where C is "
-    "large; Hessian products on top where the network is not certified), and a copy of the model"
+    "large; Hessian products on top where the network is not certified)"
 )
 
 
@@ -33,7 +34,7 @@ TWO_PASSES = (
     summary="Relative flatness of every layer's weights, summed over the layers",
     formula=r"\sum_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
     paper=PAPER,
-    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
     misleads=(
         "Neuron-wise rescaling of a layer's input features still moves it. Falls with confidence "
         "(large logits), which says nothing about the decision. Biases and normalization "
@@ -58,7 +59,7 @@ def kappa(work: Work) -> Measured:
     summary="Relative flatness of the sharpest layer",
     formula=r"\max_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
     paper=PAPER + "; network maximum as in Petzka et al. 2019, Appendix B",
-    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
     misleads="As relative.kappa; one layer decides, often the first or the last.",
     needs=KAPPA,
     requires=("matrix",),
@@ -74,16 +75,23 @@ def kappa_max(work: Work) -> Measured:
     formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
     r"\quad V_l = \operatorname{diag}\bigl(\operatorname{std}_n a^l_j\bigr)",
     paper=THEOREM + ", with the standard deviation: as printed, with the variance, its claim fails",
-    invariant={"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"},
+    invariant={
+        "layer_rescale",
+        "neuron_rescale",
+        "unit_permute",
+        "batchnorm_absorb",
+        "attention_rescale",
+        "batch_split",
+    },
     misleads=STANDARDIZED,
-    needs=Needs(),
+    needs=FEATURES,
     requires=("matrix", "inputs"),
     default=False,
     cost=TWO_PASSES,
 )
 def kappa_std(work: Work) -> Measured:
     """A neuron times α has α times the deviation: V⁻¹a and WV do not notice."""
-    return _standardized(work, "relative.kappa_std", power=1)
+    return _standardized(work, "relative.kappa_std", "kappa_std")
 
 
 @measure(
@@ -92,28 +100,30 @@ def kappa_std(work: Work) -> Measured:
     formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
     r"\quad V_l = \operatorname{diag}\bigl(\operatorname{var}_n a^l_j\bigr)",
     paper=THEOREM + ", as printed",
-    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
     misleads=(
         "Neuron-wise rescaling moves it, contrary to the theorem: a neuron times α has α² times "
         "the variance while its weights have 1/α. relative.kappa_std does what the theorem wants. "
         + STANDARDIZED
     ),
-    needs=Needs(),
+    needs=FEATURES,
     requires=("matrix", "inputs"),
     default=False,
     cost=TWO_PASSES,
 )
 def kappa_var(work: Work) -> Measured:
     """The variance in place of the standard deviation."""
-    return _standardized(work, "relative.kappa_var", power=2)
+    return _standardized(work, "relative.kappa_var", "kappa_var")
 
 
-def _standardized(work: Work, name: str, *, power: int) -> Measured:
+def _standardized(work: Work, name: str, kind: Kind) -> Measured:
+    """From the sweep of all other κ; the features' scales took a forward pass of their own."""
     weights = measured_weights(work, name)
-    rows, cost = standardized_rows(work, power, weights)
+    rows = precise(work, kind, weights, dict.fromkeys(weights, 1.0))
 
     def measured(factors: dict[str, float] | None) -> Measurement:
-        found = hessian_measurement(rows.work, name, rows.found(factors))
-        return dataclasses.replace(found, cost=cost, settings=work.settings())
+        found = rows.found(factors)
+        found = dataclasses.replace(found, cost=found.cost + work.spreads[1])
+        return hessian_measurement(work, name, found)
 
     return Measured(measured(None), {layer: measured({layer: 1.0}) for layer in weights})

@@ -19,8 +19,21 @@ from ._results import eigenvalue_measurement, hessian_measurement
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"
 RELATIVE = "Petzka et al. 2021, Relative Flatness and Generalization, "
-EVERY = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
-OF_A_LAYER = {"layer_rescale", "unit_permute", "batch_split"}
+EVERY = {
+    "layer_rescale",
+    "neuron_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
+OF_A_LAYER = {
+    "layer_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
 JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes beyond 16 outputs)"
 
 
@@ -35,6 +48,7 @@ JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes bey
         "decision. Depends on how the inputs are normalized; compare only networks that see the "
         "same inputs."
     ),
+    direction=None,
     needs=Needs(),
     default=False,
     requires=("float_inputs",),
@@ -59,6 +73,7 @@ def jacobian(work: Work) -> Measured:
         "background make it smaller than the same area elsewhere. Scales with the outputs like "
         "sensitivity.jacobian."
     ),
+    direction=None,
     needs=Needs(),
     default=False,
     requires=("float_inputs", "region"),

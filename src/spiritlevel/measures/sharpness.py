@@ -54,7 +54,14 @@ def worst(work: Work) -> Measured:
     summary="Largest rise of the loss in a ball measured in units of each weight's size (ASAM)",
     formula=r"\max_{\|\varepsilon / |\theta|\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
     paper=KWON,
-    invariant={"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"},
+    invariant={
+        "layer_rescale",
+        "neuron_rescale",
+        "unit_permute",
+        "batchnorm_absorb",
+        "attention_rescale",
+        "batch_split",
+    },
     misleads=(
         f"{LOCAL} {SIZE_OF_BIASES} Falls with confidence (large logits), which says nothing about "
         "the decision, and correlates with generalization less than one would hope "
@@ -100,7 +107,13 @@ def m_worst(work: Work) -> Measured:
         r"L_g(\theta + \varepsilon) - L_g(\theta)"
     ),
     paper=f"{KWON}; {ANDRIUSHCHENKO}",
-    invariant={"layer_rescale", "neuron_rescale", "unit_permute"},
+    invariant={
+        "layer_rescale",
+        "neuron_rescale",
+        "unit_permute",
+        "batchnorm_absorb",
+        "attention_rescale",
+    },
     misleads=f"As sharpness.adaptive. {ORDER} Grows as m falls: compare at equal m only.",
     needs=Needs(),
     default=False,
@@ -144,7 +157,14 @@ def average(work: Work) -> Measured:
         r"L(\theta + \varepsilon) - L(\theta)"
     ),
     paper=ANDRIUSHCHENKO + " (average case, adaptive)",
-    invariant={"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"},
+    invariant={
+        "layer_rescale",
+        "neuron_rescale",
+        "unit_permute",
+        "batchnorm_absorb",
+        "attention_rescale",
+        "batch_split",
+    },
     misleads=(
         f"{SIZE_OF_BIASES} Falls with confidence (large logits), which says nothing about the "
         "decision."

@@ -8,7 +8,14 @@ from ..estimators.work import Work
 from ._registry import Measured, measure
 
 SOFTMAX = Needs(softmax=True)
-FUNCTION = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
+FUNCTION = {
+    "layer_rescale",
+    "neuron_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
 
 
 @measure(
@@ -21,6 +28,7 @@ FUNCTION = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
         "Not a flatness measure but the confounder of all of them: curvature falls with it even if "
         "only the logits were scaled up."
     ),
+    direction=None,
     needs=SOFTMAX,
     requires=("softmax",),
 )
@@ -36,6 +44,7 @@ def gini(work: Work) -> Measured:
     paper="Sharpness can be manipulated and misleading for generalization (entropy of the output)",
     invariant=FUNCTION,
     misleads="As softmax.gini; unlike it, many classes of tiny probability can carry it.",
+    direction=None,
     needs=SOFTMAX,
     requires=("softmax",),
     default=False,
@@ -55,6 +64,7 @@ def entropy(work: Work) -> Measured:
         "Confidence is not accuracy: the most likely class may be the wrong one. For a confident "
         "network softmax.gini shows what is left, which here is lost beside 1."
     ),
+    direction=None,
     needs=SOFTMAX,
     requires=("softmax",),
     default=False,

@@ -55,6 +55,7 @@ def _card(name: str, anchor: str) -> str:
         "When it misleads": escape(card.misleads),
         "Unchanged when you": escape("; ".join(unchanged) or "do none of the known moves"),
         "Moves when you": escape("; ".join(moved) or "do none of the known moves"),
+        "Direction": escape(card.direction_in_words),
         "Found": escape(WAYS[card.found_by]),
         "Cost": escape(card.cost_in_words()),
         "Paper": escape(card.paper),

@@ -7,10 +7,17 @@ from typing import Any
 
 from .._core import Measurement
 from ..comparisons import Comparison
+from ..comparisons import findings as sentences
 from ..confounders import CONFOUNDERS
 from . import numbers
 from .measurement import MEASURE
 from .parts import Cards, Cell, Column, Figure, Page, Part, Section, Table, Text
+
+FLATTER: dict[str | None, Cell] = {
+    "smaller is flatter": "smaller",
+    "larger is flatter": "larger",
+    None: None,
+}
 
 
 def page_of(comparison: Comparison, *, title: str = "") -> Page:
@@ -35,21 +42,17 @@ def page_of(comparison: Comparison, *, title: str = "") -> Page:
     )
 
 
-def _judged(comparison: Comparison) -> list[str]:
-    return [name for name in comparison.measures if name not in CONFOUNDERS]
-
-
 def _lead(comparison: Comparison) -> str:
-    judged = _judged(comparison)
-    if not judged:
-        return "Only confounders were measured: nothing here says which network is flatter."
+    ranked = comparison.ranked
+    if not ranked:
+        return "No measure of flatness was taken: nothing here says which network is flatter."
     certain = collections.Counter(
         name
-        for measure in judged
+        for measure in ranked
         for name, place in comparison.places(measure).items()
         if place.best == place.worst == 1
     )
-    total = f"{len(judged)} measures" if len(judged) > 1 else "1 measure"
+    total = f"{len(ranked)} measures" if len(ranked) > 1 else "1 measure"
     if not certain:
         return f"By none of {total} is one network flatter than all others beyond the errors."
     said = numbers.listing(f"{name} by {number}" for name, number in certain.most_common())
@@ -62,22 +65,23 @@ def _lead(comparison: Comparison) -> str:
 
 
 def _ranks(comparison: Comparison) -> Table:
-    columns = [MEASURE]
+    columns = [MEASURE, Column("flatter", "Which of two values is that of the flatter network.")]
     for name in comparison.reports:
         columns += [
             Column(name),
             Column(
                 f"rank of {name}",
-                "1 is the smallest value, the flattest; in brackets the ranks that errors leave "
-                "open.",
+                "1 is the flattest; in brackets the ranks that errors leave open. No rank: not a "
+                "measure of flatness.",
             ),
         ]
     rows: list[list[Cell]] = []
     for measure in comparison.measures:
-        row: list[Cell] = [measure]
+        row: list[Cell] = [measure, FLATTER[comparison.directions.get(measure)]]
         places = comparison.places(measure)
         for name in comparison.reports:
-            row += [comparison.value(measure, name).value, str(places[name])]
+            place = str(places[name]) if places else None
+            row += [comparison.value(measure, name).value, place]
         rows.append(row)
     return Table("rank-table", "Value and rank of every network", columns, rows)
 
@@ -110,8 +114,8 @@ def _points(comparison: Comparison) -> Figure:
         "points",
         {"label": "Measure", "series": series},
         Table("points-table", "Values with their errors", columns, rows),
-        "Whiskers hold the errors of the method and of the data together, network by network; to "
-        "the left is flatter for most measures." + matched,
+        "Whiskers hold the errors of the method and of the data together, network by network; "
+        "which side is flatter, and whether any is, stands in the table of ranks." + matched,
     )
 
 
@@ -138,15 +142,11 @@ def _ends(found: list[Measurement]) -> dict[str, list[float]]:
 
 
 def _disagreements(comparison: Comparison) -> list[Part]:
-    grouped: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
-    for d in comparison.disagreements():
-        one, other = grouped.setdefault((d.flatter, d.sharper), (set(), set()))
-        one.add(d.first)
-        other.add(d.second)
+    grouped = sentences.opposed(comparison)
     if not grouped:
         return [Text(["No two measures order any two networks in opposite ways beyond errors."])]
     rows: list[list[Cell]] = [
-        [a, b, ", ".join(sorted(one)), ", ".join(sorted(other))]
+        [a, b, sentences.listing(one), sentences.listing(other)]
         for (a, b), (one, other) in grouped.items()
     ]
     columns = [
@@ -175,7 +175,7 @@ def _explained(comparison: Comparison) -> list[Part]:
         parts.append(Table("explained-table", title, columns, rows))
     else:
         parts.append(Text(["No difference was found that scale or confidence accounts for."]))
-    if unchecked := comparison.unchecked_texts():
+    if unchecked := sentences.unchecked(comparison):
         parts.append(Text(unchecked))
     if comparison.unmatched:
         parts.append(Text([f"Not compared at equal confidence: {comparison.unmatched}"]))
@@ -198,7 +198,40 @@ def _confounders(comparison: Comparison) -> list[Part]:
         "Not flatness, yet flatness numbers follow these. Where networks differ in them, look at "
         "the section above before believing a rank."
     )
-    return [Text([intro]), Table("confounder-table", "Confounders", columns, rows)]
+    return [
+        Text([intro]),
+        Table("confounder-table", "Confounders", columns, rows),
+        *_also_differing(comparison),
+    ]
+
+
+def _also_differing(comparison: Comparison) -> list[Part]:
+    rows: list[list[Cell]] = [
+        [
+            d.measure,
+            d.flatter,
+            d.sharper,
+            "; ".join(sentences.in_words(pair, d.flatter) for pair in d.confounders) or None,
+            None if d.left is None else f"{d.left:.0%}",
+        ]
+        for d in comparison.also_differing()
+    ]
+    if not rows:
+        return [Text(["Where one network is flatter than another, no confounder differs as well."])]
+    columns = [
+        MEASURE,
+        Column("flatter"),
+        Column("than"),
+        Column("also differ", "Beyond their errors. No cause is claimed."),
+        Column(
+            "at equal confidence",
+            "The difference, as a share of what it was, when the logits are scaled until all "
+            "networks are equally confident; a dash where the order does not stand, or was not "
+            "looked at.",
+        ),
+    ]
+    title = "Not separable here: differences in flatness, and what also differs"
+    return [Table("also-differing-table", title, columns, rows)]
 
 
 def _numbers(comparison: Comparison) -> Table:

@@ -88,8 +88,9 @@ def _reading() -> Text:
             "has an interval, or a note that says what it is and what to do next.",
             "± data is another error: how far the number would move with other samples of the same "
             "kind. More probes do not lower it, more samples do.",
-            "A smaller number means a flatter minimum for most measures. Whether two networks can "
-            "be compared by it is what an audit finds out (spiritlevel audit).",
+            "A smaller number means a flatter minimum for most measures; its card says so, or that "
+            "it is no measure of flatness. Whether two networks can be compared by it is what an "
+            "audit finds out (spiritlevel audit).",
         ],
         bullets=True,
     )

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import runpy
 from importlib import resources
 from typing import Any
 
-import torch
-
-from .. import api
 from .._core import SpiritlevelError, suggestion
-from ..estimators.options import as_options
+from .checking import check as check
+from .data_identity import check_data
 from .definition import Study
 from .executors import local, processes, ray, vmap
-from .executors.local import Watch
-from .hooks import ON_NETWORKS, BatchChanges
-from .networks import build_model
-from .run_data import load_data
-from .settings import RunSettings
+from .executors.live import Watch
+from .pace import seconds_left
 from .store import Counts, Store
-from .tasks import find_task
-from .transfer import find_start
 
 EXECUTORS = ("local", "vmap", "ray")
 
@@ -64,42 +56,6 @@ def find(name_or_path: str) -> Study:
     return Study.from_yaml(text, source=repr(name_or_path))
 
 
-def check(study: Study) -> None:
-    """Refuse now what would fail in every run later: models, data, measures, their options."""
-    runs = study.runs()
-    for name in {run.task["name"] for run in runs if run.task is not None}:
-        find_task(name)
-    _check_starts(runs)
-    for run in {json.dumps([run.data, run.interventions]): run for run in runs}.values():
-        data = load_data(run)
-        BatchChanges(run.interventions, num_classes=data.num_classes, generator=torch.Generator())
-    for run in {_network_of(run): run for run in runs}.values():
-        if ":" not in run.model["name"]:  # what a factory of the user's costs nobody knows
-            with torch.device("meta"):  # shapes only: no memory, no time
-                build_model(run, "meta")
-    if any(run.task is None for run in runs):  # a task may have numbers of its own
-        rules = [run.stop["measure"] for run in runs if "measure" in run.stop]
-        for pattern in {*(study.measures or ()), *(study.epoch_measures or ()), *rules}:
-            api.measures(pattern)
-    as_options(study.measure_options.get("options"))
-
-
-def _network_of(run: RunSettings) -> str:
-    """All that decides which network is built, apart from its random numbers."""
-    changes = {name: run.interventions.get(name) for name in ON_NETWORKS}
-    return json.dumps([run.model, changes, run.training.get("norm_control")])
-
-
-def _check_starts(runs: list[RunSettings]) -> None:
-    for start, seed in {(r.model["init_from"], r.seed) for r in runs if "init_from" in r.model}:
-        path = find_start(start, seed)
-        if not path.is_file():
-            raise SpiritlevelError(
-                f"The study's model.init_from must be weights that are there. Got {start!r}, which "
-                f"is the file {str(path)!r}. Check the path, or run that study first."
-            )
-
-
 def execute(
     store: Store,
     *,
@@ -107,6 +63,7 @@ def execute(
     workers: int = 1,
     device: str = "cpu",
     address: str | None = None,
+    per_gpu: int = 1,
     watch: Watch | None = None,
 ) -> Counts:
     """Work until no run waits; how the runs ended.
@@ -117,7 +74,8 @@ def execute(
         workers: processes for "local" and "vmap", CPUs of the cluster that "ray" starts here.
         device: "cpu", "cuda"; workers take turns on several GPUs.
         address: of the Ray cluster; None starts one on this machine.
-        watch: called with the counts from time to time.
+        per_gpu: runs that share a GPU of the cluster; "local" and "vmap" go by `workers`.
+        watch: called a few times a second with how far it is, a `Standing`.
     """
     if executor not in EXECUTORS:
         raise SpiritlevelError(
@@ -130,12 +88,16 @@ def execute(
         raise SpiritlevelError(
             f"The 'address' is of a Ray cluster: it goes with executor 'ray'. Got {executor!r}."
         )
+    ray.check_share(per_gpu, executor=executor, device=device)
+    check_data(store)
     if executor == "local" and workers == 1:
         local.run_here(store, device=device, watch=watch)
     elif executor == "vmap":
         vmap.run_together(store, workers=workers, device=device, watch=watch)
     elif executor == "ray":
-        ray.run_on_cluster(store, address=address, workers=workers, device=device, watch=watch)
+        ray.run_on_cluster(
+            store, address=address, workers=workers, device=device, per_gpu=per_gpu, watch=watch
+        )
     else:
         work = local.run_here
         processes.run_processes(store, work, workers=workers, device=device, watch=watch)
@@ -194,18 +156,10 @@ class State:
 
 def state(store: Store) -> State:
     """Counts, failures, and the time left if the rest goes as what is finished went."""
-    counts, rows = store.counts(), store.rows("runs")
+    rows = store.rows("runs")
     return State(
         name=store.study.name,
-        counts=counts,
-        seconds_left=seconds_left(counts, [row["seconds"] for row in rows]),
+        counts=store.counts(),
+        seconds_left=seconds_left(rows),
         failures=tuple((r["id"], r["error"]) for r in rows if r["status"] == "failed"),
     )
-
-
-def seconds_left(counts: Counts, seconds: list[float | None]) -> float | None:
-    """The remaining runs at the mean time of the finished, shared by those at work."""
-    finished = [each for each in seconds if each is not None]
-    if not finished:
-        return None
-    return counts.remaining * sum(finished) / len(finished) / max(1, counts.running)

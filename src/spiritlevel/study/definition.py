@@ -43,7 +43,7 @@ class Study:
         variants: by name, keys as in the grid that are set together; an axis of its own.
         seeds: how many (from 0), or which.
         interventions: such as {"label_noise": 0.2}; also leakage, mask, bias_shift, batch_cycles,
-            and input_noise, crop_flip, mixup and auto_augment, which change every batch anew.
+            and input_noise, crop_flip, crop, mixup and auto_augment, which change every batch anew.
         stop: train_loss or train_accuracy that ends training early, or a rule (loss, flatness,
             both, trend) with patience and tolerance; `epochs` ends it anyway.
         measures: names or patterns; None takes those that suit the network.

@@ -24,13 +24,20 @@ def _strength() -> Field:
     return number(float, None, "a number of at least 0, or false", lambda v: v >= 0)
 
 
+def _pixels() -> Field:
+    # A float although it is whole: the ids of older runs were made with 4.0.
+    need = "a whole number of pixels of at least 0, or false"
+    return number(float, None, need, lambda v: v >= 0 and v.is_integer())
+
+
 FIELDS: dict[str, Field] = {
     "label_noise": _strength(),
     "label_noise_kind": one_of("replace", "shuffle", default="replace"),
     "leakage": one_of("class", "control", default=None),
     "leakage_patches": text("the name or path of the images that the patches are made of"),
     "leakage_size": number(int, None, "a whole number of at least 1", lambda v: v >= 1),
-    "crop_flip": _strength(),
+    "crop_flip": _pixels(),
+    "crop": _pixels(),
     "auto_augment": text("the name of a policy, or false"),
     "input_noise": _strength(),
     "mixup": _strength(),
@@ -41,7 +48,7 @@ FIELDS: dict[str, Field] = {
     "batch_cycles": number(int, None, "a whole number of at least 1, or false", lambda v: v >= 1),
 }
 KNOWN = tuple(FIELDS)
-ON_BATCHES = ("leakage", "crop_flip", "auto_augment", "input_noise", "mixup")
+ON_BATCHES = ("leakage", "crop_flip", "crop", "auto_augment", "input_noise", "mixup")
 ON_NETWORKS = ("mask", "mask_layers", "bias_shift", "bias_layer")
 COMPANIONS = {
     "label_noise_kind": "label_noise",
@@ -73,6 +80,12 @@ def read_interventions(given: object) -> dict[str, Any]:
             )
         if name in found and main not in found:
             del found[name]
+    if {"crop", "crop_flip"} <= set(found):
+        raise SpiritlevelError(
+            "The study's interventions.crop moves images as interventions.crop_flip does, which "
+            f"mirrors them too. Got both, {found['crop']:g} and {found['crop_flip']:g}: leave one "
+            "out."
+        )
     return found
 
 
@@ -158,6 +171,6 @@ def _change(name: str, interventions: Mapping[str, Any], num_classes: int) -> li
         return lambda x, y, generator: (library.input_noise(x, strength, generator), y)
     if name == "mixup":
         return library.mixup(strength, num_classes=num_classes)
-    if name == "crop_flip":
-        return library.crop_flip(int(strength))
+    if name in ("crop_flip", "crop"):
+        return library.crop_flip(int(strength), flip=name == "crop_flip")
     return library.auto_augment(strength)

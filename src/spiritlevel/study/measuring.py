@@ -18,9 +18,10 @@ from .. import api
 from .._core import __version__
 from ..checkpoints import checkpoint_bytes
 from .ending import DIVERGED
-from .results import EpochRow, History, MeasurementRow, RunResult, rows_of
+from .results import EpochRow, History, MeasurementRow, RunResult, describe, rows_of
 from .run_data import RunData
 from .settings import RunSettings
+from .tf32 import TF32
 
 BATCH = 512  # samples that a measure sees at a time
 
@@ -41,16 +42,46 @@ def complete(
     found: tuple[MeasurementRow, ...] = ()
     if history.outcome != DIVERGED:
         found = measure_network(settings, model, data, initial, settings.measures)
+    return _packed(settings, model, data, history, together, measurements=found)
+
+
+def complete_or_keep(
+    settings: RunSettings,
+    model: nn.Module,
+    data: RunData,
+    *,
+    initial: Mapping[str, Tensor],
+    history: History,
+    together: bool = False,
+) -> RunResult:
+    """As `complete`; where measuring fails, what was trained comes back with the error."""
+    try:
+        return complete(settings, model, data, initial=initial, history=history, together=together)
+    except Exception as error:
+        return _packed(settings, model, data, history, together, error=describe(error))
+
+
+def _packed(
+    settings: RunSettings,
+    model: nn.Module,
+    data: RunData,
+    history: History,
+    together: bool,
+    *,
+    measurements: tuple[MeasurementRow, ...] = (),
+    error: str | None = None,
+) -> RunResult:
     return RunResult(
         outcome=history.outcome,
         epochs=tuple(history.epochs),
-        measurements=found,
+        measurements=measurements,
         epoch_measurements=tuple(history.measurements),
         checkpoint=checkpoint_bytes(model),
         num_train=len(data.x),
         num_test=len(data.test_x),
         seconds=0.0,  # known only at the end
         machine=machine(data.x.device, settings, together=together),
+        error=error,
     )
 
 
@@ -102,7 +133,7 @@ def repeatable(settings: RunSettings) -> Iterator[None]:
             enabled=True,
             deterministic=True,
             benchmark=False,
-            allow_tf32=torch.backends.cudnn.allow_tf32,  # as the user has it: torch's default is on
+            allow_tf32=TF32.of_this_process().convolutions,
         ):
             yield
     finally:
@@ -111,11 +142,13 @@ def repeatable(settings: RunSettings) -> Iterator[None]:
 
 def machine(device: str | torch.device, settings: RunSettings, *, together: bool = False) -> str:
     """Where a run was made, and with which versions, as JSON."""
-    return _machine(str(device), settings.training["threads"], together)
+    name = str(device)
+    tf32 = TF32.of_this_process() if name.startswith("cuda") else None
+    return _machine(name, settings.training["threads"], together, tf32)
 
 
 @functools.cache
-def _machine(device: str, threads: int, together: bool) -> str:
+def _machine(device: str, threads: int, together: bool, tf32: TF32 | None) -> str:
     chip = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -130,4 +163,11 @@ def _machine(device: str, threads: int, together: bool) -> str:
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }
+    if tf32 is not None:  # on a GPU, where it decides about the last digits
+        found |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "tf32_convolutions": tf32.convolutions,
+            "tf32_products": tf32.products,
+        }
     return json.dumps(found, sort_keys=True)

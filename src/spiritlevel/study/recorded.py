@@ -20,7 +20,13 @@ Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 
 def recordable(model: str, device: torch.device) -> bool:
     """On a GPU, the package's own networks: others may decide in Python what would be recorded."""
-    return device.type == "cuda" and ":" not in model
+    return device.type == "cuda" and is_own(model)
+
+
+def is_own(model: str) -> bool:
+    """Whether a network comes with the package, by its name or as "module:function"."""
+    module, colon, _ = model.partition(":")
+    return not colon or module.partition(".")[0] == __name__.partition(".")[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from .._core import Measurement, Report
+from .._core import Measurement, Report, SpiritlevelError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,11 @@ class History:
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """A finished run; one that trained no network has no epochs and an empty checkpoint."""
+    """A finished run; one that trained no network has no epochs and an empty checkpoint.
+
+    With an `error` the network was trained and could not be measured: the run counts as failed,
+    and its epochs and checkpoint are kept.
+    """
 
     outcome: str
     epochs: tuple[EpochRow, ...]
@@ -70,6 +74,13 @@ class RunResult:
     seconds: float
     machine: str  # JSON
     epoch_measurements: tuple[EpochMeasurementRow, ...] = ()
+    error: str | None = None
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line, for the store."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: {text}"
 
 
 def rows_of(report: Report) -> tuple[MeasurementRow, ...]:

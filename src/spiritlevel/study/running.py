@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .ending import Ending
 from .hooks import BatchChanges
-from .measuring import complete, measure_epoch, repeatable
+from .measuring import complete_or_keep, measure_epoch, repeatable
 from .networks import build_model
 from .results import EpochRow, History, RunResult
 from .run_data import RunData, derived_generator, derived_seed, load_data
@@ -29,7 +29,10 @@ OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
 def run_one(
     settings: RunSettings, *, device: str | torch.device = "cpu", on_epoch: OnEpoch | None = None
 ) -> RunResult:
-    """Train, follow, measure, or do the run's task. Everything depends on `settings` alone."""
+    """Train, follow, measure, or do the run's task. Everything depends on `settings` alone.
+
+    Where training went well and measuring did not, the result says so in its `error`.
+    """
     start = time.perf_counter()
     with repeatable(settings), torch.random.fork_rng(devices=_cuda(device)):
         torch.manual_seed(derived_seed(settings.seed, "training"))  # of dropout and its like
@@ -40,7 +43,7 @@ def run_one(
             model = build_model(settings, device)
             initial = copy.deepcopy(model.state_dict())
             history = train(model, data, settings, initial=initial, on_epoch=on_epoch)
-            result = complete(settings, model, data, initial=initial, history=history)
+            result = complete_or_keep(settings, model, data, initial=initial, history=history)
     return with_seconds(result, time.perf_counter() - start)
 
 

@@ -106,6 +106,11 @@ MEASUREMENT_COLUMNS = (
     "text",
 )
 EPOCH_MEASUREMENT_COLUMNS = ("epoch", *MEASUREMENT_COLUMNS)
+COLUMNS = {  # of the tables that hold a run's rows; a result has the rows under the same name
+    "epochs": EPOCH_COLUMNS,
+    "measurements": MEASUREMENT_COLUMNS,
+    "epoch_measurements": EPOCH_MEASUREMENT_COLUMNS,
+}
 ORDER = {  # of the rows of a table, runs in the order of the grid
     "runs": "position",
     "epochs": "position, epoch",

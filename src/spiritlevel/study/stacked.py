@@ -113,12 +113,21 @@ def members_that_fit(
     return max(1, memory // (COPIES * weights + 3 * activations))
 
 
-def train_together(settings: Sequence[RunSettings], device: str | torch.device) -> list[Member]:
-    """Train all of them; each member's model holds its final weights."""
+def train_together(
+    settings: Sequence[RunSettings],
+    device: str | torch.device,
+    *,
+    on_epoch: Callable[[int, int], None] | None = None,
+) -> list[Member]:
+    """Train all of them; each member's model holds its final weights.
+
+    `on_epoch` hears of epochs done and epochs at most.
+    """
     shared = load_data(settings[0], device)  # once: a copy a member would fill a GPU
     members = [_member(each, shared, device) for each in settings]
     stack = _Stack(members)
     active = list(members)
+    most = max(each.training["epochs"] for each in settings)
     epoch = 0
     while active:
         epoch += 1
@@ -140,6 +149,8 @@ def train_together(settings: Sequence[RunSettings], device: str | torch.device) 
         if len(going) < len(active):
             active = [active[i] for i in going]
             stack.keep(torch.tensor(going, dtype=torch.int64))
+        if on_epoch is not None:
+            on_epoch(epoch, most)
     return members
 
 

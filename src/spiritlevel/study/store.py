@@ -1,7 +1,8 @@
 """One folder a study: SQLite is the truth, checkpoints lie beside it.
 
 A process may be killed at any moment. A run's checkpoint is complete on disk before one
-transaction writes its rows and calls it done: a reader sees all of a run or nothing of it.
+transaction writes its rows and calls it done, or failed where it was trained and could not be
+measured: a reader sees all of that or nothing of it.
 Several processes of one machine may share a store. SQLite's write-ahead log needs shared memory,
 so processes of other machines must not: there the Ray executor's driver alone writes.
 """
@@ -259,6 +260,7 @@ class Store:
     def finish(self, claim: Claim, result: RunResult) -> bool:
         """Keep the result: the checkpoint first, then all rows and the state in one transaction.
 
+        A result with an error fails the run, and takes the place of what an earlier try left.
         False if the run was taken over meanwhile: then the other worker's result counts.
         """
         path = self.checkpoint(claim.id)
@@ -272,8 +274,10 @@ class Store:
             )
             ended = self._update_claimed(
                 claim,
-                "status = 'done', finished = ?, seconds = ?, outcome = ?, num_train = ?, "
+                "status = ?, error = ?, finished = ?, seconds = ?, outcome = ?, num_train = ?, "
                 "num_test = ?, machine = (SELECT id FROM machines WHERE description = ?)",
+                "done" if result.error is None else "failed",
+                result.error,
                 time.time(),
                 result.seconds,
                 result.outcome,
@@ -282,16 +286,8 @@ class Store:
                 result.machine,
             )
             if ended:
-                self._insert("epochs", claim.id, schema.EPOCH_COLUMNS, result.epochs)
-                self._insert(
-                    "measurements", claim.id, schema.MEASUREMENT_COLUMNS, result.measurements
-                )
-                self._insert(
-                    "epoch_measurements",
-                    claim.id,
-                    schema.EPOCH_MEASUREMENT_COLUMNS,
-                    result.epoch_measurements,
-                )
+                for table, columns in schema.COLUMNS.items():
+                    self._replace(table, claim.id, columns, getattr(result, table))
         remove_leftovers(path)  # of workers that were killed on this run
         return ended
 
@@ -319,7 +315,8 @@ class Store:
         )
         return found.rowcount == 1
 
-    def _insert(self, table: str, run: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
+    def _replace(self, table: str, run: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
+        self._connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
         marks = ", ".join("?" * (len(columns) + 1))
         self._connection.executemany(
             f"INSERT INTO {table} (run, {', '.join(columns)}) VALUES ({marks})",

@@ -20,6 +20,7 @@ TARGETS = {
 # What a measure may merely repeat: how far training went, how certain and how large the network is.
 CONFOUNDERS = ("train_loss", "softmax.gini", "norms.weight")
 VALIDATION = ("validation_loss", "validation_accuracy")  # None where a study has no such data
+BOOKKEEPING = ("seed", "attempt", "seconds", "machine")  # numbers, but none a measure could repeat
 SHARES = ("error_gap", "test_error")  # means of a loss that lies between 0 and 1
 
 
@@ -59,7 +60,7 @@ def statistics(
     store: Store,
     *,
     target: str = "gap",
-    confounders: Sequence[str] = CONFOUNDERS,
+    confounders: Sequence[str] | None = None,
     confidence: float = 0.95,
     resamples: int = 2000,
 ) -> StudyStatistics:
@@ -69,8 +70,8 @@ def statistics(
         store: of the study.
         target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error"; or one of
             the study's own measures.
-        confounders: measures or columns of the last epoch; those that the study lacks, or that are
-            the same in every run, are left aside.
+        confounders: measures, columns of the last epoch, or settings that are numbers. None: those
+            of `CONFOUNDERS` that the study has and that differ between runs.
         confidence: of the intervals.
         resamples: of the bootstrap; 0 leaves it out.
     """
@@ -84,7 +85,11 @@ def statistics(
             f"report. See `spiritlevel study status {store.folder}`."
         )
     axes = store.study.axes
-    held = [name for name in confounders if name != target and _varies(ended, name)]
+    if confounders is None:
+        held = [name for name in CONFOUNDERS if name != target and _varies(ended, name)]
+    else:
+        held = list(dict.fromkeys(confounders))
+        _check_confounders(held, target, ended)
     tests = {row["num_test"] for row in ended if row["num_test"]}
     return summary(
         [
@@ -123,6 +128,27 @@ def _check_target(store: Store, target: str, names: Sequence[str]) -> None:
             f"The study in {str(store.folder)!r} trained no networks, so there is no {target!r}. "
             f"Choose one of its own numbers as the target: {', '.join(names)}."
         )
+
+
+def _check_confounders(names: Sequence[str], target: str, rows: Sequence[dict[str, Any]]) -> None:
+    keys = dict.fromkeys(key for row in rows for key in row if key not in BOOKKEEPING)
+    known = [key for key in keys if key != target and _is_numeric(rows, key)]
+    for name in names:
+        if name == target:
+            raise SpiritlevelError(
+                f"The 'confounders' must be other columns than the target. Got {name!r}, which is "
+                "the target: nothing would be left of it. Leave it out."
+            )
+        if name not in known:
+            raise SpiritlevelError(
+                "Each of the 'confounders' must be a column of numbers of this study: "
+                f"{', '.join(known)}. Got {name!r}.{suggestion(name, known)}"
+            )
+
+
+def _is_numeric(rows: Sequence[dict[str, Any]], name: str) -> bool:
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return bool(values) and all(type(value) in (int, float) for value in values)
 
 
 def _varies(rows: Sequence[dict[str, Any]], name: str) -> bool:

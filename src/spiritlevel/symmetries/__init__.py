@@ -8,7 +8,7 @@ between networks.
 from __future__ import annotations
 
 from .by_name import permute_units, rescale_layers, rescale_neurons
-from .confidence import temperature_move, weight_scale_move
+from .confidence import temperature_move
 from .moves import Group, Move, Role, Site
 from .names import CONFIDENCE_ONLY, FUNCTION_PRESERVING, MOVES, SYMMETRIES
 from .search import Found, find_moves
@@ -28,5 +28,4 @@ __all__ = [
     "rescale_layers",
     "rescale_neurons",
     "temperature_move",
-    "weight_scale_move",
 ]

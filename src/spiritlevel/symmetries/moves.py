@@ -32,6 +32,7 @@ class Role(enum.Enum):
     MEAN = "a running mean, multiplied by α"
     VARIANCE = "a running variance v with ε, becomes α²(v + ε) − ε"
     ALONG = "stays; only reordered with the units"
+    SHIFT = "added to something that α has multiplied so often: multiplied as often"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Site:
     role: Role
     groups: int = 1  # of a grouped convolution, whose weight holds one group's inputs along dim 1
     eps: float = 0.0
+    power: float = 1.0  # of the factor
 
     @property
     def name(self) -> str:
@@ -63,14 +65,15 @@ class Site:
             return
         tensor = self.of(model)
         units = torch.tensor(self.units)
-        scale = torch.where(units == NOBODY, 1.0, factors.cpu()[units.clamp(min=0)]).to(tensor)
+        chosen = factors.cpu()[units.clamp(min=0)] ** self.power
+        scale = torch.where(units == NOBODY, 1.0, chosen).to(tensor)
         if self.groups > 1:
             shape = (self.groups, -1, *tensor.shape[1:])
             blocks, scale = tensor.view(shape), scale.view(self.groups, 1, -1)
             scale = scale.reshape(*scale.shape, *[1] * (tensor.dim() - 2))
         else:
             blocks, scale = tensor, scale.view(-1, *[1] * (tensor.dim() - self.dim - 1))
-        if self.role in (Role.TIMES, Role.MEAN):
+        if self.role in (Role.TIMES, Role.MEAN, Role.SHIFT):
             blocks.mul_(scale)
         elif self.role is Role.OVER:
             blocks.div_(scale)
@@ -116,6 +119,7 @@ class Move:
 
     name: str  # a key of MOVES
     groups: tuple[Group, ...]
+    power: float = 0.0  # of its factor, by which the outputs are multiplied
 
     @property
     def factors(self) -> tuple[float, float]:
@@ -141,9 +145,19 @@ class Move:
                 group.rescale(moved, torch.full((group.width,), factor, dtype=torch.float64))
         return moved
 
+    def draw(self, generator: torch.Generator) -> float:
+        """One random factor for all units."""
+        low, high = self.factors
+        draw = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64)
+        return low + (high - low) * float(draw)
+
     def describe(self) -> str:
         """The first group in plain words, and how many more there are."""
         text = _words(self.name, self.groups[0])
+        if self.power:
+            text += (
+                f": the outputs are multiplied by {'α' if self.power == 1 else f'α^{self.power:g}'}"
+            )
         more = len(self.groups) - 1
         return text + (f"; {more} more group{'s' * (more > 1)}" if more else "")
 
@@ -181,7 +195,11 @@ def _words(name: str, group: Group) -> str:
         carried = f" (with {_quoted(along)})" if along else ""
         return f"renumber the units of {_quoted(first)}{carried}, and in {_quoted(readers)} alike"
     by = "α" if group.width == 1 or name == _ONE_FACTOR else "an α for each unit"
-    parts = [f"multiply {_quoted(first)} by {by}"]
+    weights = "the weights of " if name == "weight_scale" else ""
+    parts = [f"multiply {weights}{_quoted(first)} by {by}"]
+    if shifts := {site.tensor for site in group.sites if site.role is Role.SHIFT}:
+        means = " and running means" if "running_mean" in shifts else ""
+        parts.append(f"biases{means} by α once for each layer up to them")
     if readers:
         parts.append(f"divide {_quoted(readers)} by it")
     if group.modules(Role.VARIANCE):

@@ -56,6 +56,15 @@ def deviation(outputs: Tensor, reference: Tensor) -> float:
     return largest / max(float(reference.detach().abs().max()), torch.finfo(reference.dtype).tiny)
 
 
+def multiple(outputs: Tensor, reference: Tensor) -> float:
+    """By what the largest entry of the reference was multiplied; 1 where all of it is zero."""
+    if outputs.shape != reference.shape or reference.numel() == 0:
+        return 1.0
+    largest = int(reference.detach().abs().argmax())
+    before, after = (float(x.detach().flatten()[largest]) for x in (reference, outputs))
+    return after / before if before else 1.0
+
+
 @contextlib.contextmanager
 def as_written() -> Iterator[None]:
     """Attention layers run through their parts, so that hooks on these see it."""

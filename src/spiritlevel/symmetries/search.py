@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .._core import SpiritlevelError
-from .confidence import temperature_move, weight_scale_move
+from .confidence import temperature_move
+from .homogeneity import weight_scale_move
 from .moves import Group, Move
 from .names import FUNCTION_PRESERVING, MOVES
 from .permuting import find_permutations
@@ -84,12 +84,15 @@ def _search(model: nn.Module, run: _Counted, head: str | None, generator: torch.
     if truth.tolerance > _COARSEST:
         absent = dict.fromkeys(MOVES, "the network computes too coarsely to verify any move")
         return Found(moves, absent, truth.tolerance)
+    scaled: Move | str
     try:
-        candidates, why = _candidates(truth)
+        trace = Trace(truth.model, truth.run, ports_of(truth.model), truth.generator)
+        candidates, why = _candidates(trace, truth)
+        scaled = weight_scale_move(truth.model, trace, truth.tolerance)
     except Diverged as diverged:
-        reason = f"with other values in its layers the network does not run: {diverged}"
+        scaled = f"with other values in its layers the network does not run: {diverged}"
         candidates = {name: [] for name in FUNCTION_PRESERVING}
-        why = {name: [reason] for name in FUNCTION_PRESERVING}
+        why = {name: [scaled] for name in FUNCTION_PRESERVING}
     run.planned = run.done + len(candidates) + 2 * NUM_FACTORS
     for name, groups in candidates.items():
         kept, dropped = truth.holding(name, groups)
@@ -97,18 +100,18 @@ def _search(model: nn.Module, run: _Counted, head: str | None, generator: torch.
             moves[name] = Move(name, tuple(kept))
         else:
             absent[name] = _summary([*dropped, *why[name]])
-    for name, move in _confidence_moves(truth.model, head).items():
-        reason = move if isinstance(move, str) else truth.changed_answers(move)
-        if isinstance(move, Move) and not reason:
-            moves[name] = move
+    heated = "no head was named" if head is None else temperature_move(truth.model, head)
+    for name, move in {"logit_temperature": heated, "weight_scale": scaled}.items():
+        verified = truth.grown(move) if isinstance(move, Move) else move
+        if isinstance(verified, Move):
+            moves[name] = verified
         else:
-            absent[name] = reason
+            absent[name] = verified
     return Found(moves, absent, truth.tolerance)
 
 
-def _candidates(truth: Truth) -> tuple[dict[str, list[Group]], dict[str, list[str]]]:
+def _candidates(trace: Trace, truth: Truth) -> tuple[dict[str, list[Group]], dict[str, list[str]]]:
     """Groups for each function-preserving move, not yet verified, and why others are none."""
-    trace = Trace(truth.model, truth.run, ports_of(truth.model), truth.generator)
     scalings, not_scaled = find_scalings(trace, truth.tolerance, truth.generator)
     permutations, not_permuted = find_permutations(trace, truth.tolerance, truth.generator)
     neurons = scalings["neuron_rescale"]
@@ -121,17 +124,6 @@ def _candidates(truth: Truth) -> tuple[dict[str, list[Group]], dict[str, list[st
         "attention_rescale": ["there is no attention whose values go to a projection alone"],
     }
     return {name: groups[name] for name in FUNCTION_PRESERVING}, why
-
-
-def _confidence_moves(model: nn.Module, head: str | None) -> dict[str, Move | str]:
-    """The moves that change confidence only, or why there is none."""
-    scaled: Move | str
-    try:
-        scaled = weight_scale_move(model)
-    except SpiritlevelError:
-        scaled = "there is no linear or convolutional layer"
-    heated = "no head was named" if head is None else temperature_move(model, head)
-    return {"logit_temperature": heated, "weight_scale": scaled}
 
 
 def _summary(reasons: list[str]) -> str:

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from .._core import SpiritlevelError
+from .homogeneity import power_of
 from .moves import Group, Move
-from .precision import deviation
+from .precision import deviation, multiple
 from .tracing import Run
 
-NUM_FACTORS = 3  # at which answers are compared: both ends of the range and its middle
+NUM_FACTORS = (
+    3  # at which a growth of the outputs is verified: both ends of the range and its middle
+)
 
 
 @dataclasses.dataclass
@@ -46,14 +49,14 @@ class Truth:
                 return [], [*dropped, "the moves found hold one by one and not together"]
         return kept, dropped
 
-    def changed_answers(self, move: Move) -> str:
-        """In words, the answers that the move changes; empty if it changes none."""
+    def grown(self, move: Move) -> Move | str:
+        """The move with the power by which the outputs grow; or what else it does to them."""
         if move.name == "logit_temperature":
             shared = _shared(self.model, move.groups[0], _owners(self.model))
             if shared:
                 return shared
         low, high = move.factors
-        named = _answers(self.outputs)
+        power: float | None = None
         for factor in torch.linspace(low, high, NUM_FACTORS).tolist():
             try:
                 with torch.no_grad():
@@ -62,20 +65,21 @@ class Truth:
                 return f"with a factor of {factor:g} the network does not run: {error}"
             if not bool(outputs.isfinite().all()):
                 return f"with a factor of {factor:g} the outputs overflow"
-            changed = int((_answers(outputs) != named).sum())
-            if changed:
-                return f"a factor of {factor:g} changes {changed} of {named.numel()} answers"
-        return ""
+            if power is None:
+                ratio = multiple(outputs, self.outputs)
+                power = power_of(ratio, factor, self.tolerance) if ratio > 0 else 0.0
+            apart = deviation(outputs, factor**power * self.outputs)
+            if apart > self.tolerance:
+                return (
+                    f"a factor of {factor:g} changes more than the size of the outputs: they are "
+                    f"up to {apart:.2g} of the largest away from the multiple they should be"
+                )
+        return dataclasses.replace(move, power=power or 0.0)
 
     def _holds(self, name: str, groups: list[Group]) -> bool:
         moved = Move(name, tuple(groups)).apply(self.model, self.generator)
         with torch.no_grad():
             return deviation(self.run(moved), self.outputs) <= self.tolerance
-
-
-def _answers(outputs: Tensor) -> Tensor:
-    """The class named for each sample; a single logit names one by its sign."""
-    return (outputs > 0).squeeze(-1) if outputs.shape[-1] == 1 else outputs.argmax(-1)
 
 
 def _owners(model: nn.Module) -> dict[int, list[str]]:

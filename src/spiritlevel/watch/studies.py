@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..study.control import seconds_left
 from ..study.database import loaded
+from ..study.pace import seconds_left
 from ..study.store import Counts
 from ..study.table import targets_of
 from . import database
@@ -21,7 +21,7 @@ RECENT = 50  # rows of a table
 CURVES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 EPOCH_COLUMNS = ("epoch", *CURVES)  # those that the stores of every version have
 RUN_COLUMNS = (
-    *("id", "axes", "seed", "status", "heartbeat", "started", "finished", "seconds"),
+    *("id", "axes", "seed", "status", "worker", "heartbeat", "started", "finished", "seconds"),
     *("outcome", "error", "position"),
 )
 Record = dict[str, Any]
@@ -62,7 +62,7 @@ def _state(connection: sqlite3.Connection, measure: str) -> Record:
             name: getattr(counts, name) for name in ("pending", "running", "done", "failed")
         },
         "total": counts.total,
-        "seconds_left": seconds_left(counts, [number(run["seconds"]) for run in runs]),
+        "seconds_left": seconds_left([_timed(run) for run in runs]),
         "last_sign": max(beats, default=None),
         "recent": [_recent(run, epochs.get(run["id"], ())) for run in _newest_first(runs)],
         "failures": [
@@ -86,6 +86,12 @@ def _runs(connection: sqlite3.Connection) -> list[Record]:
 def _counts(runs: Sequence[Record]) -> Counts:
     statuses = [run["status"] for run in runs]
     return Counts(*(statuses.count(name) for name in ("pending", "running", "done", "failed")))
+
+
+def _timed(run: Record) -> Record:
+    """What the time left is told from; a damaged number is none."""
+    times = ("heartbeat", "started", "finished", "seconds")
+    return run | {column: number(run[column]) for column in times}
 
 
 def _ended(run: Record) -> float:

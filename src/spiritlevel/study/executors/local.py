@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ..._core import SpiritlevelError
-from ..running import run_one
-from ..store import Claim, Counts, Store
+from ..results import describe
+from ..running import OnEpoch, run_one
+from ..store import Claim, Store
 from ..workers import new_worker
 from .heartbeat import beating
+from .live import Live, Watch, epochs_of
 
-Watch = Callable[[Counts], None]
 
+def run_here(
+    store: Store,
+    *,
+    device: str = "cpu",
+    watch: Watch | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> None:
+    """Work in this process until no run waits. Ctrl-C gives the run at hand back.
 
-def run_here(store: Store, *, device: str = "cpu", watch: Watch | None = None) -> None:
-    """Work in this process until no run waits. Ctrl-C gives the run at hand back."""
+    `watch` reads the store and hears all; `on_epoch` hears of epochs alone and costs nothing.
+    """
     worker = new_worker()
+    live = Live(store, watch)
     while (claim := store.claim(worker)) is not None:
         with given_back(store, [claim]), beating(store, lambda c=claim: [c]):  # type: ignore[misc]
-            work_on(store, claim, device=device)
-        if watch is not None:
-            watch(store.counts())
+            work_on(store, claim, device=device, on_epoch=on_epoch or live.epoch)
+        live.now()
 
 
-def work_on(store: Store, claim: Claim, *, device: str) -> None:
+def work_on(store: Store, claim: Claim, *, device: str, on_epoch: OnEpoch) -> None:
     """One run, kept as done or as failed; trouble with the store itself is not the run's fault."""
+    on_epoch(0, epochs_of(claim.settings))
     try:
-        result = run_one(claim.settings, device=device)
+        result = run_one(claim.settings, device=device, on_epoch=on_epoch)
     except Exception as error:
         store.fail(claim, describe(error))
     else:
         store.finish(claim, result)
-
-
-def describe(error: BaseException) -> str:
-    """One line for the store."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager

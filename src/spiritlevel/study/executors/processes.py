@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -17,31 +18,34 @@ from typing import Any
 import torch
 
 from ..._core import SpiritlevelError
+from ..running import OnEpoch
 from ..store import Store
-from .local import Watch
+from ..tf32 import TF32
+from .live import Live, Watch
 
 MAX_DEATHS = 3  # of workers on one run, after which the run counts as failed
 START = "spawn"  # a fork would copy threads and locks of torch in whatever state they are
 POLL = 0.1  # seconds between looks at the workers
 GRACE = 10.0  # seconds for a worker to stop by itself
 REFUSED = 3  # exit code of a worker that the store refuses, a full disk for example
-Work = Callable[..., None]  # (store, device=...): what one process does until no run waits
+Work = Callable[..., None]  # (store, device=, on_epoch=): what one process does to the end
 
 
 def run_processes(
     store: Store, work: Work, *, workers: int, device: str = "cpu", watch: Watch | None = None
 ) -> None:
     """`work` in several processes until no run waits. Ctrl-C gives their runs back."""
-    pool = Pool(store, work, device)
+    count = min(workers, store.counts().remaining)
+    pool, live = Pool(store, work, device, count), Live(store, watch)
     try:
         with _one_thread_each():
-            for index in range(min(workers, store.counts().remaining)):
+            for index in range(count):
                 pool.start(index)
             while pool.processes:
                 time.sleep(POLL)
-                if watch is not None:
-                    watch(store.counts())
+                live.sometimes(pool.epochs())
                 pool.look_after()
+        live.now()
     finally:
         pool.stop()
         with contextlib.suppress(SpiritlevelError):
@@ -51,24 +55,38 @@ def run_processes(
 class Pool:
     """Worker processes by their number."""
 
-    def __init__(self, store: Store, work: Work, device: str) -> None:
+    def __init__(self, store: Store, work: Work, device: str, count: int) -> None:
         self.store = store
         self.work = work
         self.device = device
         self.processes: dict[int, BaseProcess] = {}
         # Any: the types of multiprocessing do not say that every context has processes.
         self._context: Any = multiprocessing.get_context(START)
+        # Epochs done and at most, a pair a worker: memory that all share, so that nobody waits.
+        self._epochs: Any = self._context.RawArray("i", 2 * count)
+        # Why workers stopped: all of them may meet a full disk, and it is said once.
+        self._reasons: Any = self._context.SimpleQueue()
         self._deaths_before = store.deaths()
         self._attempts = store.attempts()
         self._idle_deaths = 0
 
     def start(self, index: int) -> None:
         """A new worker."""
-        arguments = (str(self.store.folder), self.work, _device_of(index, self.device))
-        process: BaseProcess = self._context.Process(target=_work, args=arguments, daemon=True)
+        device = _device_of(index, self.device)
+        note = functools.partial(_note_epoch, self._epochs, index)
+        note(0, 0)  # what a worker before it had left there
+        arguments = (str(self.store.folder), self.work, device, TF32.of_this_process(), note)
+        process: BaseProcess = self._context.Process(
+            target=_work, args=(*arguments, self._reasons), daemon=True
+        )
         with _deaf_to_ctrl_c():
             process.start()
         self.processes[index] = process
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """Done and at most, of each worker whose run has any."""
+        pairs = [(self._epochs[2 * index], self._epochs[2 * index + 1]) for index in self.processes]
+        return [pair for pair in pairs if pair[1]]
 
     def look_after(self) -> None:
         """Let go of workers that are through, and replace those that died."""
@@ -84,11 +102,9 @@ class Pool:
     def _bury(self, process: BaseProcess) -> None:
         """Free the run of a dead worker, or give it up if it keeps killing workers."""
         where = f"the study in {str(self.store.folder)!r}"
-        if process.exitcode == REFUSED:
-            raise SpiritlevelError(
-                f"A worker of {where} stopped for the reason above. Runs that were finished are "
-                f"kept. Once it is mended: spiritlevel study resume {self.store.folder}"
-            )
+        # A network of the user may end its process with the same code, and then there is no reason.
+        if process.exitcode == REFUSED and not self._reasons.empty():
+            raise SpiritlevelError(self._reasons.get())
         self.store.fail_deadly(
             lambda id_: self._deaths_before.get(id_, 0) + MAX_DEATHS - 1,
             f"The worker process died {MAX_DEATHS} times on this run, last with exit code "
@@ -113,18 +129,25 @@ class Pool:
                 process.join()
 
 
-def _work(folder: str, work: Work, device: str) -> None:
+def _work(
+    folder: str, work: Work, device: str, tf32: TF32, on_epoch: OnEpoch, reasons: Any
+) -> None:
     """What a worker process does."""
+    tf32.use()
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with Store.open(folder) as store:
-            work(store, device=device)
+            work(store, device=device, on_epoch=on_epoch)
     except KeyboardInterrupt:
         pass  # the run was given back; the parent says what is to be said
     except SpiritlevelError as error:
-        sys.stderr.write(f"error: {error}\n")
+        reasons.put(str(error))
         sys.exit(REFUSED)
+
+
+def _note_epoch(epochs: Any, index: int, done: int, total: int) -> None:
+    epochs[2 * index], epochs[2 * index + 1] = done, total
 
 
 def _end_with_parent() -> None:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections.abc import Iterator
 from typing import Any
 
 from ..._core import SpiritlevelError, require
-from ..results import RunResult
+from ..recorded import is_own
+from ..results import RunResult, describe
 from ..running import run_one
 from ..settings import RunSettings
 from ..store import Claim, Store
+from ..tf32 import TF32
 from ..workers import new_worker
 from .heartbeat import beating
-from .local import Watch, describe, given_back
+from .live import Live, Watch
+from .local import given_back
 
 RETRIES = 3  # of a run whose worker was lost
 AHEAD = 2  # runs sent out for each processor, so that none waits for the driver
@@ -31,40 +35,97 @@ def run_on_cluster(
     address: str | None = None,
     workers: int = 1,
     device: str = "cpu",
+    per_gpu: int = 1,
     watch: Watch | None = None,
 ) -> None:
-    """Work on a cluster until no run waits; without an address, on one with `workers` CPUs here."""
+    """Work on a cluster until no run waits; without an address, on one with `workers` CPUs here.
+
+    `per_gpu` runs share a GPU; each needs a processor beside its share.
+    """
     ray: Any = require("ray", what="The ray executor", extra="ray")
     out: dict[Any, Claim] = {}  # by Ray's reference to the result that will come
     worker = new_worker()
+    live = Live(store, watch)
     with _connected(ray, address, workers):
-        room = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        gpus = 1 if device.startswith("cuda") else 0
+        has = ray.cluster_resources()
+        room = AHEAD * max(1, int(has.get("CPU", 1)))
+        gpus = 1 / per_gpu if device.startswith("cuda") else 0
+        if gpus and not has.get("GPU"):  # Ray would wait for one without a word
+            raise SpiritlevelError(
+                f"The device {device!r} needs a GPU, and the Ray cluster has none now. Start a "
+                "machine with one (`ray start --address ... --num-gpus 1`), or take device 'cpu'."
+            )
         task = ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)(run_remotely)
+        where = (device, os.getcwd(), TF32.of_this_process())
         claims: list[Claim] = []
         with given_back(store, claims), beating(store, lambda: list(claims)):
             while True:
                 while len(out) < room and (claim := store.claim(worker)) is not None:
                     claims.append(claim)
-                    out[task.remote(claim.settings, device, os.getcwd())] = claim
+                    out[task.remote(claim.settings, *where)] = claim
                 if not out:
                     return
                 for reference in ray.wait(list(out), timeout=PATIENCE)[0]:
                     claim = out.pop(reference)
                     _keep(ray, store, claim, reference)
                     claims.remove(claim)
-                if watch is not None:
-                    watch(store.counts())
+                live.now()  # without epochs: the cluster tells of whole runs
 
 
-def run_remotely(settings: RunSettings, device: str, folder: str) -> RunResult | str:
+def check_share(per_gpu: int, *, executor: str, device: str) -> None:
+    """Refuse a share of a GPU that nobody would heed."""
+    if per_gpu < 1:
+        raise SpiritlevelError(f"The 'per_gpu' must be at least 1. Got {per_gpu!r}.")
+    if per_gpu > 1 and not (executor == "ray" and device.startswith("cuda")):
+        raise SpiritlevelError(
+            "The 'per_gpu' says how many runs share a GPU of a Ray cluster: it goes with executor "
+            f"'ray' and device 'cuda'. Got {per_gpu!r} with {executor!r} and {device!r}. On one "
+            "machine the workers share its GPUs: give their number."
+        )
+
+
+def run_remotely(settings: RunSettings, device: str, folder: str, tf32: TF32) -> RunResult | str:
     """The result, or why there is none: an error of the run is not one of its worker."""
-    with contextlib.suppress(OSError):  # models of the user's are looked for in the driver's folder
-        os.chdir(folder)
+    tf32.use()
     try:
+        _enter(folder, settings)
         return run_one(settings, device=device)
     except Exception as error:
         return describe(error)
+
+
+def _enter(folder: str, settings: RunSettings) -> None:
+    """Modules and files of the user's are looked for in the folder that the driver was started in.
+
+    A run that names none does without it. For the others it must be there: a file of the same name
+    in whatever folder Ray is in might be another one.
+    """
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        if names := files_named(settings):
+            raise SpiritlevelError(
+                f"The folder {folder!r}, in which the study was started, must be on every machine "
+                f"of the cluster: this run names {', '.join(map(repr, names))}. On "
+                f"{platform.node()!r} it cannot be entered: {error.strerror or error}. Put it on a "
+                "file system that all machines share, or copy it to the same path on each, and "
+                "resume the study."
+            ) from error
+
+
+def files_named(settings: RunSettings) -> list[str]:
+    """Modules, data and weights of the user's that are looked for in the working folder."""
+    model, start = settings.model.get("name"), settings.model.get("init_from")
+    given = [model, (settings.task or {}).get("name"), settings.data.get("name")]
+    given += [settings.data.get("test"), start]
+    return [
+        name
+        for name in given
+        if name is not None
+        and (":" in name or name.lower().endswith(".npz") or name == start)
+        and not (name == model and is_own(name))
+        and not os.path.isabs(os.path.expanduser(name.rpartition(":")[2]))
+    ]
 
 
 def _keep(ray: Any, store: Store, claim: Claim, reference: Any) -> None:

@@ -15,14 +15,16 @@ from collections.abc import Sequence
 import torch
 
 from ..._core import SpiritlevelError
-from ..measuring import complete, repeatable
+from ..measuring import complete_or_keep, repeatable
 from ..networks import build_model
-from ..running import with_seconds
+from ..results import describe
+from ..running import OnEpoch, with_seconds
 from ..stacked import Member, group_key, members_that_fit, refusal, refusal_of, train_together
 from ..store import Claim, Store
 from ..workers import new_worker
 from .heartbeat import beating
-from .local import Watch, describe, given_back, work_on
+from .live import Live, Watch, epochs_of
+from .local import given_back, work_on
 from .processes import run_processes
 
 MOST = 256  # members at once: what is claimed together is lost together
@@ -47,10 +49,17 @@ def run_together(
 
 
 def work_together(
-    store: Store, *, workers: int = 1, device: str = "cpu", watch: Watch | None = None
+    store: Store,
+    *,
+    workers: int = 1,
+    device: str = "cpu",
+    watch: Watch | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> None:
     """What one of the processes does; with more of them than groups, a group is shared."""
     worker = new_worker()
+    live = Live(store, watch)
+    tell = on_epoch or live.epoch
     groups = _waiting(store)
     sharing = max(1, workers // max(1, len(groups)))
     while (first := store.claim(worker)) is not None:
@@ -66,13 +75,12 @@ def work_together(
                 if more is None:
                     break
                 claims.append(more)
-            for claim, member, seconds in _trained(claims, device):
+            for claim, member, seconds in _trained(claims, device, tell):
                 if member is None:
-                    work_on(store, claim, device=device)
+                    work_on(store, claim, device=device, on_epoch=tell)
                 else:
                     _keep(store, claim, member, seconds)
-                if watch is not None:
-                    watch(store.counts())
+                live.now()
 
 
 def _waiting(store: Store) -> dict[str, set[str]]:
@@ -98,15 +106,19 @@ def _room(claim: Claim, device: str, workers: int) -> int:
         return 1
 
 
-def _trained(claims: Sequence[Claim], device: str) -> list[tuple[Claim, Member | None, float]]:
+def _trained(
+    claims: Sequence[Claim], device: str, on_epoch: OnEpoch
+) -> list[tuple[Claim, Member | None, float]]:
     """Members with their share of the time; None for a run that has to train alone."""
     alone: list[tuple[Claim, Member | None, float]] = [(claim, None, 0.0) for claim in claims]
     if len(claims) == 1:
         return alone
+    on_epoch(0, max(epochs_of(claim.settings) for claim in claims))
     start = time.perf_counter()
     try:
         with repeatable(claims[0].settings):
-            members = train_together([claim.settings for claim in claims], device)
+            settings = [claim.settings for claim in claims]
+            members = train_together(settings, device, on_epoch=on_epoch)
     except Exception:  # an operation that vmap does not know, or a run's own error in its own words
         return alone
     share = (time.perf_counter() - start) / len(claims)
@@ -117,7 +129,7 @@ def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:
     start = time.perf_counter()
     try:
         with repeatable(member.settings):
-            result = complete(
+            result = complete_or_keep(
                 member.settings,
                 member.model,
                 member.data,

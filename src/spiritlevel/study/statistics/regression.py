@@ -38,7 +38,7 @@ class Regression:
             ("Slope standard error", f"{self.slope_stderr:.4g}"),
             ("R²", f"{self.r_squared:.4f}"),
             ("Pearson r", f"{self.pearson.value:.4f}"),
-            (f"{self.pearson.confidence:.0%} CI (Pearson r)", ends),
+            (f"{100 * self.pearson.confidence:g}% CI (Pearson r)", ends),
             ("p (Pearson)", f"{self.pearson.p:.4g}"),
             ("Spearman ρ", f"{self.spearman.value:.4f}"),
             ("p (Spearman)", f"{self.spearman.p:.4g}"),

@@ -1,4 +1,4 @@
-"""All statistics of a study in one table: a row a measure, n and exclusions always shown."""
+"""All statistics of a study: a row a measure, n and exclusions always shown."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..._core import SpiritlevelError
-from ..._tables import aligned
-from ._arrays import finite_points
+from ._arrays import check_confidence, finite_points
 from .correlations import FINDINGS, TOO_SMALL, Correlation, kendall, pearson, spearman
 from .granulated import GranulatedKendall, Seeds, granulated_kendall
 from .holm import Holm, holm
 from .partial import partial_correlation
 from .regression import Regression, regression
 from .sign_error import Pooling, SignError, sign_error
+from .text import notes_of, text_of
 
 FORMAT = "spiritlevel-statistics-1"
 KINDS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
@@ -60,35 +60,11 @@ class StudyStatistics:
             raise KeyError(f"This study has no {name!r}. It has: {have}.") from None
 
     def __str__(self) -> str:
-        heading = ("measure", "n", "out", "Pearson r", "Spearman ρ", "p Holm", "Kendall τ", "Ψ")
-        partial = ("ρ given confounders",) if self.confounders else ()
-        rows: list[tuple[str, ...]] = [
-            (*heading, "sign error max (mean)", *partial),
-            *(_cells(row, partial=bool(partial)) for row in self.measures.values()),
-        ]
-        verdicts = [f"{row.name}: {row.verdict}." for row in self.measures.values()]
-        return "\n".join([aligned(rows), "", *verdicts, "", *self.notes()])
+        return text_of(self)
 
     def notes(self) -> list[str]:
-        """How the table is to be read, and what is missing from it."""
-        lines = [
-            f"{self.n} runs, {self.without_target} of them without a finite target; `out` counts "
-            f"the runs left out for a measure. Brackets: {self.confidence:.0%} intervals.",
-            "The verdict rests on Spearman's ρ and its p, corrected over "
-            f"{self.holm['spearman'].num_tests} measures by Holm. Intervals and p take the runs "
-            "as independent draws, which the runs of a grid are only in part.",
-        ]
-        if self.confounders:
-            lines.append(f"Confounders held fixed: {', '.join(self.confounders)}.")
-        for row in self.measures.values():
-            partial = row.partial_spearman
-            if row.granulated.reason:
-                lines.append(f"{row.name}, Ψ: {row.granulated.reason}.")
-            if row.sign_error.reason:
-                lines.append(f"{row.name}, sign error: {row.sign_error.reason}.")
-            if partial is not None and partial.reason not in ("", row.spearman.reason):
-                lines.append(f"{row.name}, ρ given confounders: {partial.reason}.")
-        return lines
+        """How the tables are to be read, and what is missing from them."""
+        return notes_of(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only, ready for JSON; non-finite floats become strings."""
@@ -131,6 +107,7 @@ def summary(
         min_effective: as above.
     """
     _check_rows(rows)
+    check_confidence(confidence)  # also where no measure is there to ask for an interval
     target = [row["target"] for row in rows]
     settings = [row["settings"] for row in rows]
     confounders = _columns([row.get("confounders", {}) for row in rows])
@@ -262,33 +239,3 @@ def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
     if given.verdict in FINDINGS:
         return f"{words}, but turns round given the confounders"
     return f"{words}; given the confounders: {given.verdict.split(':')[0]}"
-
-
-def _cells(row: MeasureStatistics, *, partial: bool) -> tuple[str, ...]:
-    cells = (
-        row.name,
-        str(row.spearman.n),
-        str(row.spearman.excluded),
-        _cell(row.pearson),
-        _cell(row.spearman),
-        _number(row.holm.get("spearman", math.nan), ".2g"),
-        _cell(row.kendall),
-        _number(row.granulated.value, "+.2f"),
-        f"{_number(row.sign_error.robust, '.2f')} ({_number(row.sign_error.mean, '.2f')})",
-    )
-    if not partial:
-        return cells
-    given = row.partial_spearman
-    if given is None:
-        return (*cells, "–")
-    # A confounder may be missing where the measure is not: then this number rests on fewer runs.
-    fewer = "" if given.n == row.spearman.n else f" n={given.n}"
-    return (*cells, _cell(given) + fewer)
-
-
-def _cell(correlation: Correlation) -> str:
-    return "–" if math.isnan(correlation.value) else str(correlation)
-
-
-def _number(value: float, form: str) -> str:
-    return "–" if math.isnan(value) else format(value, form)

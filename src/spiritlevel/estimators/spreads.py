@@ -1,9 +1,8 @@
-"""Relative flatness after every layer's input features were brought to one scale.
+"""The scale of every layer's input features, from one forward pass over the data.
 
-A copy of the network has W V in place of a layer's W and divides what goes into the layer by V, a
-diagonal matrix with one entry an input feature. It computes the same function, and κ of its layers
-is mean Σ_k ‖V Wᵀ G V⁻¹‖² of the original's. One forward pass finds V; the copy then goes through
-the same sweep, certificate and probes as any network.
+Features are brought to one scale by a diagonal matrix V with one entry an input feature: W V in
+place of a layer's W, and what goes in divided by V, is the same function. κ of such a network is
+mean Σ_k ‖V Wᵀ G V⁻¹‖² of the original's G, so that the sweep of the original brings it along.
 
 V is the standard deviation of a feature over the data, or its variance. The feature is an input
 channel in a convolution (over samples and positions) and a token in an embedding (its one-hot
@@ -12,9 +11,7 @@ entry). A constant factor in V cancels, so V is given relative to its largest en
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,17 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from .. import _batches
-from .._core import Cost, SpiritlevelError
+from .._core import Cost
 from ..hygiene import full_precision
 from ..layers import AbstractMatrixRule
 from ..layers.embedding import EmbeddingRule
-from ..layers.patches import ConvRule, ConvTransposeRule, TransposedLinearRule
+from ..layers.patches import ConvRule
 from ..surface import Place, Surface
 from ..taps import parameter_uses
-from .hessian import HessianRows, precise
 from .plan import matrix_layers
-from .work import Work
+from .sums import Kind
 
+POWERS: dict[Kind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ
+
+Scales = Mapping[Kind, Mapping[str, Tensor]]  # V by kind and layer, an entry a feature
 Take = Callable[[str, Tensor], None]  # a layer and what goes into it
 
 
@@ -92,66 +91,43 @@ class Spread:
         return (v / v.max().clamp_min(torch.finfo(v.dtype).tiny)) ** power
 
 
-def standardized_rows(
-    work: Work, power: int, weights: Mapping[str, str]
-) -> tuple[HessianRows, Cost]:
-    """κ of the layers of the standardized copy, and all that it cost.
+def scales_of(spreads: Mapping[str, Spread]) -> Scales:
+    """V of both kinds."""
+    return {
+        kind: {layer: spread.scale(power) for layer, spread in spreads.items()}
+        for kind, power in POWERS.items()
+    }
 
-    `weights` gives each layer's parameter.
+
+def by_column(scale: Tensor, matrix: Tensor) -> Tensor:
+    """V for every column of a layer's matrix (g, out, in), shape (g, 1, in).
+
+    Neuron j of a group owns the columns j, j + neurons, j + 2·neurons, ...
     """
-    key = ("standardized", power)
-    if key not in work.cache:
-        spreads, cost = feature_spreads(work)
-        surface = work.surface
-        called: set[str] = set()
-        inner = _surface_of_copy(surface, {n: s.scale(power) for n, s in spreads.items()}, called)
-        inner.parameters = {name: inner.parameters[name] for name in weights.values()}
-        own = Work(inner, memory=work.memory, seed=work.seed, precision=work.precision)
-        rows = precise(own, "kappa", weights, dict.fromkeys(weights, 1.0))
-        surface.cost += inner.cost
-        work.cache[key] = rows, cost + surface.processes.total_cost(inner.cost)
-        if spreads and not any(surface.processes.gather(called)):
-            raise SpiritlevelError(
-                "The 'forward' argument must run the model that it is given: standardized features "
-                "are measured on a copy of it, and the copy was never called. Write "
-                "forward=lambda model, batch: (model(...), targets)."
-            )
-    found: tuple[HessianRows, Cost] = work.cache[key]
-    return found
+    of_groups = scale.reshape(len(matrix), 1, -1)
+    return of_groups.repeat(1, 1, matrix.shape[2] // of_groups.shape[2])
 
 
-def feature_spreads(work: Work) -> tuple[dict[str, Spread], Cost]:
-    """The spread of what goes into each layer, over the data of all processes, and its cost."""
-    if "feature_spreads" not in work.cache:
-        work.cache["feature_spreads"] = _find_spreads(work)
-    found: tuple[dict[str, Spread], Cost] = work.cache["feature_spreads"]
-    return found
-
-
-def unseen_layers(work: Work) -> list[str]:
+def unseen_layers(surface: Surface) -> list[str]:
     """Layers whose weight is used past their own module, so that an input of it is not seen."""
-    if "unseen_layers" not in work.cache:
-        surface = work.surface
-        calls: dict[str, int] = {}
+    calls: dict[str, int] = {}
 
-        def count(layer: str, a: Tensor) -> None:
-            calls[layer] = calls.get(layer, 0) + 1
+    def count(layer: str, a: Tensor) -> None:
+        calls[layer] = calls.get(layer, 0) + 1
 
-        with surface.preserved(), torch.enable_grad(), _watching(surface, count):
-            outputs, _ = surface.outputs(surface.first_samples(1), where=Place(0))
-        uses = parameter_uses(outputs)
-        work.cache["unseen_layers"] = [
-            layer
-            for layer in matrix_layers(surface)
-            if uses.get(id(surface.module(layer).weight), 0) > calls.get(layer, 0)
-        ]
-    found: list[str] = work.cache["unseen_layers"]
-    return found
+    with surface.preserved(), torch.enable_grad(), _watching(surface, count):
+        outputs, _ = surface.outputs(surface.first_samples(1), where=Place(0))
+    uses = parameter_uses(outputs)
+    return [
+        layer
+        for layer in matrix_layers(surface)
+        if uses.get(id(surface.module(layer).weight), 0) > calls.get(layer, 0)
+    ]
 
 
-def _find_spreads(work: Work) -> tuple[dict[str, Spread], Cost]:
-    surface, rules = work.surface, matrix_layers(work.surface)
-    chunk = work.plan.footprint.chunk(work.memory, sweep=False)
+def find_spreads(surface: Surface, chunk: int) -> tuple[dict[str, Spread], Cost]:
+    """The spread of what goes into each layer, over the data of all processes, and its cost."""
+    rules = matrix_layers(surface)
     before, found = surface.cost, dict[str, Spread]()
     exist: Tensor | None = None
     size = 0
@@ -219,70 +195,3 @@ def _watching(surface: Surface, take: Take) -> Iterator[None]:
             handle = module.register_forward_pre_hook(watch(layer), with_kwargs=True)
             stack.callback(handle.remove)
         yield
-
-
-# -- the copy -----------------------------------------------------------------------------------
-
-
-def _surface_of_copy(surface: Surface, scales: Mapping[str, Tensor], called: set[str]) -> Surface:
-    """The same function with standardized layers, on the same data; `called` notes which ran."""
-    try:
-        model = copy.deepcopy(surface.model)
-    except (RuntimeError, TypeError) as error:
-        raise SpiritlevelError(
-            "Standardized features are measured on a copy of the model, and it cannot be copied: "
-            f"copy.deepcopy raised {type(error).__name__}: {error}. Leave relative.kappa_std and "
-            "relative.kappa_var out of 'measures'."
-        ) from error
-    made = Surface(
-        model,
-        surface.data,
-        loss=surface.loss,
-        forward=surface.forward,
-        progress=surface.progress,
-        processes=surface.processes,
-    )
-    for layer, rule in matrix_layers(surface).items():
-        if layer in scales:
-            _standardize(
-                rule, made.module(layer), scales[layer], functools.partial(called.add, layer)
-            )
-    return made
-
-
-def _standardize(
-    rule: AbstractMatrixRule, module: Any, scale: Tensor, note: Callable[[], None]
-) -> None:
-    """W V for the weight, and V⁻¹ for what goes in; a feature that is always zero stays so."""
-    inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
-    with torch.no_grad():
-        module.weight.copy_(_times_features(rule, module, module.weight.double(), scale))
-    if isinstance(rule, EmbeddingRule):  # W V one_hot / v is a row of the table over its v
-        module.register_forward_hook(lambda _, args, out: _over_tokens(args[0], out, inverse, note))
-        return
-
-    def divide(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        note()
-        first = args[0] if args else next(iter(kwargs.values()))
-        shape = [1] * first.dim()
-        shape[_feature_dim(rule, module, first)] = -1
-        changed = first * inverse.reshape(shape).to(first)
-        if args:
-            return (changed, *args[1:]), kwargs
-        return args, kwargs | {next(iter(kwargs)): changed}
-
-    module.register_forward_pre_hook(divide, with_kwargs=True)
-
-
-def _over_tokens(tokens: Tensor, out: Tensor, inverse: Tensor, note: Callable[[], None]) -> Tensor:
-    note()
-    return out * inverse[tokens].unsqueeze(-1).to(out)
-
-
-def _times_features(rule: AbstractMatrixRule, module: Any, weight: Tensor, scale: Tensor) -> Tensor:
-    """W V in the weight's own shape, whichever dimension holds the input features."""
-    if isinstance(rule, TransposedLinearRule | ConvTransposeRule | EmbeddingRule):
-        return weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
-    groups = getattr(module, "groups", 1)
-    rows = weight.unflatten(0, (groups, -1))  # (groups, out, in, kernel…)
-    return (rows * scale.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))).flatten(0, 1)

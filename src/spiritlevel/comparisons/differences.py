@@ -1,0 +1,64 @@
+"""What a comparison says of two networks: disagreements, explanations, and what else differs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+COUNTERPARTS = {  # what measures nearly the same, but not the scale of the weights
+    "curvature.trace": "relative.kappa",
+    "curvature.ggn_trace": "relative.kappa",
+    "curvature.lambda_max": "scaled.lambda_max",
+    "decomposition.centered": "relative.kappa",
+    "head.trace": "head.kappa",
+    "head.lambda_max": "head.scaled_lambda_max",
+    "sharpness.worst": "sharpness.adaptive",
+    "sharpness.m_worst": "sharpness.adaptive_m_worst",
+    "sharpness.average": "sharpness.adaptive_average",
+    "pac_bayes.sigma": "pac_bayes.magnitude",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Disagreement:
+    """Two measures that order two networks in opposite ways, both beyond their errors."""
+
+    flatter: str  # by the first measure
+    sharper: str
+    first: str
+    second: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Explained:
+    """A difference between two networks that a confounder accounts for."""
+
+    measure: str
+    flatter: str
+    sharper: str
+    by: str  # "scale" or "confidence"; where both do, scale, and the text names both
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A confounder in two networks that differ in it beyond the errors."""
+
+    confounder: str
+    in_flatter: float
+    in_sharper: float
+
+    @property
+    def direction(self) -> str:
+        """How the flatter network differs from the other one."""
+        return "larger" if self.in_flatter > self.in_sharper else "smaller"
+
+
+@dataclasses.dataclass(frozen=True)
+class AlsoDiffering:
+    """A difference beyond errors, and what it cannot be told apart from with these two networks."""
+
+    measure: str
+    flatter: str
+    sharper: str
+    confounders: tuple[Pair, ...]
+    left: float | None  # share of the difference once both are equally confident; None: not known

@@ -1,0 +1,194 @@
+"""What `print` shows of a study's statistics: tables, verdicts, and how they are to be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..._tables import aligned
+
+if TYPE_CHECKING:
+    from .correlations import Correlation
+    from .table import MeasureStatistics, StudyStatistics
+
+LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
+MISSING = "–"
+Cells = tuple[str, ...]
+
+
+def text_of(found: StudyStatistics) -> str:
+    """All of it: the table to read first, what may be claimed, then the details and the notes."""
+    rows = found.measures.values()
+    verdicts = [f"{row.name}: {row.verdict}." for row in rows]
+    parts = [_overview(found), "\n".join(verdicts)]
+    if rows:
+        parts += [_regressions(found), _p_values(found)]
+    if any(row.bootstrap for row in rows):
+        parts.append(_bootstraps(found))
+    if any(row.partial_pearson for row in rows):
+        parts.append(_partials(found))
+    return "\n\n".join([*parts, "\n".join(found.notes())])
+
+
+def notes_of(found: StudyStatistics) -> list[str]:
+    """How the tables are to be read, and what is missing from them."""
+    lines = [
+        f"{found.n} runs, {found.without_target} of them without a finite target; `out` counts "
+        f"the runs left out for a measure. Brackets: {percent(found.confidence)} intervals.",
+        "The verdict rests on Spearman's ρ and its p, corrected over "
+        f"{found.holm['spearman'].num_tests} measures by Holm. Intervals and p take the runs "
+        "as independent draws, which the runs of a grid are only in part.",
+    ]
+    if found.confounders:
+        lines.append(f"Confounders held fixed: {', '.join(found.confounders)}.")
+    for row in found.measures.values():
+        lines += [f"{row.name}, {what}: {reason}." for what, reason in _reasons(row)]
+    return lines
+
+
+def percent(confidence: float) -> str:
+    """0.95 as 95%, and 0.999 as 99.9%: rounded to whole percents it would promise too much."""
+    return f"{100 * confidence:g}%"
+
+
+def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
+    """What qualifies single numbers; what the verdict says already is not said again."""
+    found = [("Ψ", row.granulated.reason), ("sign error", row.sign_error.reason)]
+    told = {"", row.spearman.reason}
+    partials = (("ρ", row.partial_spearman), ("r", row.partial_pearson))
+    for letter, partial in partials:
+        if partial is not None and partial.reason not in told:
+            found.append((f"{letter} given confounders", partial.reason))
+            told.add(partial.reason)
+    found += [
+        (f"BCa of {LETTERS[kind]}", correlation.reason)
+        for kind, correlation in row.bootstrap.items()
+        if correlation.reason != row.spearman.reason
+    ]
+    return [(what, reason) for what, reason in found if reason]
+
+
+def _overview(found: StudyStatistics) -> str:
+    heading = ("measure", "n", "out", "Pearson r", "Spearman ρ", "p Holm", "Kendall τ", "Ψ")
+    partial = ("ρ given confounders",) if found.confounders else ()
+    rows: list[Cells] = [
+        (*heading, "sign error max (mean)", *partial),
+        *(_cells(row, partial=bool(partial)) for row in found.measures.values()),
+    ]
+    return aligned(rows)
+
+
+def _cells(row: MeasureStatistics, *, partial: bool) -> Cells:
+    cells = (
+        row.name,
+        str(row.spearman.n),
+        str(row.spearman.excluded),
+        _cell(row.pearson),
+        _cell(row.spearman),
+        _number(row.holm.get("spearman", math.nan), ".2g"),
+        _cell(row.kendall),
+        _number(row.granulated.value, "+.2f"),
+        f"{_number(row.sign_error.robust, '.2f')} ({_number(row.sign_error.mean, '.2f')})",
+    )
+    if not partial:
+        return cells
+    given = row.partial_spearman
+    if given is None:
+        return (*cells, MISSING)
+    # A confounder may be missing where the measure is not: then this number rests on fewer runs.
+    fewer = "" if given.n == row.spearman.n else f" n={given.n}"
+    return (*cells, _cell(given) + fewer)
+
+
+def _regressions(found: StudyStatistics) -> str:
+    def cells(row: MeasureStatistics) -> Cells:
+        line = row.regression
+        return (
+            str(line.n),
+            _number(line.slope, ".4g"),
+            _number(line.intercept, ".4g"),
+            _number(line.slope_stderr, ".3g"),
+            _number(line.p_slope, ".2g"),
+            _number(line.r_squared, ".4f"),
+        )
+
+    return _table(
+        found,
+        "Regression: target ≈ slope · measure + intercept (Taleghani et al., Table 3)",
+        ("n", "slope", "intercept", "std error", "p slope", "R²"),
+        cells,
+    )
+
+
+def _p_values(found: StudyStatistics) -> str:
+    def cells(row: MeasureStatistics) -> Cells:
+        numbers = [str(row.spearman.n)]
+        for kind in LETTERS:
+            plain: Correlation = getattr(row, kind)
+            numbers += _p_and_holm(row, kind, plain)
+        return tuple(numbers)
+
+    titles = [title for letter in LETTERS.values() for title in (f"p {letter}", "Holm")]
+    return _table(found, "p of each correlation, and corrected by Holm", ("n", *titles), cells)
+
+
+def _bootstraps(found: StudyStatistics) -> str:
+    def cells(row: MeasureStatistics) -> Cells:
+        return (str(row.spearman.n), *(_ends(row.bootstrap.get(kind)) for kind in LETTERS))
+
+    return _table(
+        found,
+        f"{percent(found.confidence)} intervals of the bootstrap (BCa)",
+        ("n", "Pearson r", "Spearman ρ", "Kendall τ"),
+        cells,
+    )
+
+
+def _partials(found: StudyStatistics) -> str:
+    def cells(row: MeasureStatistics) -> Cells:
+        given = {name: getattr(row, name) for name in ("partial_pearson", "partial_spearman")}
+        numbers = [MISSING if row.partial_pearson is None else str(row.partial_pearson.n)]
+        for kind, correlation in given.items():
+            _, corrected = _p_and_holm(row, kind, correlation)
+            numbers += [MISSING if correlation is None else _cell(correlation), corrected]
+        return tuple(numbers)
+
+    # A measure that is a confounder itself is judged given the others.
+    return _table(
+        found,
+        f"Given {', '.join(found.confounders)}: partial correlations, p corrected by Holm",
+        ("n", "Pearson r", "p Holm", "Spearman ρ", "p Holm"),
+        cells,
+    )
+
+
+def _table(
+    found: StudyStatistics,
+    heading: str,
+    titles: Sequence[str],
+    cells: Callable[[MeasureStatistics], Cells],
+) -> str:
+    rows = [(row.name, *cells(row)) for row in found.measures.values()]
+    return f"{heading}\n{aligned([('measure', *titles), *rows])}"
+
+
+def _p_and_holm(
+    row: MeasureStatistics, kind: str, correlation: Correlation | None
+) -> tuple[str, str]:
+    p = math.nan if correlation is None else correlation.p
+    return _number(p, ".2g"), _number(row.holm.get(kind, math.nan), ".2g")
+
+
+def _ends(correlation: Correlation | None) -> str:
+    if correlation is None or math.isnan(correlation.low):
+        return MISSING
+    return f"[{correlation.low:+.2f}, {correlation.high:+.2f}]"
+
+
+def _cell(correlation: Correlation) -> str:
+    return MISSING if math.isnan(correlation.value) else str(correlation)
+
+
+def _number(value: float, form: str) -> str:
+    return MISSING if math.isnan(value) else format(value, form)
