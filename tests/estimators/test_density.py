@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.estimators import lanczos
+from spiritlevel.estimators import long_rows
 from spiritlevel.estimators.density import Density, Quadrature
 from spiritlevel.estimators.lanczos import Lanczos, solve
 
@@ -278,7 +278,7 @@ def test_quadrature_and_lanczos_share_their_passes():
 def test_results_do_not_depend_on_the_chunks(monkeypatch):
     A, z = MATRICES["random"], signs(2)
     whole = density_of(A, z, steps=8)
-    monkeypatch.setattr(lanczos, "CHUNK", 20)
+    monkeypatch.setattr(long_rows, "CHUNK", 20)
     chunked = density_of(A, z, steps=8)
     torch.testing.assert_close(chunked.nodes, whole.nodes, rtol=1e-10, atol=1e-10)
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.estimators import lanczos
+from spiritlevel.estimators import long_rows
 from spiritlevel.estimators.lanczos import Lanczos, eigenpairs, solve
 
 N = 60
@@ -361,7 +361,7 @@ def test_products_may_carry_a_graph():
 def test_results_do_not_depend_on_the_chunks(which, monkeypatch):
     A = MATRICES["random"]
     whole = run(A, num=2, which=which, max_basis=16)
-    monkeypatch.setattr(lanczos, "CHUNK", 100)  # a few columns at a time
+    monkeypatch.setattr(long_rows, "CHUNK", 100)  # a few columns at a time
     chunked = run(A, num=2, which=which, max_basis=16)
     torch.testing.assert_close(chunked.values, whole.values, rtol=1e-13, atol=1e-13)
     assert_true(A, chunked, 2, which)
@@ -388,7 +388,7 @@ class LiveVectors(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_more_vectors_are_alive_than_promised(dtype, monkeypatch):
-    monkeypatch.setattr(lanczos, "CHUNK", 1 << 12)
+    monkeypatch.setattr(long_rows, "CHUNK", 1 << 12)
     size, block, max_basis = 40_000, 2, 12
     diagonal = torch.linspace(0, 1, size).square().to(dtype)
     settings = {"num": 2, "rtol": 1e-4, "max_products": 30, "max_basis": max_basis}
