@@ -44,6 +44,7 @@ FOLDED = 1024  # numbers that are kept of H_n z: their products are off by 1/√
 MOST_PARTS = 4 * CLUSTERS
 LEAST_SKETCH = 4  # directions; fewer take out too little
 AFTER_SKETCH = 8  # probes of what a sketch leaves, before the first look at it
+OUTSIDE = 12  # the same where directions are known from the start: the data error rests on them too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,8 @@ def trace_squared(work: Work, known: Subspace | None = None) -> Square:
     """Over all measured parameters; `known` is what eigenvalues have told of H already."""
     asked = work.precision
     probes = _Probes(work, None if known is None else LanczosDeflation(known))
-    probes.draw(max(2, min(PILOT, asked.max_passes)))
+    first = PILOT if known is None else OUTSIDE
+    probes.draw(max(2, min(first, asked.max_passes)))
     while True:
         found, rest = probes.estimate()
         if not found.variance or found.within(asked.rtol, asked.confidence):
