@@ -34,6 +34,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
+# What C++ says when a thread is destroyed that still runs (torch 2.13, about one run in ten).
+ABORTED = "terminate called without an active exception"
+
+
 def torchrun(*command):
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
     launch += ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
@@ -144,7 +148,10 @@ os._exit(0)  # a thread of gloo's sometimes aborts a process that ends in the us
 
 
 def test_the_example_prints_the_same_in_one_process_and_in_two():
-    two = torchrun(EXAMPLE)
+    for _ in range(3):  # an example ends in the usual way, and a thread of gloo's may abort that
+        two = torchrun(EXAMPLE)
+        if ABORTED not in two.stderr:
+            break
     assert two.returncode == 0, two.stderr
     one = subprocess.run(
         [sys.executable, str(EXAMPLE)],
