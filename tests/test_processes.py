@@ -34,7 +34,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-# What C++ says when a thread is destroyed that still runs (torch 2.13, about one run in ten).
+# What C++ says when a thread is destroyed that still runs (torch 2.13, now and then).
 ABORTED = "terminate called without an active exception"
 
 
