@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 help:
 	@echo "make demo    train a population of small networks, measure, analyse and report it"
 	@echo "make test    formatting, lint, types, then all tests and doctests"
-	@echo "make nightly every quick preset once, to its report; fetches data, takes about an hour"
+	@echo "make nightly every quick preset once, to its report; fetches data"
 	@echo "make lint    formatting, lint and types only"
 	@echo "make bench   time the measures against a plain forward and backward pass"
 	@echo "make docs    build the documentation into site/; open site/index.html"

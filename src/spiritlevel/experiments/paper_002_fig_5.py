@@ -71,7 +71,7 @@ EXPERIMENT = Experiment(
         "h200": (
             "10,000 training images instead of 50,000, at most 200 epochs, measured on 1,000 of "
             "the training images with the whole catalogue; 14 seeds, since two of the ten groups "
-            "learn too fast to reach the loss."
+            "do not reach the loss."
         ),
         "paper": "Measured on 5,000 of the 50,000 training images.",
     },

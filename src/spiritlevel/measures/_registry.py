@@ -18,6 +18,7 @@ from ._requirements import REQUIREMENTS, refuse
 FoundBy = Literal["formula", "products", "draws", "search"]
 Direction = Literal["smaller is flatter", "larger is flatter"]
 NO_FLATNESS = "not a measure of flatness"
+EVERY = frozenset(SYMMETRIES)  # the claim of a measure that depends on the function alone
 WAYS = {
     "formula": "exactly, or by probes with an error bar where the network asks for it",
     "products": "by Hessian products until it has converged",

@@ -10,18 +10,10 @@ from ..estimators.activity import Activity, Kind
 from ..estimators.exact import Needs, Pass
 from ..estimators.moments import Moments
 from ..estimators.work import Work
-from ._registry import Measured, measure
+from ._registry import EVERY, Measured, measure
 
 ACTIVITY = Needs(activity=True)
 PAPER = "Sharpness can be manipulated and misleading for generalization"
-FUNCTION = {
-    "layer_rescale",
-    "neuron_rescale",
-    "unit_permute",
-    "batchnorm_absorb",
-    "attention_rescale",
-    "batch_split",
-}
 ALL_DEAD = "all outputs are dead"
 
 
@@ -31,7 +23,7 @@ ALL_DEAD = "all outputs are dead"
     formula=r"\operatorname{mean}_l \operatorname{mean}_n"
     r" \frac{\#\{i : a^{(l)}_{n,i} \ne 0\}}{N_l - P_l}",
     paper=PAPER + ", section 2 (activation frequency)",
-    invariant=FUNCTION,
+    invariant=EVERY,
     misleads=(
         "Every place counts the same, however few outputs it has. Every sample and position "
         "counts, padding too, whatever the loss ignores."
@@ -67,7 +59,7 @@ def frequency(work: Work) -> Measured:
     summary="Share of rectified outputs that are 0 for every sample (ξ)",
     formula=r"\frac{\sum_l P_l}{\sum_l N_l}",
     paper=PAPER + ", section 2 (death frequency)",
-    invariant=FUNCTION,
+    invariant=EVERY,
     misleads=(
         "It falls with every sample that is added: an output that is rarely used looks dead in a "
         "small data set. The whole counts outputs, so wide layers decide."

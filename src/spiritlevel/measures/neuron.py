@@ -6,19 +6,11 @@ from ..estimators.exact import Needs
 from ..estimators.hessian import precise
 from ..estimators.work import Work
 from ._layers import largest_layer, measured_weights
-from ._registry import Measured, measure
+from ._registry import EVERY, Measured, measure
 from ._results import hessian_measurement
 
 RHO = Needs(sweep=True, rho=True)
 PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Appendix B"
-ALL = {
-    "layer_rescale",
-    "neuron_rescale",
-    "unit_permute",
-    "batchnorm_absorb",
-    "attention_rescale",
-    "batch_split",
-}
 
 
 @measure(
@@ -26,7 +18,7 @@ ALL = {
     summary="Curvature along each input neuron's outgoing weights, summed over neurons and layers",
     formula=r"\sum_l \sum_j w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
     paper=PAPER,
-    invariant=ALL,
+    invariant=EVERY,
     misleads=(
         "Only looks along the weights themselves, one direction a neuron; curvature across them is "
         "not seen. Falls with confidence like every softmax curvature."
@@ -50,7 +42,7 @@ def rho_sum(work: Work) -> Measured:
     summary="Curvature along the outgoing weights of the sharpest neuron",
     formula=r"\max_{l,j}\, w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
     paper=PAPER,
-    invariant=ALL,
+    invariant=EVERY,
     misleads="As neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
     needs=RHO,
     requires=("matrix",),

@@ -14,19 +14,11 @@ from ..estimators.homogeneity import homogeneous
 from ..estimators.radial import Radial, radial
 from ..estimators.work import Work
 from ._inside import initial
-from ._registry import Measured, measure
+from ._registry import EVERY, Measured, measure
 
 NOTHING = Needs()
 MARGINS = Needs(margins=True)
 QUANTILE = 0.1
-EVERY = {
-    "layer_rescale",
-    "neuron_rescale",
-    "unit_permute",
-    "batchnorm_absorb",
-    "attention_rescale",
-    "batch_split",
-}
 LIANG = "Liang et al. 2019, Fisher-Rao Metric, Geometry, and Complexity of Neural Networks"
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find Them"
 

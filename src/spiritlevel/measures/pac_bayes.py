@@ -10,7 +10,7 @@ from ..estimators.exact import Needs
 from ..estimators.sigma_search import Crossing, SigmaSearch
 from ..estimators.weight_probes import next_count
 from ..estimators.work import Work
-from ._registry import Measured, measure
+from ._registry import EVERY, Measured, measure
 
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures"
 COMPARED = "; compared with relative flatness in Petzka et al. 2021 (paper 002), Figure 5"
@@ -53,14 +53,7 @@ def sigma(work: Work) -> Measured:
         r"E(\theta + u) - E(\theta) \le d \}"
     ),
     paper=f"{JIANG} (pacbayes-mag-flatness, with ε = 0){COMPARED}",
-    invariant={
-        "layer_rescale",
-        "neuron_rescale",
-        "unit_permute",
-        "batchnorm_absorb",
-        "attention_rescale",
-        "batch_split",
-    },
+    invariant=EVERY,
     misleads=(
         f"A weight that is exactly zero gets no noise; biases get theirs by their size. {LIMITS}"
     ),

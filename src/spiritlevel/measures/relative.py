@@ -10,7 +10,7 @@ from ..estimators.hessian import precise
 from ..estimators.sums import Kind
 from ..estimators.work import Work
 from ._layers import largest_layer, measured_weights
-from ._registry import Measured, measure
+from ._registry import EVERY, Measured, measure
 from ._results import hessian_measurement
 
 KAPPA = Needs(sweep=True, kappa=True)
@@ -75,14 +75,7 @@ def kappa_max(work: Work) -> Measured:
     formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
     r"\quad V_l = \operatorname{diag}\bigl(\operatorname{std}_n a^l_j\bigr)",
     paper=THEOREM + ", with the standard deviation: as printed, with the variance, its claim fails",
-    invariant={
-        "layer_rescale",
-        "neuron_rescale",
-        "unit_permute",
-        "batchnorm_absorb",
-        "attention_rescale",
-        "batch_split",
-    },
+    invariant=EVERY,
     misleads=STANDARDIZED,
     needs=FEATURES,
     requires=("matrix", "inputs"),

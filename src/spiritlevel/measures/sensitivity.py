@@ -14,19 +14,11 @@ from ..estimators.robustness import robustness, turned_layer
 from ..estimators.work import Work
 from ._eigenvalues import of_weights
 from ._layers import measured_weights
-from ._registry import Measured, measure
+from ._registry import EVERY, Measured, measure
 from ._results import eigenvalue_measurement, hessian_measurement
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"
 RELATIVE = "Petzka et al. 2021, Relative Flatness and Generalization, "
-EVERY = {
-    "layer_rescale",
-    "neuron_rescale",
-    "unit_permute",
-    "batchnorm_absorb",
-    "attention_rescale",
-    "batch_split",
-}
 OF_A_LAYER = {
     "layer_rescale",
     "unit_permute",

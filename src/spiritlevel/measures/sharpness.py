@@ -7,7 +7,7 @@ from ..estimators.average_case import average_rise, passes_that_suffice
 from ..estimators.exact import Needs
 from ..estimators.work import Work
 from ..estimators.worst_case import Ball, Worst
-from ._registry import Measured, measure
+from ._registry import EVERY, Measured, measure
 
 FORET = "Foret et al. 2021, Sharpness-Aware Minimization, Equation 1"
 KWON = "Kwon et al. 2021, ASAM, Definition 2, elementwise and with η = 0"
@@ -54,14 +54,7 @@ def worst(work: Work) -> Measured:
     summary="Largest rise of the loss in a ball measured in units of each weight's size (ASAM)",
     formula=r"\max_{\|\varepsilon / |\theta|\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
     paper=KWON,
-    invariant={
-        "layer_rescale",
-        "neuron_rescale",
-        "unit_permute",
-        "batchnorm_absorb",
-        "attention_rescale",
-        "batch_split",
-    },
+    invariant=EVERY,
     misleads=(
         f"{LOCAL} {SIZE_OF_BIASES} Falls with confidence (large logits), which says nothing about "
         "the decision, and correlates with generalization less than one would hope "
@@ -157,14 +150,7 @@ def average(work: Work) -> Measured:
         r"L(\theta + \varepsilon) - L(\theta)"
     ),
     paper=ANDRIUSHCHENKO + " (average case, adaptive)",
-    invariant={
-        "layer_rescale",
-        "neuron_rescale",
-        "unit_permute",
-        "batchnorm_absorb",
-        "attention_rescale",
-        "batch_split",
-    },
+    invariant=EVERY,
     misleads=(
         f"{SIZE_OF_BIASES} Falls with confidence (large logits), which says nothing about the "
         "decision."

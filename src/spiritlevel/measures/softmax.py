@@ -5,17 +5,9 @@ from __future__ import annotations
 from .._core import Measurement
 from ..estimators.exact import Needs
 from ..estimators.work import Work
-from ._registry import Measured, measure
+from ._registry import EVERY, Measured, measure
 
 SOFTMAX = Needs(softmax=True)
-FUNCTION = {
-    "layer_rescale",
-    "neuron_rescale",
-    "unit_permute",
-    "batchnorm_absorb",
-    "attention_rescale",
-    "batch_split",
-}
 
 
 @measure(
@@ -23,7 +15,7 @@ FUNCTION = {
     summary="Mean Gini impurity of the predictions: 0 when certain, 1 − 1/C when undecided",
     formula=r"\operatorname{mean}_n \bigl(1 - \|p_n\|^2\bigr)",
     paper="Sharpness can be manipulated and misleading for generalization (Gini term)",
-    invariant=FUNCTION,
+    invariant=EVERY,
     misleads=(
         "Not a flatness measure but the confounder of all of them: curvature falls with it even if "
         "only the logits were scaled up."
@@ -42,7 +34,7 @@ def gini(work: Work) -> Measured:
     summary="Mean entropy of the predictions in nats: 0 when certain, log C when undecided",
     formula=r"\operatorname{mean}_n \bigl(-\textstyle\sum_i p_{n,i} \log p_{n,i}\bigr)",
     paper="Sharpness can be manipulated and misleading for generalization (entropy of the output)",
-    invariant=FUNCTION,
+    invariant=EVERY,
     misleads="As softmax.gini; unlike it, many classes of tiny probability can carry it.",
     direction=None,
     needs=SOFTMAX,
@@ -59,7 +51,7 @@ def entropy(work: Work) -> Measured:
     summary="Mean probability of the most likely class",
     formula=r"\operatorname{mean}_n \max_i p_{n,i}",
     paper="Sharpness can be manipulated and misleading for generalization (confidence)",
-    invariant=FUNCTION,
+    invariant=EVERY,
     misleads=(
         "Confidence is not accuracy: the most likely class may be the wrong one. For a confident "
         "network softmax.gini shows what is left, which here is lost beside 1."

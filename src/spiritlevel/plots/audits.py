@@ -18,7 +18,7 @@ STRONGEST = 1000.0  # a factor beyond this is as dark as this
 
 
 def audit_matrix(audit: Audit, *, ax: Axes | None = None) -> Axes:
-    """Measures down, moves across: = is unchanged, a number is the factor, ? is within the error.
+    """Measures down, moves across: = is unchanged, a number is the factor, ? is not decided.
 
     The darker a cell, the further its number moved. Moves right of the line change the confidence
     of the predictions, all others leave the function as it is. On the right, the verdict.
@@ -55,7 +55,7 @@ def audit_matrix(audit: Audit, *, ax: Axes | None = None) -> Axes:
     samples = audit.original.settings.get("num_samples")
     title(
         ax,
-        "numbers: factors of a move; =: unchanged; ?: within the error",
+        "numbers: factors of a move; =: unchanged; ?: not decided",
         "right of the line: moves that change confidence alone" if split else "",
         f"n = {samples} samples",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._core import SpiritlevelError
 from ..study.statistics import Correlation, MeasureStatistics, StudyStatistics
+from ..study.statistics.text import percent
 from ._style import COLOURS, COLUMN, GREY, PRINT_FONT, new_axes, shown, tidy, title
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _legend_lines(
 ) -> list[str]:
     tests = found.holm[kind].num_tests
     lines = [
-        f"lines: {found.confidence:.0%} intervals; filled: p ≤ {1 - found.confidence:.2g} "
+        f"lines: {percent(found.confidence)} intervals; filled: p ≤ {1 - found.confidence:.2g} "
         f"after Holm's correction over {tests} measures",
     ]
     if given:

@@ -8,6 +8,7 @@ from ..measures import names
 from ..study import table
 from ..study.statistics import MeasureStatistics, StudyStatistics
 from ..study.statistics.correlations import FINDINGS
+from ..study.statistics.text import percent
 from ..study.store import Store
 from . import study_experiment, study_figures, study_pairs, study_tables, study_training
 from .parts import Cards, Page, Section, Text
@@ -129,7 +130,7 @@ def _facts(population: Population, found: StudyStatistics, target: str) -> dict[
         "grid": "; ".join(f"{axis}: {values}" for axis, values in grid.items()),
         "variants": ", ".join(study.variants),
         "seeds": str(len(list(study.seeds)) if not isinstance(study.seeds, int) else study.seeds),
-        "intervals": "; ".join([f"{found.confidence:.0%}, by formula", *sorted(resampled)]),
+        "intervals": "; ".join([f"{percent(found.confidence)}, by formula", *sorted(resampled)]),
         "machines": machines(population.machines),
         "versions": ", ".join(versions),
     }

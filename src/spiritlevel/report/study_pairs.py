@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..study.statistics import Correlation, Regression, StudyStatistics, regression
+from ..study.statistics.text import percent
 from ..study.table import TARGETS
 from .parts import Cell, Column, Figure, Section, Table, Text
 from .study_population import Population, Progress, finite, label, number, quartiles, setting
@@ -158,7 +159,7 @@ def _words(rho: Correlation, bootstrapped: Mapping[str, Correlation]) -> str:
     counted = f"n = {rho.n}, {rho.excluded} left out"
     if math.isnan(rho.value):
         return f"Spearman's ρ is not defined: {rho.reason} ({counted})."
-    text = f"Spearman's ρ = {coefficient(rho)} ({rho.confidence:.0%}, {rho.interval_method})"
+    text = f"Spearman's ρ = {coefficient(rho)} ({percent(rho.confidence)}, {rho.interval_method})"
     again = bootstrapped.get("spearman")
     if again is not None and interval(again):
         text += f" or {interval(again)} ({again.interval_method})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..study.statistics import Correlation, MeasureStatistics, StudyStatistics
+from ..study.statistics.text import percent
 from ..study.table import TARGETS
 from .parts import Cell, Column, Section, Table, Text
 from .study_population import Population, number, setting
@@ -16,7 +17,7 @@ def correlations(found: StudyStatistics, target: str) -> Section | None:
     """Coefficients with intervals and what may be claimed from them."""
     if not found.measures:
         return None
-    level = f"{found.confidence:.0%}"
+    level = percent(found.confidence)
     given = ", ".join(found.confounders)
     columns = [
         Column("measure"),
@@ -76,7 +77,7 @@ def _judged(row: MeasureStatistics, confounded: bool) -> list[Cell]:
 
 def _coefficients(found: StudyStatistics) -> Table:
     """All three coefficients, each with the formula's interval and the bootstrap's."""
-    level = f"{found.confidence:.0%}"
+    level = percent(found.confidence)
     bootstrapped = any(row.bootstrap for row in found.measures.values())
     columns = [Column("measure"), Column("n"), OUT]
     for name, letter in (words.split() for words in COEFFICIENTS.values()):
@@ -108,7 +109,7 @@ def regressions(found: StudyStatistics, target: str) -> Section | None:
         "stderr (slope)": "Standard error",
         "R²": "Share of the outcome's variance that the line explains",
         "Pearson r": "",
-        f"{found.confidence:.0%} (r)": "By Fisher's z",
+        f"{percent(found.confidence)} (r)": "By Fisher's z",
         "Spearman ρ": "",
         "p (ρ)": "",
         "Kendall τ": "",

@@ -34,43 +34,22 @@ def complete(
     initial: Mapping[str, Tensor],
     history: History,
     together: bool = False,
+    keep: bool = False,
 ) -> RunResult:
     """Measure the trained network and pack up; one whose loss is not a number has no measures.
 
-    `together` says that it was trained with others by `vmap`, which rounds differently.
+    `together` says that it was trained with others by `vmap`, which rounds differently. With `keep`
+    a measuring that fails does not take along what was trained: it comes back with the error.
     """
-    found: tuple[MeasurementRow, ...] = ()
-    if history.outcome != DIVERGED:
-        found = measure_network(settings, model, data, initial, settings.measures)
-    return _packed(settings, model, data, history, together, measurements=found)
-
-
-def complete_or_keep(
-    settings: RunSettings,
-    model: nn.Module,
-    data: RunData,
-    *,
-    initial: Mapping[str, Tensor],
-    history: History,
-    together: bool = False,
-) -> RunResult:
-    """As `complete`; where measuring fails, what was trained comes back with the error."""
+    measurements: tuple[MeasurementRow, ...] = ()
+    error: str | None = None
     try:
-        return complete(settings, model, data, initial=initial, history=history, together=together)
-    except Exception as error:
-        return _packed(settings, model, data, history, together, error=describe(error))
-
-
-def _packed(
-    settings: RunSettings,
-    model: nn.Module,
-    data: RunData,
-    history: History,
-    together: bool,
-    *,
-    measurements: tuple[MeasurementRow, ...] = (),
-    error: str | None = None,
-) -> RunResult:
+        if history.outcome != DIVERGED:
+            measurements = measure_network(settings, model, data, initial, settings.measures)
+    except Exception as failed:
+        if not keep:
+            raise
+        error = describe(failed)
     return RunResult(
         outcome=history.outcome,
         epochs=tuple(history.epochs),

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .ending import Ending
 from .hooks import BatchChanges
-from .measuring import complete_or_keep, measure_epoch, repeatable
+from .measuring import complete, measure_epoch, repeatable
 from .networks import build_model
 from .results import EpochRow, History, RunResult
 from .run_data import RunData, derived_generator, derived_seed, load_data
@@ -43,7 +43,7 @@ def run_one(
             model = build_model(settings, device)
             initial = copy.deepcopy(model.state_dict())
             history = train(model, data, settings, initial=initial, on_epoch=on_epoch)
-            result = complete_or_keep(settings, model, data, initial=initial, history=history)
+            result = complete(settings, model, data, initial=initial, history=history, keep=True)
     return with_seconds(result, time.perf_counter() - start)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from ..._core import SpiritlevelError
-from ..measuring import complete_or_keep, repeatable
+from ..measuring import complete, repeatable
 from ..networks import build_model
 from ..results import describe
 from ..running import OnEpoch, with_seconds
@@ -129,13 +129,14 @@ def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:
     start = time.perf_counter()
     try:
         with repeatable(member.settings):
-            result = complete_or_keep(
+            result = complete(
                 member.settings,
                 member.model,
                 member.data,
                 initial=member.initial,
                 history=member.history,
                 together=True,
+                keep=True,
             )
     except Exception as error:
         store.fail(claim, describe(error))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from ..._tables import aligned
 from ._arrays import Array, as_floats, finite_points, numpy, why_undefined
 from .correlations import Correlation, kendall, p_of_t, pearson, spearman
+from .text import percent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Regression:
             ("Slope standard error", f"{self.slope_stderr:.4g}"),
             ("R²", f"{self.r_squared:.4f}"),
             ("Pearson r", f"{self.pearson.value:.4f}"),
-            (f"{100 * self.pearson.confidence:g}% CI (Pearson r)", ends),
+            (f"{percent(self.pearson.confidence)} CI (Pearson r)", ends),
             ("p (Pearson)", f"{self.pearson.p:.4g}"),
             ("Spearman ρ", f"{self.spearman.value:.4f}"),
             ("p (Spearman)", f"{self.spearman.p:.4g}"),
