@@ -9,17 +9,18 @@ import xml.etree.ElementTree
 import pytest
 
 from spiritlevel._core import SpiritlevelError
-from spiritlevel.experiments import Record, find, names, pages, record, render, write_pages
+from spiritlevel.experiments import Record, Result, find, names, pages, record, render, write_pages
 from spiritlevel.experiments.drawing import svg
 from spiritlevel.experiments.experiment import Figure, Series, Table
 from spiritlevel.experiments.records import load, save
 from spiritlevel.experiments.render import escape, markdown_table
+from spiritlevel.measures import names as measures
 from spiritlevel.study import control
 
 matplotlib = pytest.importorskip("matplotlib")
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS, DOCS = ROOT / "experiments" / "results", ROOT / "docs"
-RECORDED = [name for name in names() if (RESULTS / f"{name}.json").is_file()]
+RECORDED = [name for name in names() if load(RESULTS, name)]
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +61,14 @@ def test_figures_are_those_in_the_repository(made):
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_page_says_what_it_must(name, made):
     page = made[f"experiments/{name}.md"].decode()
-    experiment, found = find(name), load(RESULTS, name)
-    for text in (experiment.claim, experiment.rule, experiment.scaled_down[found.preset]):
+    experiment, scales = find(name), load(RESULTS, name)
+    for text in (experiment.claim, experiment.rule):
         assert escape(text) in page
-    assert f"{len(found.rows)} runs" in page
-    assert "Machine: " in page
+    for found in scales:
+        assert escape(experiment.scaled_down[found.preset]) in page
+        assert f"{len(found.rows)} runs" in page
+        assert escape(experiment.analyse(found.rows).conclusion) in page
+    assert page.count("Machine: ") == len(scales)
     for value in experiment.paper_values:
         assert escape(value) in page
     assert name in made["experiments.md"].decode()
@@ -86,29 +90,63 @@ def test_store_to_record_to_page(store, tmp_path):
     assert set(found.rows[0]) == set(find("002-fig-4").columns)
     assert "host" not in found.machines[0]
     path = save(found, tmp_path)
-    assert path.name == "002-fig-4.json"
-    again = load(tmp_path, "002-fig-4")
+    assert path.name == "002-fig-4-quick.json"
+    (again,) = load(tmp_path, "002-fig-4")
     assert (again.name, again.preset, again.note) == (found.name, "quick", found.note)
     for ours, theirs in zip(again.rows, found.rows, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)
-    page = render(again)
+    page = render([Result.of(again)])
     assert "spiritlevel study run 002-fig-4 --preset quick" in page
     assert r"A &lt;b&gt;trial&lt;/b&gt; \| of ours" in page
     written = write_pages(tmp_path, tmp_path / "docs")
     assert {pathlib.Path(p).name for p in written} == {
         "experiments.md",
         "002-fig-4.md",
-        "002-fig-4.svg",
+        "002-fig-4-quick.svg",
     }
     assert (tmp_path / "docs" / "experiments" / "002-fig-4.md").read_text("utf-8") == page
+
+
+def test_two_scales_stand_on_one_page(store, tmp_path):
+    """The one nearest to the paper first, and nothing of the other is lost."""
+    quick = record(store, preset="quick", note="The smaller one.")
+    half = dataclasses.replace(quick, preset="paper", rows=quick.rows[::2], note="The larger one.")
+    save(quick, tmp_path)
+    save(half, tmp_path)
+    assert [found.preset for found in load(tmp_path, "002-fig-4")] == ["paper", "quick"]
+    written = pages(tmp_path)
+    page = written["experiments/002-fig-4.md"].decode()
+    assert page.index("The larger one.") < page.index("## Also run with the preset quick")
+    assert page.index("## Also run with the preset quick") < page.index("The smaller one.")
+    assert "It was also run with the preset quick (18 runs): " in page
+    for stem in ("002-fig-4-paper", "002-fig-4-quick"):
+        assert f"({stem}.svg)" in page
+        assert f"experiments/{stem}.svg" in written
+    summary = written["experiments.md"].decode()
+    assert "Of 1 that were run: 1 " in summary
+    assert "1 of them were run at two scales" in summary
+    assert summary.count("experiments/002-fig-4.md") == 1
 
 
 def test_quick_class_separation(tmp_path):
     study = control.find("002-fig-3").with_preset("quick")
     with control.run(study, tmp_path / "quick") as opened:
-        page = render(record(opened, preset="quick"))
+        page = render([Result.of(record(opened, preset="quick"))])
     assert "48 runs" in page
     assert page.count("| ridge |") == page.count("| logistic |") == 3
+
+
+def test_population_is_recorded_with_all_that_was_measured():
+    """Both large ones, and their pages show it."""
+    for name, least in (("002-fig-5", 110), ("000-table-3", 84)):
+        found = load(RESULTS, name)[0]
+        kept = set(found.rows[0]) & set(measures())
+        assert len(found.rows) >= least
+        assert len(kept) >= 50
+        page = (DOCS / "experiments" / f"{name}.md").read_text("utf-8")
+        for measure in kept:
+            assert f"| {escape(measure)} | " in page
+        assert {machine["device"] for machine in found.machines} >= {"NVIDIA H200"}
 
 
 def test_record_of_a_preset_nobody_described(store):

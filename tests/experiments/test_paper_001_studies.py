@@ -5,7 +5,7 @@ import dataclasses
 import numpy
 import pytest
 
-from spiritlevel.experiments import find, render
+from spiritlevel.experiments import Result, find, render
 from spiritlevel.experiments.records import Record
 from spiritlevel.study import control
 
@@ -41,7 +41,7 @@ def test_page_of_every_experiment_can_be_written(name):
     empty = dict.fromkeys(find(name).columns, 1.0) | {"outcome": "epochs"}
     rows = [empty | axis | {"seed": seed} for axis in axes for seed in range(2)]
     record = Record(name, "", (), 1.0, 0, tuple(rows))
-    page = render(record)
+    page = render([Result.of(record)])
     assert f"# {name}" in page
     assert "nan" not in page
 

@@ -43,6 +43,26 @@ def test_tensors_changed_in_place_go_on_changing():
     assert float(found) == float(total) == 12.0 * WARM_UP
 
 
+def test_memory_kept_from_earlier_work_does_not_stand_in_the_way():
+    def grown(x):
+        return (x.repeat(64) + 1,)
+
+    entries = 2**24  # 64 MiB; what `grown` makes has 4 GiB
+    torch.cuda.empty_cache()
+    most = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(16 * 2**30 / most)
+    try:
+        call, x = Recorded(grown), torch.ones(entries, device="cuda")
+        for _ in range(WARM_UP):
+            call(x)
+        kept = torch.empty(13 * 2**30, dtype=torch.uint8, device="cuda")
+        del kept  # the allocator has it still
+        assert float(call(x)[0].mean()) == 2.0
+        assert len(call._recordings) == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 def test_what_waits_for_the_cpu_is_called_as_before():
     def waits(x):
         return (x * float(x.sum()),)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .._core import SpiritlevelError
+from .._core import UnsuitableError
 from ..math import kde
 from .estimate import Estimate, of_repetitions
 from .head_features import HeadFeatures, head_features
@@ -50,7 +50,7 @@ def head_density(work: Work) -> Density:
             rule = {"likelihood": kde.most_likely, "scott": kde.scott, "silverman": kde.silverman}
             found = rule[asked](rows.features)
             if found is None:
-                raise SpiritlevelError(
+                raise UnsuitableError(
                     "The option 'bandwidth'='likelihood' needs features that differ from sample to "
                     "sample. So many are the same here that the likelihood grows without end as "
                     "the bandwidth shrinks. Use bandwidth='scott' or a number, or remove samples "

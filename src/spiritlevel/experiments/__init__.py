@@ -8,13 +8,14 @@ from .experiment import Experiment, Figure, Outcome, Series, Table
 from .pages import pages, write_pages
 from .records import Record, record
 from .registry import find, names
-from .render import render
+from .render import Result, render
 
 __all__ = [
     "Experiment",
     "Figure",
     "Outcome",
     "Record",
+    "Result",
     "Series",
     "Table",
     "find",

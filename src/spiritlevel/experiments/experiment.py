@@ -61,6 +61,7 @@ class Outcome:
     conclusion: str  # one sentence
     figure: Figure | None = None
     why: str = ""  # what stands between a measure and the gap, in a sentence or two
+    catalogue: Table | None = None  # of everything that was measured, judged or not
     beside: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
 
 
@@ -75,6 +76,7 @@ class Experiment:
         claim: what the paper says, in one sentence.
         analyse: from rows of finished runs to the outcome; the rule it judges by stands there.
         columns: what is kept of each run in the recorded results.
+        catalogue: keep all other measures that the runs have, too.
         rule: in words, when the claim counts as reproduced; settled before the runs were made.
         set_up: what is done, in a sentence or two.
         scaled_down: by preset, how it differs from the paper; "" is the study without a preset.
@@ -93,6 +95,7 @@ class Experiment:
     scaled_down: Mapping[str, str]
     measures: tuple[str, ...]
     paper_values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    catalogue: bool = False
 
     @property
     def paper(self) -> str:

@@ -8,31 +8,28 @@ import pathlib
 from ..checkpoints import write_atomically
 from . import audited, records
 from .drawing import svg
-from .experiment import Experiment, Outcome
-from .records import Record
+from .experiment import Experiment
 from .registry import find, names
-from .render import render
+from .render import Result, render
 from .summary import summary
-
-Found = tuple[Experiment, Record, Outcome]
 
 
 def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
-    """By path below docs/: the summary, and page and figure of every experiment that was run."""
-    found: list[Found] = []
+    """By path below docs/: the summary, and page and figures of every experiment that was run."""
+    found: list[list[Result]] = []
     waiting: list[Experiment] = []
     written: dict[str, bytes] = {}
     for name in names():
         experiment = find(name)
-        record = records.load(results, name)
-        if record is None:
+        scales = [Result.of(record) for record in records.load(results, name)]
+        if not scales:
             waiting.append(experiment)
             continue
-        outcome = experiment.analyse(record.rows)
-        found.append((experiment, record, outcome))
-        written[f"experiments/{name}.md"] = render(record).encode()
-        if outcome.figure is not None:
-            written[f"experiments/{name}.svg"] = svg(outcome.figure)
+        found.append(scales)
+        written[f"experiments/{name}.md"] = render(scales).encode()
+        for scale in scales:
+            if scale.outcome.figure is not None:
+                written[f"experiments/{scale.record.stem}.svg"] = svg(scale.outcome.figure)
     text = summary(found, waiting, audited.load_all(results))
     return {"experiments.md": text.encode()} | written
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..study.statistics import pearson
 from .experiment import Experiment, Outcome, Row
 from .findings import above, estimate, verdict
-from .population import CONFOUNDERS, GAP, converged, correlations, scatter, why
+from .population import CONFOUNDERS, GAP, converged, correlations, scatter, whole_catalogue, why
 from .rows import column
 
 HEAD = "head.kappa"
@@ -32,6 +32,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=scatter(kept, HEAD),
+        catalogue=whole_catalogue(kept),
         why=why(kept, HEAD, "relative flatness of the head"),
         beside={name: estimate(found) for name, found in ours.items()},
         findings=findings,
@@ -106,6 +107,7 @@ EXPERIMENT = Experiment(
             "with the whole catalogue."
         ),
     },
+    catalogue=True,
     measures=(HEAD, *OTHERS),
     paper_values=PAPER,
 )

@@ -93,6 +93,10 @@ EXPERIMENT = Experiment(
             "3 seeds each."
         ),
         "quick": "MNIST, 1,000 images, 2 epochs, three shifts with 2 seeds each.",
+        "h200": (
+            "20,000 training images instead of 50,000, measured on 1,000 of them; five shifts with "
+            "5 seeds each."
+        ),
         "paper": "Measured on 5,000 of the training images; nine shifts with 3 seeds each.",
     },
     measures=(TRACE, FREQUENCY, "relative.kappa"),

@@ -95,6 +95,10 @@ EXPERIMENT = Experiment(
             "of the training images; 3 seeds instead of 2."
         ),
         "quick": "MNIST, 1,000 images, a width of 8, at most 15 epochs, 2 seeds.",
+        "h200": (
+            "20,000 training images instead of 50,000, measured on 1,000 of them; 5 seeds instead "
+            "of 2."
+        ),
         "paper": "Measured on 5,000 of the training images; 5 seeds instead of 2.",
     },
     measures=(LARGEST, "curvature.trace", "relative.kappa"),

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from ..study.statistics import spearman
 from .experiment import Experiment, Outcome, Row
 from .findings import above, fact, missed, verdict
-from .population import CONFOUNDERS, GAP, converged, correlations, scatter, strongest, why
+from .population import (
+    CONFOUNDERS,
+    GAP,
+    converged,
+    correlations,
+    scatter,
+    strongest,
+    whole_catalogue,
+    why,
+)
 from .rows import column
 
 KAPPA = "relative.kappa"
@@ -33,6 +42,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=scatter(kept, KAPPA),
+        catalogue=whole_catalogue(kept),
         why=why(kept, KAPPA),
         findings=findings,
         agrees=verdict(findings) if correlates.result == "held" else missed(findings),
@@ -75,5 +85,6 @@ EXPERIMENT = Experiment(
         ),
         "paper": "Measured on 5,000 of the 50,000 training images.",
     },
+    catalogue=True,
     measures=(KAPPA, *RIVALS),
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..measures import names
 from ..study.statistics import Correlation, partial_correlation, pearson, spearman
 from .experiment import Cell, Figure, Row, Series, Table
 from .findings import estimate
 from .rows import column
 
 GAP = "gap"
+FEW = 10  # networks, below which a correlation says nothing
 CONFOUNDERS = {  # what differs between networks without being flatness
     "train_loss": "training loss",
     "softmax.gini": "uncertainty (1 − ‖p‖²)",
@@ -44,6 +46,21 @@ def correlations(
     return Table(titles, table), ranks
 
 
+def whole_catalogue(rows: Sequence[Row]) -> Table:
+    """The same for all measures that the runs have, the largest rank correlation first.
+
+    Those that suit few of the networks come last: their correlation may be anything.
+    """
+    there = [name for name in names() if any(row.get(name) is not None for row in rows)]
+    table, ranks = correlations(rows, there)
+
+    def place(cells: Sequence[Cell]) -> tuple[bool, float]:
+        found = ranks[str(cells[0])]
+        return found.n >= FEW, _value(found)
+
+    return Table(table.columns, sorted(table.rows, key=place, reverse=True))
+
+
 def scatter(rows: Sequence[Row], measure: str) -> Figure:
     """One point a network."""
     points = [(row[measure], row[GAP]) for row in rows if _finite(row, measure)]
@@ -54,7 +71,7 @@ def scatter(rows: Sequence[Row], measure: str) -> Figure:
 
 def strongest(ranks: dict[str, Correlation]) -> str:
     """The measure with the largest rank correlation; one that is undefined never is."""
-    return max(ranks, key=lambda name: -2.0 if math.isnan(ranks[name].value) else ranks[name].value)
+    return max(ranks, key=lambda name: _value(ranks[name]))
 
 
 def why(rows: Sequence[Row], measure: str, name: str = "relative flatness") -> str:
@@ -71,6 +88,10 @@ def why(rows: Sequence[Row], measure: str, name: str = "relative flatness") -> s
         f"Over {left.n} networks {' and '.join(said)}. With them held fixed, {name} and the gap "
         f"have a rank correlation of {left}."
     )
+
+
+def _value(found: Correlation) -> float:
+    return -2.0 if math.isnan(found.value) else found.value
 
 
 def _finite(row: Row, measure: str) -> bool:

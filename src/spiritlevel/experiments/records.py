@@ -1,4 +1,4 @@
-"""Recorded results: a small file an experiment, from which its page can be made again."""
+"""Recorded results: a small file a scale, from which an experiment's page can be made again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from .._core import SpiritlevelError, read_json
 from ..checkpoints import write_atomically
+from ..measures import names
 from ..study.store import Store
 from ..study.table import wide_rows
 from .experiment import Experiment
@@ -19,6 +20,7 @@ from .registry import find
 
 FORMAT = "spiritlevel-experiment-1"
 DIGITS = 6  # of a recorded number: enough for every table, and a third of the size
+SCALES = ("paper", "h200", "", "quick")  # presets, by how near they are to the papers
 MACHINE = ("device", "threads", "trained", "spiritlevel", "torch", "python")  # not whose it is
 
 
@@ -34,9 +36,14 @@ class Record:
     rows: tuple[dict[str, Any], ...]
     note: str = ""  # about this recording
 
+    @property
+    def stem(self) -> str:
+        """Of its file, and of its figure."""
+        return f"{self.name}-{self.preset}" if self.preset else self.name
+
     def to_json(self) -> str:
         """A row a line, so that a change of one run is a change of one line."""
-        experiment = find(self.name)
+        columns = list(self.rows[0])
         head: dict[str, Any] = {
             "format": FORMAT,
             "name": self.name,
@@ -45,11 +52,10 @@ class Record:
             "machines": list(self.machines),
             "seconds": round(self.seconds, 1),
             "unfinished": self.unfinished,
-            "columns": list(experiment.columns),
+            "columns": columns,
         }
         rows = ",\n".join(
-            json.dumps([_short(row.get(c)) for c in experiment.columns], ensure_ascii=False)
-            for row in self.rows
+            json.dumps([_short(row[c]) for c in columns], ensure_ascii=False) for row in self.rows
         )
         text = json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False)
         return f'{text[:-2]},\n "rows": [\n{rows}\n]\n}}\n'
@@ -111,27 +117,34 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
 def rows_of(
     experiment: Experiment, done: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
-    """Of finished runs the columns that the experiment looks at; each must be there in some run."""
+    """Of finished runs the columns that the experiment looks at; each must be there in some run.
+
+    Those of other measures follow, if it keeps them.
+    """
     missing = [c for c in experiment.columns if not any(c in row for row in done)]
     if missing:
         raise SpiritlevelError(
             f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
             "has them: the store is of another version of this study. Run it again in a new folder."
         )
-    return tuple({c: row.get(c) for c in experiment.columns} for row in done)
+    columns = dict.fromkeys(experiment.columns)
+    if experiment.catalogue:
+        columns |= dict.fromkeys(c for c in names() if any(c in row for row in done))
+    return tuple({c: row.get(c) for c in columns} for row in done)
 
 
 def save(found: Record, folder: str | os.PathLike[str]) -> pathlib.Path:
-    """Write NAME.json to the folder; its path."""
-    path = pathlib.Path(folder) / f"{found.name}.json"
+    """Write NAME.json, or NAME-PRESET.json, to the folder; its path."""
+    path = pathlib.Path(folder) / f"{found.stem}.json"
     write_atomically(path, found.to_json().encode())
     return path
 
 
-def load(folder: str | os.PathLike[str], name: str) -> Record | None:
-    """The record of an experiment; None where it was not run yet."""
-    path = pathlib.Path(folder) / f"{find(name).name}.json"
-    return Record.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+def load(folder: str | os.PathLike[str], name: str) -> list[Record]:
+    """The records of an experiment, that nearest to the paper first; none if it was not run yet."""
+    stems = [f"{find(name).name}-{preset}" if preset else name for preset in SCALES]
+    paths = [pathlib.Path(folder) / f"{stem}.json" for stem in stems]
+    return [Record.from_json(p.read_text(encoding="utf-8")) for p in paths if p.is_file()]
 
 
 def _short(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from collections.abc import Sequence
 
@@ -26,24 +27,46 @@ SYMMETRIES = {
 }
 
 
-def render(record: Record) -> str:
-    """The whole page of a recorded experiment; its figure lies beside it as NAME.svg."""
-    experiment = find(record.name)
-    outcome = experiment.analyse(record.rows)
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What was recorded at one scale, and what it says about the claim."""
+
+    experiment: Experiment
+    record: Record
+    outcome: Outcome
+
+    @classmethod
+    def of(cls, record: Record) -> Result:
+        """Analysed as the experiment says."""
+        experiment = find(record.name)
+        return cls(experiment, record, experiment.analyse(record.rows))
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        return VERDICTS[self.outcome.agrees]
+
+
+def render(scales: Sequence[Result]) -> str:
+    """The whole page of an experiment, by the scale nearest to the paper, then the others.
+
+    The figures lie beside it under the stems of the records.
+    """
+    (first, *others) = scales
+    experiment, record, outcome = first.experiment, first.record, first.outcome
     parts = [
         f"# {experiment.name}: {escape(experiment.title)}",
         f"{escape(experiment.paper)}, {escape(experiment.source)}.",
         f"**The claim.** {escape(experiment.claim)}",
-        f"**Here: {VERDICTS[outcome.agrees]}.** {escape(outcome.conclusion)}",
+        f"**Here: {first.verdict}.** {escape(outcome.conclusion)}",
+        *_elsewhere(first, others),
         markdown_table(parts_of(outcome.findings)),
         *([f"**Why.** {escape(outcome.why)}"] if outcome.why else []),
         f"When it counts as reproduced: {escape(experiment.rule)}",
         "## The numbers",
-        markdown_table(outcome.table),
-        "Where a number has brackets, they hold its 95 % interval over runs.",
+        *_numbers(first),
     ]
-    if outcome.figure is not None:
-        parts.append(f"![{escape(experiment.title)}]({experiment.name}.svg)")
+    parts += _catalogue(outcome)
     if experiment.paper_values:
         parts += ["## Beside the paper's numbers", markdown_table(beside(experiment, outcome))]
     parts += [
@@ -62,7 +85,61 @@ def render(record: Record) -> str:
         "The first two columns say whether the number moves when the parameters change and the "
         "network's function does not; `spiritlevel audit` shows it on a network of your own.",
     ]
+    for other in others:
+        parts += _other_scale(other)
     return "\n\n".join(parts) + "\n"
+
+
+def _numbers(scale: Result) -> list[str]:
+    figure = f"![{escape(scale.experiment.title)}]({scale.record.stem}.svg)"
+    return [
+        markdown_table(scale.outcome.table),
+        "Where a number has brackets, they hold its 95 % interval over runs.",
+        *([figure] if scale.outcome.figure is not None else []),
+    ]
+
+
+def _catalogue(outcome: Outcome) -> list[str]:
+    if outcome.catalogue is None:
+        return []
+    return [
+        "## Everything that was measured",
+        "The correlation of every measure with the gap, the largest first. Of measures that tell "
+        "nothing, about one in 20 has an interval that misses 0. `spiritlevel show NAME` says what "
+        "each is.",
+        markdown_table(outcome.catalogue),
+    ]
+
+
+def _elsewhere(first: Result, others: Sequence[Result]) -> list[str]:
+    """In a sentence, what the other scales say: where they differ, the reader should know first."""
+    if not others:
+        return []
+    said = "; ".join(
+        f"{_scale(other.record)} ({len(other.record.rows)} runs): {other.verdict}"
+        for other in others
+    )
+    return [f"The above is {_scale(first.record)}. It was also run {said}; see the end."]
+
+
+def _other_scale(scale: Result) -> list[str]:
+    """The whole outcome at another scale; claim, rule and measures stand above."""
+    record = scale.record
+    return [
+        f"## Also run {_scale(record)}",
+        f"**{scale.verdict.capitalize()}.** {escape(scale.outcome.conclusion)}",
+        markdown_table(parts_of(scale.outcome.findings)),
+        *_numbers(scale),
+        *_catalogue(scale.outcome),
+        escape(scale.experiment.scaled_down[record.preset]),
+        *([escape(record.note)] if record.note else []),
+        f"```console\n{_commands(record)}\n```",
+        _how(record),
+    ]
+
+
+def _scale(record: Record) -> str:
+    return f"with the preset {record.preset}" if record.preset else "without a preset, smaller"
 
 
 def markdown_table(table: Table) -> str:

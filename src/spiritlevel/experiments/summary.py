@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .audited import AuditRecord, audit_table
-from .experiment import Experiment, Outcome
-from .records import Record
-from .render import VERDICTS, escape, markdown_table
+from .experiment import Experiment
+from .render import VERDICTS, Result, escape, markdown_table
 
 
 def summary(
-    found: Sequence[tuple[Experiment, Record, Outcome]],
+    found: Sequence[Sequence[Result]],
     waiting: Sequence[Experiment],
     audits: Sequence[AuditRecord] = (),
 ) -> str:
-    """The page, as Markdown."""
+    """The page, as Markdown; of each experiment its scales, that nearest to the paper first."""
     counts = {word: 0 for word in VERDICTS.values()}
-    for _, _, outcome in found:
-        counts[VERDICTS[outcome.agrees]] += 1
+    for scales in found:
+        counts[scales[0].verdict] += 1
+    twice = sum(len(scales) > 1 for scales in found)
     tally = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     parts = [
         "# The papers' experiments, run here",
@@ -34,10 +34,16 @@ def summary(
         "held, not reproduced if none is and one is refuted, and undecided at this scale "
         "otherwise, unless its page has a rule of its own. (Undecided was told from not "
         "reproduced after most runs had been made; what counts as held was not touched.)",
-        f"Of {len(found)} that were run: {tally or 'none yet'}.",
+        f"Of {len(found)} that were run: {tally or 'none yet'}."
+        + (
+            f" {twice} of them were run at two scales; each stands where the larger one puts it, "
+            "with what the smaller one said."
+            if twice
+            else ""
+        ),
     ]
     for agreement, word in VERDICTS.items():
-        chosen = [entry for entry in found if entry[2].agrees == agreement]
+        chosen = [scales for scales in found if scales[0].outcome.agrees == agreement]
         if chosen:
             parts += [f"## {word.capitalize()}", _table(chosen)]
     if waiting:
@@ -61,17 +67,20 @@ def summary(
     return "\n\n".join(parts) + "\n"
 
 
-def _table(chosen: Sequence[tuple[Experiment, Record, Outcome]]) -> str:
+def _table(chosen: Sequence[Sequence[Result]]) -> str:
     lines = [
-        "| experiment | the paper's claim | what came out | runs |",
-        "| --- | --- | --- | --- |",
+        "| experiment | the paper's claim | what came out | runs | machine | at a smaller scale |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for experiment, record, outcome in chosen:
+    for first, *others in chosen:
+        name = first.experiment.name
         cells = [
-            f"[{experiment.name}](experiments/{experiment.name}.md)",
-            escape(experiment.claim),
-            escape(outcome.conclusion),
-            str(len(record.rows)),
+            f"[{name}](experiments/{name}.md)",
+            escape(first.experiment.claim),
+            escape(first.outcome.conclusion),
+            str(len(first.record.rows)),
+            escape(", ".join(sorted({m["device"] for m in first.record.machines}))),
+            "; ".join(f"{other.verdict} ({len(other.record.rows)})" for other in others) or "–",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
