@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from .. import plots
@@ -15,9 +17,10 @@ def svg(figure: Figure) -> bytes:
     for index, series in enumerate(figure.series):
         _draw(ax, series, index, joined=not figure.points)
     if figure.log_x:
-        ax.set_xscale("log")
+        _log_scale(ax, "x", [x for series in figure.series for x in series.x])
     if figure.log_y:
-        ax.set_yscale("log")
+        ends = (each for s in figure.series for each in (s.y, s.low, s.high) if each is not None)
+        _log_scale(ax, "y", [value for each in ends for value in each])
     ax.set_xlabel(figure.x_label, fontsize=plots.FONT)
     ax.set_ylabel(figure.y_label, fontsize=plots.FONT)
     ax.tick_params(which="both", labelsize=plots.FONT - 1)
@@ -34,6 +37,12 @@ def svg(figure: Figure) -> bytes:
             ncols=2,
         )
     return plots.save(page, "svg")
+
+
+def _log_scale(ax: Any, axis: str, values: Sequence[float]) -> None:
+    shown = [value for value in values if value > 0]
+    decades = math.log10(max(shown) / min(shown)) if shown else 0.0
+    plots.log_scale(ax, axis, decades=decades)
 
 
 def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
