@@ -334,7 +334,7 @@ def test_whole_catalogue_in_order():
     held = {"train_loss": noise[3], "softmax.gini": noise[4]}
     columns = {"gap": gap} | held | measures
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    found = whole_catalogue(rows).rows
+    found = whole_catalogue(rows).table.rows
     known = {name: stats.spearmanr(values, gap)[0] for name, values in held.items()} | {
         name: stats.spearmanr(measures[name], gap)[0]
         for name in ("norms.weight", "head.kappa", "curvature.trace")

@@ -4,7 +4,7 @@ Each file `paper_…` holds one. Its study is in the library under the same name
 them do what a study does not do by itself.
 """
 
-from .experiment import Experiment, Figure, Outcome, Series, Table
+from .experiment import Experiment, Figure, Outcome, Section, Series, Table
 from .pages import pages, write_pages
 from .records import Record, record
 from .registry import find, names
@@ -16,6 +16,7 @@ __all__ = [
     "Outcome",
     "Record",
     "Result",
+    "Section",
     "Series",
     "Table",
     "find",

@@ -29,6 +29,15 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
+class Section:
+    """A table of its own below the numbers that are judged; `text` says what is in it."""
+
+    title: str
+    text: str
+    table: Table
+
+
+@dataclasses.dataclass(frozen=True)
 class Series:
     """One line of a figure; `low` and `high` are the ends of the intervals, where there are any."""
 
@@ -61,7 +70,7 @@ class Outcome:
     conclusion: str  # one sentence
     figure: Figure | None = None
     why: str = ""  # what stands between a measure and the gap, in a sentence or two
-    catalogue: Table | None = None  # of everything that was measured, judged or not
+    more: Sequence[Section] = ()  # what is shown and not judged
     beside: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
 
 

@@ -32,7 +32,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=scatter(kept, HEAD),
-        catalogue=whole_catalogue(kept),
+        more=[whole_catalogue(kept)],
         why=why(kept, HEAD, "relative flatness of the head"),
         beside={name: estimate(found) for name, found in ours.items()},
         findings=findings,

@@ -42,7 +42,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=scatter(kept, KAPPA),
-        catalogue=whole_catalogue(kept),
+        more=[whole_catalogue(kept)],
         why=why(kept, KAPPA),
         findings=findings,
         agrees=verdict(findings) if correlates.result == "held" else missed(findings),

@@ -66,7 +66,7 @@ def render(scales: Sequence[Result]) -> str:
         "## The numbers",
         *_numbers(first),
     ]
-    parts += _catalogue(outcome)
+    parts += _more(outcome)
     if experiment.paper_values:
         parts += ["## Beside the paper's numbers", markdown_table(beside(experiment, outcome))]
     parts += [
@@ -99,16 +99,12 @@ def _numbers(scale: Result) -> list[str]:
     ]
 
 
-def _catalogue(outcome: Outcome) -> list[str]:
-    if outcome.catalogue is None:
-        return []
-    return [
-        "## Everything that was measured",
-        "The correlation of every measure with the gap, the largest first. Of measures that tell "
-        "nothing, about one in 20 has an interval that misses 0. `spiritlevel show NAME` says what "
-        "each is.",
-        markdown_table(outcome.catalogue),
-    ]
+def _more(outcome: Outcome) -> list[str]:
+    parts = []
+    for section in outcome.more:
+        parts += [f"## {escape(section.title)}", escape(section.text)]
+        parts += [markdown_table(section.table)]
+    return parts
 
 
 def _elsewhere(first: Result, others: Sequence[Result]) -> list[str]:
@@ -130,7 +126,7 @@ def _other_scale(scale: Result) -> list[str]:
         f"**{scale.verdict.capitalize()}.** {escape(scale.outcome.conclusion)}",
         markdown_table(parts_of(scale.outcome.findings)),
         *_numbers(scale),
-        *_catalogue(scale.outcome),
+        *_more(scale.outcome),
         escape(scale.experiment.scaled_down[record.preset]),
         *([escape(record.note)] if record.note else []),
         f"```console\n{_commands(record)}\n```",
