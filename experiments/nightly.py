@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 
-from spiritlevel.data.catalogue import CATALOGUE
 from spiritlevel.study import control
 
 LIMIT = 600  # seconds that a quick preset may take on two cores
@@ -63,7 +62,7 @@ def night(name: str, folder: pathlib.Path, given: dict[str, str]) -> Night:
     folder.parent.mkdir(parents=True, exist_ok=True)
     study = control.find(name).with_preset("quick")
     changes = []
-    for key, data in needed(name).items():
+    for key, data in control.data_to_fetch(study).items():
         if data in given:
             changes += ["--set", f"{key}={given[data]}"]
         else:
@@ -78,17 +77,6 @@ def night(name: str, folder: pathlib.Path, given: dict[str, str]) -> Night:
     except subprocess.CalledProcessError as failed:
         error = failed.stderr.strip().splitlines()[-1]
     return Night(name, len(study.runs()), time.monotonic() - start, error)
-
-
-def needed(name: str) -> dict[str, str]:
-    """Data sets that must be fetched, by the key of the study that names them."""
-    found = {}
-    for run in control.find(name).with_preset("quick").runs():
-        for section, entries in (("data", run.data), ("task", run.task or {})):
-            for key, value in entries.items():
-                if isinstance(value, str) and value in CATALOGUE:
-                    found[f"{section}.{key}"] = value
-    return found
 
 
 def spiritlevel(*arguments: str, limit: float | None = None) -> None:

@@ -25,6 +25,7 @@ LAYERS = [  # low -> high; names on one line are siblings and may not import eac
     {"report"},
     {"watch", "demo"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
 MAX_LINES = 400

@@ -24,10 +24,16 @@ def test_every_study_has_a_quick_preset(name):
     assert "quick" in control.find(name).presets
 
 
-def test_data_that_must_be_fetched(nightly):
-    assert nightly.needed("001-fig-3") == {"data.name": "cifar10"}
-    assert nightly.needed("000-fig-7") == {"task.pretrain": "mnist"}
-    assert nightly.needed("000-table-4") == {}
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("001-fig-3", {"data.name": "cifar10"}),
+        ("000-fig-7", {"task.pretrain": "mnist"}),
+        ("000-table-4", {}),
+    ],
+)
+def test_data_that_must_be_fetched(name, needed):
+    assert control.data_to_fetch(control.find(name).with_preset("quick")) == needed
 
 
 def test_one_that_fails_and_one_that_takes_too_long(nightly, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from spiritlevel.experiments import registry
-from spiritlevel.experiments.experiment import Figure, Outcome, Series, Table
+from spiritlevel.experiments.experiment import Figure, Outcome, Section, Series, Table
 from spiritlevel.experiments.findings import Finding
 from spiritlevel.experiments.numbers import Estimate
 from spiritlevel.report import render, study_experiment
@@ -52,11 +52,16 @@ def as_claimed(row) -> float:
     return 100.0 + r + 0.1 * row["seed"]
 
 
+def certain(row) -> float:
+    """The same, but unmoved by R after one epoch."""
+    return 100.0 + row["seed"] if row["variant"] in STEPS else as_claimed(row)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     with stored(tmp_path_factory.mktemp("claimed")) as opened:
-        for name in (TRACE, GINI):
-            set_values(opened, name, as_claimed)
+        set_values(opened, TRACE, as_claimed)
+        set_values(opened, GINI, certain)
         yield opened
 
 
@@ -98,12 +103,12 @@ def test_section_comes_first_and_says_what_it_must(page):
 
 def test_parts_of_the_claim_with_their_correlations(page, store):
     findings = records(parts(page)["experiment-findings"])
-    assert [row["here"] for row in findings] == ["held"] * 3
+    assert [row["here"] for row in findings] == ["held"] * 3 + ["not refuted"]
     early = [row for row in wide_rows(store) if row["variant"] in STEPS]
     rho = scipy.stats.spearmanr(
         [STEPS[row["variant"]] for row in early], [row[TRACE] for row in early]
     ).statistic
-    assert findings[0]["seen"].startswith(f"{rho:.4g} [")
+    assert findings[0]["seen"].startswith(f"{rho:.3g} [")
 
 
 def test_another_outcome_has_another_verdict(tmp_path):
@@ -198,6 +203,18 @@ def test_runs_that_are_left_out_are_counted(tmp_path):
     assert "Left out: 1 that failed, 2 that are not finished." in said
 
 
+def test_a_run_that_failed_will_not_change_the_verdict(tmp_path):
+    with stored(tmp_path, failed=1) as store:
+        section = section_of(store)
+    assert not section.title.endswith("so far")
+    assert "n = 20 finished runs of 21. Left out: 1 that failed, 0 that" in texts(section)
+
+
+def test_without_a_finished_run_there_is_nothing_to_judge(tmp_path):
+    with stored(tmp_path, failed=2, pending=19) as store:
+        assert section_of(store) is None
+
+
 def test_columns_that_no_run_has_are_named(tmp_path):
     with stored(tmp_path, names=(TRACE, GINI), measures=[TRACE, GINI]) as store:
         page = page_of(store, resamples=0)
@@ -256,6 +273,7 @@ def hostile(rows) -> Outcome:
             ],
         ),
         beside={HOSTILE: seen},
+        more=[Section(HOSTILE, LINK, Table((HOSTILE,), [[seen]]))],
     )
 
 
@@ -277,6 +295,10 @@ def test_hostile_words_stay_text_on_a_phone(open_page, store, monkeypatch):
         assert said in figure.locator("[role=status]").inner_text()
     assert shown.locator("#experiment img, svg a, main a[href*=evil]").count() == 0
     assert shown.evaluate("document.documentElement.scrollWidth") <= 375
+    more = shown.locator("#experiment-more-1")
+    assert HOSTILE in more.inner_text()
+    assert LINK in more.inner_text()
+    assert more.locator("tbody td, tbody th").all_inner_texts() == ["1", "[0.5, 1.5]"]
     heading = shown.locator("#experiment-numbers").get_by_role("button", name="value")
     heading.click()  # as numbers: −20 comes before 1
     assert shown.locator("#experiment-numbers tbody th").first.inner_text() == LINK

@@ -8,17 +8,23 @@ import time
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.table import Table
 
 from .. import study as library
 from .._core import SpiritlevelError
 from ..checkpoints import write_atomically
+from ..experiments.experiment import PAPERS
 from ..report import render
 from ..report import study as study_page
+from ..report.study_judgement import judge
 from ..study import control, export, table
 from ..study.executors.live import standing
 from ..study.store import Store
-from . import completion, console, figures, inputs, subject
+from . import claims, completion, console, figures, inputs, subject
 from .progress import counted, duration, runs_progress
+
+FORMAT = "spiritlevel-studies-1"  # of the list
 
 app = typer.Typer(
     name="study",
@@ -27,6 +33,7 @@ app = typer.Typer(
     help="Train a population of networks, measure them, and see what the measures say.",
     epilog="""\b
 Examples:
+  spiritlevel study list
   spiritlevel study run digits --preset quick --workers 2
   spiritlevel study status studies/digits-quick
   spiritlevel study report studies/digits-quick
@@ -45,6 +52,38 @@ PerGpu = Annotated[int, typer.Option(min=1, help="With ray: runs that share a GP
 
 
 @app.command(
+    "list",
+    epilog="""\b
+Examples:
+  spiritlevel study list
+  spiritlevel study list --json - | jq '.studies[].name'
+""",
+)
+def list_studies(json: subject.Json = None) -> None:
+    """List the studies that come with it: their presets, and what each is about."""
+    listed = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    listed.add_column("study", no_wrap=True)
+    listed.add_column("presets", no_wrap=True)
+    listed.add_column("what")
+    rows = []
+    for name in control.library_names():
+        found = control.find(name)
+        paper = PAPERS.get(name.partition("-")[0], "")
+        row = {"name": name, "presets": list(found.presets), "paper": paper}
+        rows.append(row | {"description": found.description})
+        listed.add_row(name, ", ".join(found.presets), found.description)
+    talk = console.talk(json)
+    console.show(talk, listed)
+    console.note(talk, "A name such as 002-fig-4 is a table or figure of a paper:")
+    if console.VOLUME.get() > console.Volume.QUIET:
+        for number, title in PAPERS.items():
+            console.tell(talk, title, mark=f"  {number}  ")
+    console.note(talk, "Run one: spiritlevel study run NAME --preset quick")
+    console.note(talk, "What came out: spiritlevel study report studies/NAME-quick")
+    subject.write_json(talk, json, json_text.dumps({"format": FORMAT, "studies": rows}, indent=2))
+
+
+@app.command(
     epilog="""\b
 Examples:
   spiritlevel study run digits --preset quick --workers 2
@@ -56,7 +95,7 @@ def run(
     study: Annotated[
         str,
         typer.Argument(
-            help="A .yaml or .py file, or a study by name: digits.",
+            help="A .yaml or .py file, or a name that `spiritlevel study list` shows.",
             autocompletion=completion.studies,
         ),
     ],
@@ -81,7 +120,7 @@ def run(
         chosen = chosen.with_preset(preset)
     chosen = chosen.with_values(inputs.parse_options(values or [], "--set epochs=5"))
     control.check(chosen)
-    folder = out or pathlib.Path("studies") / "-".join(filter(None, (chosen.name, preset)))
+    folder = out or control.default_folder(chosen.name, preset)
     with Store.create(folder, chosen) as store:
         where = {"device": device, "address": address, "per_gpu": per_gpu}
         _work(store, json, executor=executor, workers=workers, **where)
@@ -132,6 +171,7 @@ def status(folder: Folder, json: subject.Json = None) -> None:
     epilog="""\b
 Examples:
   spiritlevel study report studies/digits-quick
+  spiritlevel study report studies/002-fig-4-quick
   spiritlevel study report studies/digits-quick --target error_gap --json statistics.json
   spiritlevel study report studies/digits-quick --confounders train_loss --confidence 0.99
   spiritlevel study report studies/digits-quick --html report.html
@@ -151,7 +191,10 @@ def report(
     json: subject.Json = None,
     html: subject.Html = None,
 ) -> None:
-    """Say what each measure tells about the generalization gap, and how surely."""
+    """Say what each measure tells about the generalization gap, and how surely.
+
+    Of a paper's experiment, first whether the paper's claim held.
+    """
     with Store.open(folder) as store:
         target = target or table.default_target(store)
         with console.progress("statistics"):
@@ -167,14 +210,22 @@ def report(
                 page = study_page.page_of(store, target=target, found=found, progress=show)
         counts = store.counts()
         study = store.study
+        with console.progress("the paper's claim"):
+            judged = judge(study, table.wide_rows(store))
     talk = console.talk(json)
     words = target
     if target in table.TARGETS:
         words = f"the {target.replace('_', ' ')} ({table.TARGETS[target]})"
+    if judged is not None:
+        claims.print_claim(talk, judged)
+        talk.print()
     heading = f"{study.name}: what the measures say about {words}"
     left = f"\n{counts.remaining} runs are not finished: this is not the whole study."
     talk.file.write(f"{heading}\n\n{found}\n{left if counts.remaining else ''}")
-    subject.write_json(talk, json, found.to_json())
+    result = found.to_dict()
+    if judged is not None:
+        result["experiment"] = judged.to_dict()
+    subject.write_json(talk, json, json_text.dumps(result, indent=2, allow_nan=False))
     if html is not None:
         write_atomically(html, render(page).encode())
         console.note(talk, f"written: {html}")

@@ -36,6 +36,7 @@ DEFAULTS = {
     "probes": 500,
     "memory_mib": 512,
 }
+USES = ()  # of the study's model and data: images and network are made here
 WAYS = ("closed", "autograd", "functorch", "hutchinson")
 IMAGES, KERNELS = "task.images", "task.kernels"
 TRACE_ERROR, KAPPA_ERROR, SECONDS = "task.trace_error", "task.kappa_error", "task.seconds"

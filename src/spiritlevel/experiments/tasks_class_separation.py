@@ -19,6 +19,7 @@ from .class_separation import Clouds, fit_logistic, fit_ridge, inputs_of, random
 from .task_settings import options_of
 
 DEFAULTS = {"separation": 1.0, "classifier": "ridge", "points": 500, "fresh": 200_000}
+USES = ()  # of the study's model and data: points and classifier are made here
 FITS = {"ridge": (fit_ridge, "mse"), "logistic": (fit_logistic, "bce")}
 
 

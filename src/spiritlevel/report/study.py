@@ -13,7 +13,8 @@ from ..study.store import Store
 from . import study_experiment, study_figures, study_pairs, study_tables, study_training
 from .parts import Cards, Page, Section, Text
 from .study_population import Population, Progress, label, read
-from .study_words import chance, coefficient, machines, named, title
+from .study_subject import subject
+from .study_words import chance, coefficient, machines, title
 
 
 def page_of(
@@ -125,8 +126,7 @@ def _facts(population: Population, found: StudyStatistics, target: str) -> dict[
         "runs": ", ".join(f"{number} {name}" for name, number in states.items() if number),
         "n": f"{found.n - found.without_target} runs with a finite {target}",
         "judged by": title(target),
-        "model": named(study.model),
-        "data": named(study.data),
+        **subject(study),
         "grid": "; ".join(f"{axis}: {values}" for axis, values in grid.items()),
         "variants": ", ".join(study.variants),
         "seeds": str(len(list(study.seeds)) if not isinstance(study.seeds, int) else study.seeds),

@@ -2,67 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from .._core import SpiritlevelError
-from ..data.catalogue import CATALOGUE
 from ..experiments import experiment as plain
-from ..experiments import registry
 from ..experiments.experiment import Experiment, Outcome
 from ..experiments.numbers import Estimate
-from ..experiments.records import rows_of
-from ..experiments.render import VERDICTS, beside, parts_of
-from ..study import control
-from ..study.definition import Study
+from ..experiments.render import beside, parts_of
 from .markup import number
 from .numbers import filled
 from .parts import Cell, Column, Figure, Part, Section, Table, Text
-from .study_population import Population, label
+from .study_judgement import judge
+from .study_population import Population
 from .study_words import LINE
 
-# What an analysis runs into where a group of runs, or a number of them, is not there.
-INCOMPLETE = (ArithmeticError, LookupError, TypeError, ValueError, SpiritlevelError)
 INTERVALS = (
     "The intervals are 95 % intervals over runs; a dash stands where n is too small for one."
 )
-Place = tuple[str, str]  # section and key of a study
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """Where a study's settings come from, as a store does not say which preset it was run with."""
-
-    preset: str | None  # of the library's study; None: the settings are none of those
-    files: Mapping[Place, str]  # data of the user's own, which are not compared
-    lacks: Mapping[str, list[Any]]  # values that the study in the library varies and this one not
 
 
 def experiment(population: Population) -> Section | None:
     """What the runs say about the paper's claim; None for a study that is no experiment."""
-    if not population.done or population.study.name not in registry.names():
+    judged = judge(population.study, population.rows)
+    if judged is None:
         return None
-    found = registry.find(population.study.name)
-    origin = _origin(population.study, found.scaled_down)
-    try:
-        outcome = found.analyse(rows_of(found, population.done))
-    except INCOMPLETE as error:
-        if origin.preset is not None and _complete(population):
-            raise  # nothing is missing: the analysis itself is at fault
-        heading, parts = "cannot be judged by these runs", _unsaid(population, origin, error)
+    first = [judged.source, f"The claim: {judged.experiment.claim}"]
+    last = [f"What was done: {judged.experiment.set_up}", *judged.scale, judged.count]
+    parts: list[Part]
+    if judged.outcome is None:
+        parts = [Text([judged.conclusion]), Text(judged.missing, bullets=True)]
     else:
-        heading, parts = VERDICTS[outcome.agrees], _said(found, outcome)
-        heading += ", so far" if population.counts.remaining else ""
-    first = [f"{found.paper}, {found.source}: {found.title}.", f"The claim: {found.claim}"]
-    done = Text([f"What was done: {found.set_up}", *_scale(found, origin), _count(population)])
+        parts = _said(judged.experiment, judged.outcome)
     return Section(
         "experiment",
-        f"The paper's claim: {heading}",
-        [Text(first), *parts, done],
+        f"The paper's claim: {judged.verdict}",
+        [Text(first), *parts, Text(last)],
     )
 
 
@@ -82,52 +58,9 @@ def _said(found: Experiment, outcome: Outcome) -> list[Part]:
     if found.paper_values:
         pairs = beside(found, outcome)
         parts.append(_table("experiment-beside", "Beside the paper's numbers", pairs, INTERVALS))
+    for place, more in enumerate(outcome.more, start=1):
+        parts.append(_table(f"experiment-more-{place}", more.title, more.table, more.text))
     return parts
-
-
-def _unsaid(population: Population, origin: Origin, error: Exception) -> list[Part]:
-    """What is missing, where it can be told; else what the analysis ran into."""
-    missing = [
-        f"No run is finished yet with {axis}: {', '.join(values)}."
-        for axis, values in _unfinished(population).items()
-    ]
-    missing += [
-        f"The study of this name in the library also has {axis}: {', '.join(map(label, values))}. "
-        "This one has not."
-        for axis, values in origin.lacks.items()
-    ]
-    if isinstance(error, SpiritlevelError) or not missing:
-        kind = "" if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: "
-        missing.append(f"What the analysis ran into: {kind}{error}")
-    said = "The runs that are there do not have all that the paper's claim is judged by."
-    return [Text([said]), Text(missing, bullets=True)]
-
-
-def _complete(population: Population) -> bool:
-    """Every run was finished, and its training did not diverge."""
-    return all(r["status"] == "done" and r["outcome"] != "diverged" for r in population.rows)
-
-
-def _unfinished(population: Population) -> dict[str, list[str]]:
-    """Of each setting, the values that no finished run has."""
-    found: dict[str, list[str]] = {}
-    for axis in population.study.axes:
-        every = dict.fromkeys(label(row[axis]) for row in population.rows)
-        done = {label(row[axis]) for row in population.done}
-        values = [value for value in every if value not in done]
-        if values:
-            found[axis] = values
-    return found
-
-
-def _count(population: Population) -> str:
-    counts = population.counts
-    words = f"n = {counts.done} finished runs of {counts.total}."
-    if counts.done < counts.total:
-        words += (
-            f" Left out: {counts.failed} that failed, {counts.remaining} that are not finished."
-        )
-    return words
 
 
 def _worded(found: plain.Table) -> plain.Table:
@@ -193,72 +126,3 @@ def _figure(found: Experiment, drawn: plain.Figure) -> Figure:
 
 def _at(values: Sequence[float] | None, place: int) -> Any:
     return None if values is None else values[place]
-
-
-def _scale(found: Experiment, origin: Origin) -> list[str]:
-    """How far the runs are from the paper's."""
-    if origin.preset is None:
-        said = [
-            "Changed by hand, or of another version: the settings are not those of the study of "
-            "this name in the library, with any preset or none. How far they are from the paper's "
-            "is not known here."
-        ]
-    else:
-        preset = f"preset {origin.preset}" if origin.preset else "without a preset"
-        said = [f"Scaled down ({preset}): {found.scaled_down[origin.preset]}"]
-    if origin.files:
-        names = ", ".join(origin.files.values())
-        said.append(f"The data were given as {names}; what is in there was not compared.")
-    return said
-
-
-def _origin(study: Study, presets: Iterable[str]) -> Origin:
-    library = control.find(study.name)
-    known = {"": library} | {name: library.with_preset(name) for name in library.presets}
-    files = {
-        (section, key): value
-        for section in ("data", "task")
-        for key, value in _entries(getattr(study, section)).items()
-        if _is_file(value)
-    }
-    own = _settings(study, files)
-    equal = (name for name in presets if name in known and _settings(known[name], files) == own)
-    preset = next(equal, None)
-    lacks: dict[str, list[Any]] = {}
-    if preset is None:
-        ours, theirs = _varied(study), _varied(library)
-        lacks = {axis: [v for v in theirs[axis] if v not in ours.get(axis, [])] for axis in theirs}
-    return Origin(preset, files, {axis: values for axis, values in lacks.items() if values})
-
-
-def _entries(section: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return section if isinstance(section, Mapping) else {"name": section}
-
-
-def _is_file(name: object) -> bool:
-    """Data from a path of the user's own, which differs from machine to machine.
-
-    >>> _is_file("mine.npz"), _is_file("mnist:/data/mnist"), _is_file("mnist"), _is_file(3)
-    (True, True, False, False)
-    """
-    if not isinstance(name, str):
-        return False
-    kind, colon, _ = name.lower().partition(":")
-    return kind.endswith(".npz") or (bool(colon) and kind in (*CATALOGUE, "folder"))
-
-
-def _settings(study: Study, apart_from: Iterable[Place]) -> set[str]:
-    """Of all runs, with what a definition leaves out: two ways to write the same are equal."""
-    found = set()
-    for run in study.runs():
-        settings = run.to_dict()
-        for section, key in apart_from:
-            settings.get(section, {}).pop(key, None)
-        found.add(json.dumps(settings, sort_keys=True))
-    return found
-
-
-def _varied(study: Study) -> dict[str, list[Any]]:
-    return ({"variant": list(study.variants)} if study.variants else {}) | {
-        axis: list(values) for axis, values in study.grid.items()
-    }

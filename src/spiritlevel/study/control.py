@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 from .._core import SpiritlevelError, suggestion
+from ..data.catalogue import CATALOGUE
 from .checking import check as check
 from .data_identity import check_data
 from .definition import Study
@@ -54,6 +55,22 @@ def find(name_or_path: str) -> Study:
             f"The study {name_or_path!r} cannot be read as text: {error}."
         ) from error
     return Study.from_yaml(text, source=repr(name_or_path))
+
+
+def default_folder(name: str, preset: str | None = None) -> pathlib.Path:
+    """Where a study is kept if nothing else is said."""
+    return pathlib.Path("studies") / "-".join(filter(None, (name, preset)))
+
+
+def data_to_fetch(study: Study) -> dict[str, str]:
+    """Public data sets that a study needs, by the key that names them."""
+    found = {}
+    for run in study.runs():
+        for section, entries in (("data", run.data), ("task", run.task or {})):
+            for key, value in entries.items():
+                if isinstance(value, str) and value in CATALOGUE:
+                    found[f"{section}.{key}"] = value
+    return found
 
 
 def execute(

@@ -1,0 +1,42 @@
+"""A paper's claim and what came of it here, as text for the terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..experiments.render import parts_of
+from ..report.study_judgement import Judgement
+from .console import note, show, tell
+
+
+def print_claim(console: Console, judged: Judgement) -> None:
+    """Source, claim, verdict, and the claim part by part; or what is missing to judge it."""
+    tell(console, judged.source)
+    tell(console, judged.experiment.claim, bold="The claim: ")
+    tell(console, judged.conclusion, bold=f"Here: {judged.verdict}. ")
+    for text in judged.missing:
+        tell(console, text, mark="  • ")
+    if judged.outcome is not None:
+        if judged.outcome.why:
+            tell(console, judged.outcome.why, bold="Why: ")
+        console.print()
+        _print_parts(console, judged)
+        console.print()
+    for text in (*judged.scale, judged.count):
+        note(console, text)
+
+
+def _print_parts(console: Console, judged: Judgement) -> None:
+    assert judged.outcome is not None
+    parts = parts_of(judged.outcome.findings)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    first, here, seen = parts.columns
+    table.add_column(first)
+    table.add_column(here, no_wrap=True)
+    table.add_column(seen)
+    for row in parts.rows:
+        table.add_row(*(Text(str(cell)) for cell in row))  # Text: a bracket is no markup
+    show(console, table)
