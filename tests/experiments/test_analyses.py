@@ -200,7 +200,7 @@ def test_weight_scaling(growth, after, held, agrees):
     assert outcome.agrees == agrees
     assert [f.result for f in outcome.findings] == ["held" if h else "not held" for h in held]
     assert len(outcome.table.rows) == 5  # ResNet-18 has no pair of layers to scale
-    assert outcome.beside["largest eigenvalue, as trained"].value == pytest.approx(3.0)
+    assert outcome.beside["resnet18: largest eigenvalue, as trained"].value == pytest.approx(3.0)
     assert set(outcome.beside) == set(find("001-fig-1").paper_values)
     changed = "no accuracy changes"
     if after != 0.8:
@@ -284,14 +284,33 @@ def population_rows(measures, signs):
 
 @pytest.mark.parametrize(
     ("signs", "agrees"),
-    [([5, 1, 1, 1, 1, 1], "yes"), ([1, 9, 1, 1, 1, 1], "partly"), ([-1, 1, 1, 1, 1, 1], "no")],
+    [  # κ, trace, Fisher–Rao, σ, weights, and two that are not in the paper
+        ([5, 1, 0, -1, 1, 9, 9], "yes"),
+        ([1, 9, 0, 1, 1, 1, 1], "partly"),  # the trace is first
+        ([5, 0, 1, 1, 1, 1, 1], "partly"),  # the trace is last
+        ([2, 1, 0, -9, 1, 1, 1], "partly"),  # σ is small where it is sharp, and is first
+        ([-1, 1, 1, 1, 1, 1, 1], "no"),
+    ],
 )
 def test_minima_of_lenet(signs, agrees):
     experiment = find("002-fig-5")
     rows = population_rows(experiment.measures, signs)
-    outcome = experiment.analyse(rows)
+    for row in rows[:-1]:
+        row["pac_bayes.sigma"] = math.exp(row["pac_bayes.sigma"] / 4)
+    missed = [row | {"outcome": "epochs", "head.kappa": -9 * row["gap"]} for row in rows[:30]]
+    outcome = experiment.analyse([*rows, *missed])
     assert outcome.agrees == agrees
-    assert "60 minima (1 diverged)" in outcome.conclusion
+    assert "Over 60 minima " in outcome.conclusion
+    assert "30 more networks never reached the training loss asked for and 1 diverged" in (
+        outcome.conclusion
+    )
+    ranked = {cells[0]: cells[3] for cells in outcome.table.rows}
+    gap = [row["gap"] for row in rows[:-1]]
+    for name, factor in (("head.kappa", 1), ("pac_bayes.sigma", -1)):
+        own = stats.spearmanr([row[name] for row in rows[:-1]], gap)[0]
+        shown = ranked.get(name) or ranked["1 / pac_bayes.sigma²"]
+        assert (shown.value, shown.n) == (pytest.approx(factor * own), 60)
+    assert {cells[1] for cells in outcome.more[1].table.rows} == {90}
 
 
 @pytest.mark.parametrize(("sign", "agrees"), [(2, "yes"), (0, "no")])

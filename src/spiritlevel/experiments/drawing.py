@@ -57,7 +57,8 @@ def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
         yerr=bars,
         linestyle="-" if joined else "none",
         linewidth=1.3,
-        markersize=5,
+        markersize=8 if series.ring else 5,
+        markerfacecolor="none" if series.ring else None,
         capsize=2.5,
         label=series.name.replace("$", r"\$"),  # a name is text, not mathematics
         **plots.style(index),

@@ -46,6 +46,7 @@ class Series:
     y: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    ring: bool = False  # a mark that shows what lies on it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Experiment:
         set_up: what is done, in a sentence or two.
         scaled_down: by preset, how it differs from the paper; "" is the study without a preset.
         measures: which ones it rests on; the page says from their cards when they mislead.
+        layers: measures that are recorded of each layer, too, as MEASURE[LAYER].
         paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.
     """
 
@@ -105,6 +107,7 @@ class Experiment:
     measures: tuple[str, ...]
     paper_values: Mapping[str, float] = dataclasses.field(default_factory=dict)
     catalogue: bool = False
+    layers: tuple[str, ...] = ()
 
     @property
     def paper(self) -> str:

@@ -56,20 +56,30 @@ def above(part: str, found: Interval, bound: float = 0.0, *, paper: float | None
     >>> above("it rises", Estimate(0.1, -0.1, 0.3, 80), paper=0.76).result
     'not held'
     """
+    seen: str | Estimate = estimate(found)
     if found.low > bound:
         result: Result = "held"
-    elif found.high < bound or (paper is not None and found.high < paper):
+    elif found.high < bound:
         result = "not held"
+    elif paper is not None and found.high < paper:
+        result, seen = "not held", _without(found, paper)
     else:
         result = "undecided"
-    return Finding(part, result, estimate(found))
+    return Finding(part, result, seen)
 
 
 def below(part: str, found: Interval, bound: float = 0.0, *, paper: float | None = None) -> Finding:
     """Held where the whole interval is below the bound; as `above` otherwise."""
     mirrored = Estimate(-found.value, -found.high, -found.low, found.n)
-    result = above(part, mirrored, -bound, paper=None if paper is None else -paper).result
-    return Finding(part, result, estimate(found))
+    judged = above(part, mirrored, -bound, paper=None if paper is None else -paper)
+    seen: str | Estimate = estimate(found)
+    if paper is not None and isinstance(judged.seen, str):
+        seen = _without(found, paper)
+    return Finding(part, judged.result, seen)
+
+
+def _without(found: Interval, paper: float) -> str:
+    return f"{estimate(found)}, without the paper's {paper:g}"
 
 
 def unmoved(part: str, found: Interval) -> Finding:

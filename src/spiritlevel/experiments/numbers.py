@@ -24,14 +24,15 @@ class Estimate:
     def __str__(self) -> str:
         if math.isnan(self.low):
             return f"{plain(self.value)} (n = {self.n}, no interval)"
-        return f"{plain(self.value)} [{plain(self.low)}, {plain(self.high)}]"
+        value, low, high = (plain(each, 3) for each in (self.value, self.low, self.high))
+        return f"{value} [{low}, {high}]"
 
 
 def mean(values: Iterable[float | None]) -> Estimate:
     """The mean over runs with Student's interval; runs without the number are not counted.
 
     >>> print(mean([1.0, 2.0, 3.0, None]))
-    2 [-0.4841, 4.484]
+    2 [-0.484, 4.48]
     """
     found = [v for v in values if v is not None and math.isfinite(v)]
     if not found:
@@ -61,12 +62,12 @@ def share(flags: Iterable[bool]) -> Estimate:
     return Estimate(p, max(0.0, middle - half), min(1.0, middle + half), n)
 
 
-def plain(value: float) -> str:
-    """Four digits, as short as they come.
+def plain(value: float, digits: int = 4) -> str:
+    """A few digits, as short as they come.
 
     >>> plain(0.123456), plain(5.11e8), plain(float("nan"))
     ('0.1235', '5.11e+08', '–')
     """
     if math.isnan(value):
         return "–"
-    return f"{value + 0.0:.4g}"  # + 0.0: no minus before a zero
+    return f"{value + 0.0:.{digits}g}"  # + 0.0: no minus before a zero

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .contrasts import difference, group_points, group_table, groups_of
+from .contrasts import Groups, difference, group_points, group_table, groups_of
 from .experiment import Experiment, Outcome, Row
 from .findings import below, verdict
 
@@ -21,7 +21,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     flatter = {name: difference(groups[name], groups[PLAIN], TRACE) for name in VARIANTS[1:]}
     better = {n: difference(groups[n], groups[PLAIN], "test_accuracy") for n in VARIANTS[1:]}
     said = "; ".join(
-        f"{name}: trace {flatter[name]}, test accuracy {better[name]}" for name in VARIANTS[1:]
+        f"{name}: trace {flatter[name]}, test accuracy {better[name]} "
+        f"({_pairs(groups, name, flatter[name].n)})"
+        for name in VARIANTS[1:]
     )
     findings = [
         below("random displacements of SAM's radius lower the trace", flatter[NOISE]),
@@ -34,8 +36,19 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         ),
         findings=findings,
         agrees="yes" if findings[0].result == "held" else verdict(findings),
-        conclusion=(f"Against plain training of the same seed, n = {flatter[SAM].n} each: {said}."),
+        conclusion=f"Against plain training of the same seed: {said}.",
     )
+
+
+def _pairs(groups: Groups, name: str, n: int) -> str:
+    """How many seeds both have, and which one of them lacks."""
+    seeds = {row["seed"] for group in groups.values() for row in group}
+    gone = []
+    for group in (PLAIN, name):
+        missing = sorted(seeds - {row["seed"] for row in groups[group]})
+        if missing:
+            gone.append(f"no run of {group} with seed {', '.join(map(str, missing))}")
+    return "; ".join([f"n = {n}", *gone])
 
 
 EXPERIMENT = Experiment(

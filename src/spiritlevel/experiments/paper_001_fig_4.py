@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from .batch_cycles import CYCLES, GINI, TRACE, follow, words
 from .contrasts import line
-from .experiment import Cell, Experiment, Figure, Outcome, Row, Table
+from .experiment import Cell, Experiment, Outcome, Row, Table
 from .findings import above, below, verdict
+from .log_figure import log_figure
 from .numbers import mean
 from .rows import column, grouped
 from .tasks_001_points import STEP, TEST, TRAIN, steps_at
@@ -46,7 +47,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     ]
     return Outcome(
         table=Table(("R", "batches", "n", *SHOWN), table),
-        figure=Figure("batches", "trace of the Hessian", lines, log_y=True),
+        figure=log_figure("batches", "trace of the Hessian", lines),
         findings=findings,
         agrees=verdict(findings),
         conclusion=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from . import bounded
 from .experiment import Cell, Experiment, Outcome, Row, Series
 from .findings import verdict
 from .rows import grouped
@@ -33,7 +34,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     for rate, group in grouped(rows, RATE).items():
         table += trend_rows([rate], group)
         lines += trend_lines(f"rate {rate:g}: ", group)
-        signal, activity = (together(group, TRACE, name) for name in (SIGNAL, FREQUENCY))
+        signal, activity = (
+            bounded.as_correlation(together(group, TRACE, name)) for name in (SIGNAL, FREQUENCY)
+        )
         findings += [
             same_trend(f"learning rate {rate:g}: trace and {words} show the same trend", each)
             for words, each in (("first gradient", signal), ("activation frequency", activity))
@@ -72,7 +75,8 @@ EXPERIMENT = Experiment(
     set_up=(
         "A perceptron with one hidden layer of 128 and ReLU, one epoch of SGD without momentum at "
         "learning rates 0.01 and 0.1 in batches of 64; the paper does not give their size. Looked "
-        "at 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − y‖."
+        "at 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − y‖. "
+        f"{bounded.HOW}"
     ),
     scaled_down={
         "": "Measured on 1,000 of the 60,000 training images; 3 seeds instead of one.",

@@ -86,7 +86,10 @@ EXPERIMENT = Experiment(
     ),
     set_up=(
         "VGG-small, SGD with learning rate 0.01 and momentum 0.9, until a training accuracy is "
-        "reached that all share. Which maps are dead is drawn once for each seed and convolution."
+        "reached that all share. Which maps are dead is drawn once for each seed and convolution. "
+        "That whole maps are dead is our reading: the paper masks a fixed share of the feature "
+        "maps and does not say by what unit, while it counts dead outputs position by position. "
+        "A mask of single positions would leave every map alive, and may come out differently."
     ),
     scaled_down={
         "": (

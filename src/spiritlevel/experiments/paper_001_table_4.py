@@ -63,7 +63,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"accuracy by {better[stage]} from the standard network of the same run "
             f"(n = {better[stage].n})."
             for stage in (WEAK, STRONG)
-        ),
+        )
+        + f" {_fitted(rows)}",
     )
 
 
@@ -85,6 +86,24 @@ def _same(part: str, change: Estimate) -> Finding:
     else:
         result = "not held" if change.low > SAME or change.high < -SAME else "undecided"
     return Finding(part, result, change)
+
+
+def _fitted(rows: Sequence[Row]) -> str:
+    """The claim is about networks of one training accuracy: are these?"""
+    found = {stage: mean(column(rows, f"{TRAIN}/{stage}")) for stage in (STANDARD, WEAK, STRONG)}
+    said = (
+        f"The training accuracy is {found[STANDARD]} in the standard networks, {found[WEAK]} after "
+        f"weak and {found[STRONG]} after strong noise"
+    )
+    apart = [
+        stage for stage in (WEAK, STRONG) if abs(_against_standard(rows, TRAIN, stage).value) > SAME
+    ]
+    if not apart:
+        return f"{said}, the same within {SAME:g}."
+    return (
+        f"{said}: after {' and '.join(apart)} noise they are not of the same training accuracy "
+        f"(within {SAME:g}) as the claim is about."
+    )
 
 
 def _agreement(lower: Mapping[str, Finding], same: Mapping[str, Finding]) -> Agreement:

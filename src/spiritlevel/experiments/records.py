@@ -98,7 +98,9 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
             f"The study in {str(store.folder)!r} has no finished run yet: there is nothing to "
             f"record. Run `spiritlevel study resume {store.folder}` first."
         )
-    rows = rows_of(experiment, done)
+    layers = _layers(store, experiment.layers)
+    kept = zip(done, rows_of(experiment, done), strict=True)
+    rows = tuple(row | {name: layers[name].get(run["run"]) for name in layers} for run, row in kept)
     machines = {
         json.dumps({key: machine[key] for key in MACHINE if key in machine}, sort_keys=True)
         for machine in store.machines().values()
@@ -112,6 +114,16 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
         rows=rows,
         note=note,
     )
+
+
+def _layers(store: Store, measures: Sequence[str]) -> dict[str, dict[str, float]]:
+    """MEASURE[LAYER], by run."""
+    found: dict[str, dict[str, float]] = {}
+    for row in store.rows("measurements") if measures else ():
+        if row["layer"] and row["measure"] in measures:
+            name = f"{row['measure']}[{row['layer']}]"
+            found.setdefault(name, {})[row["run"]] = row["value"]
+    return {name: found[name] for name in sorted(found)}
 
 
 def rows_of(

@@ -7,7 +7,6 @@ import html
 from collections.abc import Sequence
 
 from .. import api
-from ..data.catalogue import CATALOGUE
 from ..study import control
 from .experiment import Cell, Experiment, Outcome, Table
 from .findings import Agreement, Finding
@@ -21,6 +20,7 @@ VERDICTS: dict[Agreement, str] = {
     "no": "not reproduced",
     "undecided": "undecided at this scale",
 }
+GPU, WORKERS = "h200", 8  # the preset that is made for one, and how many share it
 SYMMETRIES = {
     "layer_rescale": "rescaling of layers",
     "neuron_rescale": "rescaling of neurons",
@@ -61,7 +61,7 @@ def render(scales: Sequence[Result]) -> str:
         f"**Here: {first.verdict}.** {escape(outcome.conclusion)}",
         *_elsewhere(first, others),
         markdown_table(parts_of(outcome.findings)),
-        *([f"**Why.** {escape(outcome.why)}"] if outcome.why else []),
+        *_why(outcome),
         f"When it counts as reproduced: {escape(experiment.rule)}",
         "## The numbers",
         *_numbers(first),
@@ -90,11 +90,16 @@ def render(scales: Sequence[Result]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _why(outcome: Outcome) -> list[str]:
+    return [f"**Why.** {escape(outcome.why)}"] if outcome.why else []
+
+
 def _numbers(scale: Result) -> list[str]:
     figure = f"![{escape(scale.experiment.title)}]({scale.record.stem}.svg)"
     return [
         markdown_table(scale.outcome.table),
-        "Where a number has brackets, they hold its 95 % interval over runs.",
+        "Where a number has brackets, they hold its 95 % interval over runs; Student's, for a "
+        "mean, can pass the limits of what the number can be when runs are few.",
         *([figure] if scale.outcome.figure is not None else []),
     ]
 
@@ -125,6 +130,7 @@ def _other_scale(scale: Result) -> list[str]:
         f"## Also run {_scale(record)}",
         f"**{scale.verdict.capitalize()}.** {escape(scale.outcome.conclusion)}",
         markdown_table(parts_of(scale.outcome.findings)),
+        *_why(scale.outcome),
         *_numbers(scale),
         *_more(scale.outcome),
         escape(scale.experiment.scaled_down[record.preset]),
@@ -189,22 +195,39 @@ def _n(found: Estimate | None) -> int | None:
 def _commands(record: Record) -> str:
     """What to type; data that is not part of the package is fetched first."""
     study = control.find(record.name)
-    preset = ""
     if record.preset:
-        study, preset = study.with_preset(record.preset), f" --preset {record.preset}"
-    needed = {run.data["name"] for run in study.runs()} & set(CATALOGUE)
-    lines = [f"$ spiritlevel data fetch {name}" for name in sorted(needed)]
-    return "\n".join([*lines, f"$ spiritlevel study run {record.name}{preset}"])
+        study = study.with_preset(record.preset)
+    needed = sorted(set(control.data_to_fetch(study).values()))
+    lines = [f"$ spiritlevel data fetch {name}" for name in needed]
+    before = _study_kept_in(str((study.runs()[0].task or {}).get("population", "")))
+    for name in filter(None, (before, record.name)):
+        preset = f" --preset {record.preset}" if record.preset else ""
+        where = f" --device cuda --workers {WORKERS}" if record.preset == GPU else ""
+        lines.append(f"$ spiritlevel study run {name}{preset}{where}")
+    return "\n".join(lines)
+
+
+def _study_kept_in(folder: str) -> str:
+    """The study whose networks are taken over, by where it is kept."""
+    names = (
+        name
+        for name in control.library_names()
+        for preset in control.find(name).presets
+        if control.default_folder(name, preset).as_posix() == folder
+    )
+    return next(names, "")
 
 
 def _how(record: Record) -> str:
     runs = f"{len(record.rows)} runs"
     if record.unfinished:
-        runs += f" ({record.unfinished} more failed or were not finished and are left out)"
+        runs += f" (not finished and left out: {record.unfinished})"
     machines = "; ".join(
-        f"{m['device']}, threads: {m['threads']}, torch {m['torch']}, spiritlevel "
-        f"{m['spiritlevel']}"
-        for m in record.machines
+        dict.fromkeys(
+            f"{m['device']}, threads: {m['threads']}, torch {m['torch']}, spiritlevel "
+            f"{m['spiritlevel']}"
+            for m in record.machines
+        )
     )
     return escape(f"{runs}, {_duration(record.seconds)} of work in all. Machine: {machines}.")
 
