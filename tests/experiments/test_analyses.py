@@ -38,7 +38,9 @@ def test_share_is_wilsons(count, n):
 
 
 def test_plain_numbers():
-    assert [plain(v) for v in (-0.0, 12345.6, 1e-9)] == ["0", "1.235e+04", "1e-09"]
+    numbers = (-0.0, 12345.6, -123456.0, 1e-9, 1234567.0)
+    assert [plain(v) for v in numbers] == ["0", "12350", "-123500", "1e-09", "1.235e+06"]
+    assert [plain(v, 3) for v in (999_499.0, 999_999.0)] == ["999000", "1e+06"]
 
 
 def separation_rows(strength):

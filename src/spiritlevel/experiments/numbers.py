@@ -63,11 +63,12 @@ def share(flags: Iterable[bool]) -> Estimate:
 
 
 def plain(value: float, digits: int = 4) -> str:
-    """A few digits, as short as they come.
+    """A few digits, as short as they come; powers of ten below 0.0001 and from a million on.
 
-    >>> plain(0.123456), plain(5.11e8), plain(float("nan"))
-    ('0.1235', '5.11e+08', '–')
+    >>> plain(0.123456), plain(5.11e8), plain(2282.1, 3), plain(float("nan"))
+    ('0.1235', '5.11e+08', '2280', '–')
     """
     if math.isnan(value):
         return "–"
-    return f"{value + 0.0:.{digits}g}"  # + 0.0: no minus before a zero
+    short = f"{value + 0.0:.{digits}g}"  # + 0.0: no minus before a zero
+    return f"{float(short):.0f}" if "e" in short and 1 <= abs(value) < 999_500 else short
