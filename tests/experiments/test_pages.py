@@ -74,6 +74,26 @@ def test_every_page_says_what_it_must(name, made):
     assert name in made["experiments.md"].decode()
 
 
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [
+        ("000-fig-7", ["data fetch mnist", "study run 000-fig-7"]),  # a task fetches it
+        (
+            "003-fig-1",
+            [
+                "data fetch cifar10",
+                "study run 002-fig-5 --preset h200 --device cuda --workers 8",  # its networks
+                "study run 003-fig-1 --preset h200 --device cuda --workers 8",
+            ],
+        ),
+    ],
+)
+def test_commands_are_all_that_is_needed(name, commands, made):
+    page = made[f"experiments/{name}.md"].decode()
+    typed = re.findall(r"^\$ spiritlevel (.*)$", page.partition("## Also run")[0], re.M)
+    assert typed == commands
+
+
 def test_summary_lists_what_was_not_run(tmp_path):
     everything = pages(tmp_path)
     assert list(everything) == ["experiments.md"]

@@ -208,7 +208,9 @@ def _commands(record: Record) -> str:
 
 
 def _study_kept_in(folder: str) -> str:
-    """The study whose networks are taken over, by where it is kept."""
+    """The study whose networks are taken over, by where it is kept; "" if there is none."""
+    if not folder:
+        return ""
     names = (
         name
         for name in control.library_names()
