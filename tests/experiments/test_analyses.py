@@ -134,6 +134,16 @@ def test_approximate_bound(gap, miss, agrees):
     assert wide.value == pytest.approx(500 ** (-2 / 14) * kappa / (2 * FEATURES) + miss(0.5))
 
 
+@pytest.mark.parametrize(
+    ("separations", "falls"),
+    [(SEPARATIONS, "held"), ((0.5, 1.5, 5.0), "undecided")],  # of three, no trend is certain
+)
+def test_a_bound_that_falls_needs_enough_separations(separations, falls):
+    rows = bound_rows(lambda s: 0.1 / s, lambda s: 0.15 / s)
+    chosen = [row for row in rows if row["task.separation"] in separations]
+    assert find("002-fig-4").analyse(chosen).findings[-1].result == falls
+
+
 def penalty_rows(change, flatness):
     return [
         {

@@ -12,6 +12,7 @@ from spiritlevel.experiments.numbers import Estimate
 from spiritlevel.report import render, study_experiment
 from spiritlevel.report.parts import Page, Text
 from spiritlevel.report.study import page_of
+from spiritlevel.report.study_judgement import judge
 from spiritlevel.report.study_population import read
 from spiritlevel.study import control
 from spiritlevel.study.table import wide_rows
@@ -77,7 +78,8 @@ def analysed_by(monkeypatch, analyse, **fields):
 
 
 def section_of(store):
-    return study_experiment.experiment(read(store))
+    population = read(store)
+    return study_experiment.experiment(judge(population.study, population.rows))
 
 
 def texts(section) -> str:
@@ -88,6 +90,9 @@ def texts(section) -> str:
 
 
 def test_section_comes_first_and_says_what_it_must(page):
+    assert page.title == f"{NAME}: {EXPERIMENT.title}"
+    assert page.lead.startswith("The claim: reproduced. With more steps R ")
+    assert page.sections[1].parts[0].paragraphs[0].startswith("Over 21 runs ")
     section = page.sections[0]
     assert section.id == "experiment"
     assert section.title == "The paper's claim: reproduced"
@@ -212,7 +217,7 @@ def test_a_run_that_failed_will_not_change_the_verdict(tmp_path):
 
 def test_without_a_finished_run_there_is_nothing_to_judge(tmp_path):
     with stored(tmp_path, failed=2, pending=19) as store:
-        assert section_of(store) is None
+        assert judge(store.study, wide_rows(store)) is None
 
 
 def test_columns_that_no_run_has_are_named(tmp_path):

@@ -119,7 +119,7 @@ def _falls(bounds: dict[float, Estimate]) -> Result:
     """As the classes move apart; a few separations can decide nothing."""
     first, last = bounds[min(bounds)], bounds[max(bounds)]
     trend = spearman(list(bounds), [b.value for b in bounds.values()])
-    if trend.p >= 0.05:
+    if not trend.p < 0.05:  # nan where there are too few to tell
         return "undecided"
     return "held" if trend.value < 0 and last.high < first.low else "not held"
 

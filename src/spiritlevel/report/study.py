@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from ..measures import names
@@ -12,6 +13,7 @@ from ..study.statistics.text import percent
 from ..study.store import Store
 from . import study_experiment, study_figures, study_pairs, study_tables, study_training
 from .parts import Cards, Page, Section, Text
+from .study_judgement import judge
 from .study_population import Population, Progress, label, read
 from .study_subject import subject
 from .study_words import chance, coefficient, machines, title
@@ -38,12 +40,16 @@ def page_of(
         found = table.statistics(store, target=target, resamples=resamples)
     population = read(store)
     best = _surest(found)
+    judged = judge(population.study, population.rows)
+    lead, pairs = _lead(found, best, target), None
+    if best is not None:
+        pairs = study_pairs.scatter(population, target, found, best.name, progress)
+    if judged is not None and pairs is not None:  # the claim leads: it is what was asked
+        pairs = dataclasses.replace(pairs, parts=[Text([lead]), *pairs.parts])
     parts = [
-        study_experiment.experiment(population),
+        None if judged is None else study_experiment.experiment(judged),
         _missing(population),
-        None
-        if best is None
-        else study_pairs.scatter(population, target, found, best.name, progress),
+        pairs,
         study_tables.correlations(found, target),
         study_tables.regressions(found, target),
         study_figures.heatmap(population),
@@ -55,8 +61,9 @@ def page_of(
         _cards(population),
     ]
     return Page(
-        title=f"{population.study.name}: what the measures say about the {target}",
-        lead=_lead(found, best, target),
+        title=f"{population.study.name}: "
+        + (f"what the measures say about the {target}" if judged is None else judged.title),
+        lead=lead if judged is None else f"The claim: {judged.verdict}. {judged.conclusion}",
         facts=_facts(population, found, target),
         sections=[section for section in parts if section is not None],
     )

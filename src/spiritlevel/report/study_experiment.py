@@ -14,8 +14,7 @@ from ..experiments.render import beside, parts_of
 from .markup import number
 from .numbers import filled
 from .parts import Cell, Column, Figure, Part, Section, Table, Text
-from .study_judgement import judge
-from .study_population import Population
+from .study_judgement import Judgement
 from .study_words import LINE
 
 INTERVALS = (
@@ -23,11 +22,8 @@ INTERVALS = (
 )
 
 
-def experiment(population: Population) -> Section | None:
-    """What the runs say about the paper's claim; None for a study that is no experiment."""
-    judged = judge(population.study, population.rows)
-    if judged is None:
-        return None
+def experiment(judged: Judgement) -> Section:
+    """What the runs say about the paper's claim."""
     first = [judged.source, f"The claim: {judged.experiment.claim}"]
     last = [f"What was done: {judged.experiment.set_up}", *judged.scale, judged.count]
     parts: list[Part]

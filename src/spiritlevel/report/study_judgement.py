@@ -46,6 +46,11 @@ class Judgement:
         return VERDICTS[self.outcome.agrees] + (", so far" if self.num_remaining else "")
 
     @property
+    def title(self) -> str:
+        """What it is about, in a few words."""
+        return self.experiment.title
+
+    @property
     def source(self) -> str:
         """Where the claim is from, and what it is about."""
         return f"{self.experiment.paper}, {self.experiment.source}: {self.experiment.title}."
