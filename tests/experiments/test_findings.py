@@ -143,3 +143,17 @@ def test_why_a_measure_misses_the_gap():
     assert (
         f"held fixed, relative flatness and the gap have a rank correlation of {left:+.2f}" in said
     )
+
+
+@pytest.mark.parametrize(("judge", "sign"), [(above, 1), (below, -1)])
+def test_what_excludes_the_papers_number_says_so(judge, sign):
+    """In the interval's own direction, and only where that decided."""
+    around = between(*sorted((-0.1 * sign, 0.3 * sign)))
+    excluded = judge("it moves", around, paper=0.76 * sign)
+    assert excluded.result == "not held"
+    assert excluded.seen == f"{around}; the paper's {0.76 * sign:g} lies outside"
+    assert judge("it moves", around, paper=0.2 * sign).seen == around
+    opposite = between(*sorted((-0.3 * sign, -0.1 * sign)))
+    assert judge("it moves", opposite, paper=0.76 * sign) == Finding(
+        "it moves", "not held", opposite
+    )

@@ -79,7 +79,7 @@ def below(part: str, found: Interval, bound: float = 0.0, *, paper: float | None
 
 
 def _without(found: Interval, paper: float) -> str:
-    return f"{estimate(found)}, without the paper's {paper:g}"
+    return f"{estimate(found)}; the paper's {paper:g} lies outside"
 
 
 def unmoved(part: str, found: Interval) -> Finding:

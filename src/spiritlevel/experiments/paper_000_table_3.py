@@ -8,14 +8,22 @@ from collections.abc import Sequence
 
 from ..math.student import t_quantile
 from ..study import control
-from ..study.statistics import Correlation, Regression, partial_correlation, regression, spearman
+from ..study.statistics import Regression, partial_correlation, regression, spearman
 from .afterwards import HOW, with_added
 from .contrasts import group_points
 from .experiment import Cell, Experiment, Outcome, Row, Section, Table
 from .factors import factor
 from .findings import Finding, above, below, estimate, every, verdict
 from .numbers import CONFIDENCE, Estimate, mean, plain
-from .population import CONFOUNDERS, GAP, converged, correlations, whole_catalogue
+from .population import (
+    CONFOUNDERS,
+    GAP,
+    converged,
+    correlations,
+    finite_rows,
+    squared,
+    whole_catalogue,
+)
 from .rows import column, grouped
 
 NAME = "000-table-3"
@@ -51,12 +59,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         above(f"flatness of the head rises with the gap ({name})", found, paper=PAPER[name])
         for name, found in ((PEARSON, line.pearson), (SPEARMAN, line.spearman))
     ]
-    # Added after the runs: shown, without a say in the verdict.
     added = [*_optimizers_compared(ways), *_rates_compared(ways)]
     return Outcome(
         table=table,
         figure=group_points(
-            {name: drawn for name, own in groups.items() if (drawn := list(filter(_finite, own)))},
+            {name: drawn for name, own in groups.items() if (drawn := finite_rows(own, HEAD))},
             *(HEAD, GAP, HEAD, "generalization gap"),
         ),
         more=[*_by_accuracies(kept), _figures(ways), whole_catalogue(kept)],
@@ -75,7 +82,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, Estimate]:
     """The rows of the paper's table, of the gap of the losses."""
     # The line at 0 is as uncertain as its slope, times the root mean square of all flatness.
-    reach = math.sqrt(mean(row[HEAD] ** 2 for row in rows if _finite(row)).value)
+    reach = math.sqrt(mean(row[HEAD] ** 2 for row in finite_rows(rows, HEAD)).value)
     found = [
         estimate(line.pearson),
         *(_alone(end, line.n) for end in (line.pearson.low, line.pearson.high)),
@@ -93,16 +100,6 @@ def _student(value: float, stderr: float, n: int) -> Estimate:
     """A coefficient of a line, which takes two degrees of freedom."""
     half = t_quantile(0.5 + CONFIDENCE / 2, n - 2) * stderr if n > 2 else math.nan
     return Estimate(value, value - half, value + half, n)
-
-
-def squared(found: Correlation) -> Estimate:
-    """R² of a line through two columns: every value that a correlation in its interval can have."""
-    low, high = sorted((found.low**2, found.high**2))
-    return Estimate(found.value**2, 0.0 if found.low <= 0 <= found.high else low, high, found.n)
-
-
-def _finite(row: Row) -> bool:
-    return all(row.get(name) is not None and math.isfinite(row[name]) for name in (HEAD, GAP))
 
 
 def _alone(value: float, n: int) -> Estimate:
@@ -164,7 +161,7 @@ def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
 
 def _apart(groups: dict[str, list[Row]]) -> str:
     """In words, the way of training whose gap is furthest from the others'; of two, none is."""
-    gaps = {name: [row[GAP] for row in own if _finite(row)] for name, own in groups.items()}
+    gaps = {name: column(finite_rows(own, HEAD), GAP) for name, own in groups.items()}
     medians = {name: statistics.median(own) for name, own in gaps.items() if own}
     if len(medians) < 3:
         return ""

@@ -8,8 +8,7 @@ from ..study.statistics import partial_correlation, regression
 from .contrasts import group_points
 from .experiment import Cell, Experiment, Outcome, Row, Table
 from .findings import above, estimate, verdict
-from .paper_000_table_3 import squared
-from .population import CONFOUNDERS, FEW, GAP, converged, why
+from .population import CONFOUNDERS, FEW, GAP, converged, squared, why
 from .rows import column
 
 HEAD = "head.kappa"

@@ -9,6 +9,7 @@ from ..measures import names
 from ..study.statistics import Correlation, partial_correlation, pearson, spearman
 from .experiment import Cell, Figure, Row, Section, Series, Table
 from .findings import estimate
+from .numbers import Estimate
 from .rows import column
 
 GAP = "gap"
@@ -67,10 +68,25 @@ def whole_catalogue(rows: Sequence[Row]) -> Section:
     )
 
 
+def finite_rows(rows: Sequence[Row], measure: str) -> list[Row]:
+    """Those with a number for the measure and for the gap."""
+    return [
+        row
+        for row in rows
+        if all(row.get(k) is not None and math.isfinite(row[k]) for k in (measure, GAP))
+    ]
+
+
+def squared(found: Correlation) -> Estimate:
+    """R² of a line through two columns: every value that a correlation in its interval can have."""
+    low, high = sorted((found.low**2, found.high**2))
+    return Estimate(found.value**2, 0.0 if found.low <= 0 <= found.high else low, high, found.n)
+
+
 def scatter(rows: Sequence[Row], measure: str) -> Figure:
     """One point a network."""
-    points = [(row[measure], row[GAP]) for row in rows if _finite(row, measure)]
-    x, y = [p[0] for p in points], [p[1] for p in points]
+    drawn = finite_rows(rows, measure)
+    x, y = column(drawn, measure), column(drawn, GAP)
     log = bool(x) and min(x) > 0
     return Figure(measure, "generalization gap", [Series(measure, x, y)], log_x=log, points=True)
 
@@ -98,7 +114,3 @@ def why(rows: Sequence[Row], measure: str, name: str = "relative flatness") -> s
 
 def _value(found: Correlation) -> float:
     return -2.0 if math.isnan(found.value) else found.value
-
-
-def _finite(row: Row, measure: str) -> bool:
-    return all(row.get(k) is not None and math.isfinite(row[k]) for k in (measure, GAP))

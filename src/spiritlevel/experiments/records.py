@@ -39,7 +39,7 @@ class Record:
     @property
     def stem(self) -> str:
         """Of its file, and of its figure."""
-        return f"{self.name}-{self.preset}" if self.preset else self.name
+        return _stem(self.name, self.preset)
 
     def to_json(self) -> str:
         """A row a line, so that a change of one run is a change of one line."""
@@ -154,9 +154,13 @@ def save(found: Record, folder: str | os.PathLike[str]) -> pathlib.Path:
 
 def load(folder: str | os.PathLike[str], name: str) -> list[Record]:
     """The records of an experiment, that nearest to the paper first; none if it was not run yet."""
-    stems = [f"{find(name).name}-{preset}" if preset else name for preset in SCALES]
-    paths = [pathlib.Path(folder) / f"{stem}.json" for stem in stems]
+    known = find(name).name
+    paths = [pathlib.Path(folder) / f"{_stem(known, preset)}.json" for preset in SCALES]
     return [Record.from_json(p.read_text(encoding="utf-8")) for p in paths if p.is_file()]
+
+
+def _stem(name: str, preset: str) -> str:
+    return f"{name}-{preset}" if preset else name
 
 
 def _short(value: Any) -> Any:

@@ -141,7 +141,7 @@ def _other_scale(scale: Result) -> list[str]:
 
 
 def _scale(record: Record) -> str:
-    return f"with the preset {record.preset}" if record.preset else "without a preset, smaller"
+    return f"with the preset {record.preset}" if record.preset else "without a preset"
 
 
 def markdown_table(table: Table) -> str:

@@ -23,7 +23,7 @@ HOW = (
     "or not refuted, partly if some are held, not reproduced if none is and one is refuted, and "
     "undecided at this scale otherwise, unless its page has a rule of its own.",
     "Three things were done after runs had been looked at, and make these results a little less "
-    "strict than they look: undecided was told from not reproduced; some experiments that three "
+    "strict than they look: undecided was told from not reproduced; some experiments that few "
     "seeds had left undecided were run with ten, as their pages say; and parts of claims that had "
     "been overlooked were added, as the rules say.",
     "Large values of every measure of flatness here (κ, trace, eigenvalue) mean sharp: a network "
