@@ -50,6 +50,8 @@ def test_memory_kept_from_earlier_work_does_not_stand_in_the_way():
     entries = 2**24  # 64 MiB; what `grown` makes has 4 GiB
     torch.cuda.empty_cache()
     most = torch.cuda.get_device_properties(0).total_memory
+    if most < 20 * 2**30:
+        pytest.skip("needs a GPU with 20 GiB")
     torch.cuda.set_per_process_memory_fraction(16 * 2**30 / most)
     try:
         call, x = Recorded(grown), torch.ones(entries, device="cuda")

@@ -63,7 +63,9 @@ def _trained(groups: Groups) -> str:
     """Whether the networks are those the claim is about."""
     if all(how_many(group) == len(group) for group in groups.values()):
         runs = sum(len(group) for group in groups.values())
-        return f"Trained to at least one training accuracy, which all {runs} networks reached,"
+        return (
+            f"Trained to the same training accuracy or beyond, which all {runs} networks reached,"
+        )
     ends = "; ".join(
         f"{how_many(group)} of {len(group)} {words} networks reached the one asked for, their "
         f"mean is {plain(mean(column(group, 'train_accuracy')).value, 3)}"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from .experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from .findings import below, verdict
 from .numbers import Estimate, mean
+from .reached import OUTCOME, TITLE, how_many
 from .rows import column, grouped
 
-MASK, REACHED = "interventions.mask", "outcome"
+MASK = "interventions.mask"
 LARGEST = "curvature.lambda_max"
 SHOWN = ("train_accuracy", "test_accuracy", "epoch", LARGEST, "curvature.trace", "relative.kappa")
 WORDS = {0.0: "unmasked", 0.7: "70 % masked"}
@@ -22,7 +23,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         [
             WORDS[mask],
             len(group),
-            sum(row[REACHED] == "train_accuracy" for row in group),
+            how_many(group),
             *(mean(column(group, name)) for name in SHOWN),
         ]
         for mask, group in groups.items()
@@ -34,9 +35,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         below("the largest eigenvalue is smaller with masked maps", flatter),
     ]
     return Outcome(
-        table=Table(
-            ("version", "n", "of them reached the training accuracy asked for", *SHOWN), table
-        ),
+        table=Table(("version", "n", TITLE, *SHOWN), table),
         figure=Figure(
             "largest eigenvalue of the Hessian",
             "test accuracy",
@@ -79,7 +78,7 @@ EXPERIMENT = Experiment(
         "training accuracy generalizes worse although its largest Hessian eigenvalue is smaller."
     ),
     analyse=analyse,
-    columns=(MASK, "seed", REACHED, "train_loss", *SHOWN),
+    columns=(MASK, "seed", OUTCOME, "train_loss", *SHOWN),
     rule=(
         "both the test accuracy and the largest eigenvalue of the masked networks are lower, each "
         "with the whole 95 % interval of the difference paired by seed below 0. Partly, if one is."

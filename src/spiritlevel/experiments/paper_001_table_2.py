@@ -68,8 +68,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         more=[_at_one_accuracy(late)],
         conclusion=(
             f"With more steps R on each batch the trace after one epoch {words(at_first)} and "
-            f"1 − ‖p‖² {words(certain_at_first)}; trained to at least one training accuracy the "
-            f"trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
+            f"1 − ‖p‖² {words(certain_at_first)}; trained to the same training accuracy or beyond "
+            f"the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
         ),
     )
 

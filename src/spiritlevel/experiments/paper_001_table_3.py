@@ -10,6 +10,7 @@ from .contrasts import difference, group_points, group_table, groups_of, lower_i
 from .experiment import Experiment, Outcome, Row
 from .findings import above, below, verdict
 from .numbers import mean
+from .reached import how_many
 from .rows import column
 
 LEAKAGE = "interventions.leakage"
@@ -46,7 +47,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             difference(groups[LEAK], groups[CONTROL], EVENNESS),
         ),
     ]
-    fitted = sum(row["outcome"] == "train_accuracy" for row in rows)
     said = ", ".join(
         f"{name} by {change} ({lower_in(groups[LEAK], groups[CONTROL], name)})"
         for name, change in found.items()
@@ -65,9 +65,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=afterwards.with_added(verdict(findings), added),
         conclusion=(
             f"Against the control of the same seed, a patch that tells the class changes {said}; "
-            f"{fitted} of {len(rows)} networks reached the training accuracy asked for. Without "
-            f"the pixels of the patch the Jacobian norm is {without[LEAK]} of that of as many "
-            f"pixels of the whole image, and {without[CONTROL]} of it in the control."
+            f"{how_many(rows)} of {len(rows)} networks reached the training accuracy asked for. "
+            f"Without the pixels of the patch the Jacobian norm is {without[LEAK]} of that of as "
+            f"many pixels of the whole image, and {without[CONTROL]} of it in the control."
         ),
     )
 
