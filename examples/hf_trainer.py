@@ -11,8 +11,8 @@ import tempfile
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from spiritlevel.integrations.transformers import FlatnessTrainerCallback
 from spiritlevel.training import FlatnessStopping
+from spiritlevel.training.integrations.transformers import FlatnessTrainerCallback
 
 
 def main() -> None:

@@ -11,10 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from spiritlevel.data import load
-from spiritlevel.integrations.lightning import FlatnessMonitorCallback, FlatnessStoppingCallback
-from spiritlevel.models import build
-from spiritlevel.training.sam import SAM
+from spiritlevel.study.data import load
+from spiritlevel.study.models import build
+from spiritlevel.training.integrations.lightning import (
+    FlatnessMonitorCallback,
+    FlatnessStoppingCallback,
+)
+from spiritlevel.training.sam.optimizers import SAM
 
 
 class Digits(LightningModule):

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import spiritlevel as sl
-from spiritlevel.data import digits
-from spiritlevel.models import build
+from spiritlevel.study.data import digits
+from spiritlevel.study.models import build
 from spiritlevel.training import FlatnessPenalty
 
 EPOCHS, BATCH = 15, 64

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from spiritlevel.data import load
-from spiritlevel.models import build
+from spiritlevel.study.data import load
+from spiritlevel.study.models import build
 from spiritlevel.training import FlatnessMonitor, FlatnessStopping
 
 
