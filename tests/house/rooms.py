@@ -16,7 +16,7 @@ ROOMS = {
     "api": "the verbs measure, preflight, cards",
     "analysis": "questions asked of a network: audit, compare, spectra, neurons, landscape",
     "training": "penalties and SAM change training; monitor and stopping watch it; integrations",
-    "study": "populations: settings, runs, store, executors, statistics; data, models, interventions",
+    "study": "populations: settings, runs, store, statistics; data, models, interventions",
     "pages": "HTML reports, figures, and the live page",
     "papers": "the five papers' experiments; known below only through the registry of studies",
     "cli": "the command line: the only code that prints",
