@@ -12,8 +12,8 @@ from .analysis.spectra import Eigenvalues as Eigenvalues
 from .analysis.spectra import density as density
 from .analysis.spectra import eigenvalues as eigenvalues
 from .api import Preflight as Preflight
+from .api import cards as cards
 from .api import measure as measure
-from .api import measures as measures
 from .api import preflight as preflight
 from .engine.options import Options as Options
 from .engine.weight_space.density import Density as Density

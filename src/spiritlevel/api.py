@@ -193,10 +193,10 @@ def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Prefligh
     )
 
 
-def measures(pattern: str = "*") -> list[catalogue.Card]:
+def cards(pattern: str = "*") -> list[catalogue.Card]:
     """The cards of the measures that match a pattern.
 
-    >>> [card.name for card in measures("neuron.*")]
+    >>> [card.name for card in cards("neuron.*")]
     ['neuron.rho_max', 'neuron.rho_sum']
     """
     return [catalogue.get(name) for name in catalogue.names(pattern)]

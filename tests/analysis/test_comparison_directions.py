@@ -36,7 +36,7 @@ OTHERS = {  # by hand: all that is not "smaller is flatter"
 
 
 def test_directions_of_all_cards():
-    found = {card.name: card.direction for card in sl.measures()}
+    found = {card.name: card.direction for card in sl.cards()}
     assert {n: d for n, d in found.items() if d != "smaller is flatter"} == OTHERS
     assert set(CONFOUNDERS) <= {name for name, direction in OTHERS.items() if direction is None}
 

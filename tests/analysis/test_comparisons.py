@@ -134,9 +134,7 @@ def test_the_head_eigenvalue_is_checked_for_scale(problem):
 def test_what_has_no_counterpart_in_the_catalogue():
     """By hand: a measure that gets a counterpart, or comes without one, has to be looked at."""
     without = {
-        card.name
-        for card in sl.measures()
-        if card.direction and "layer_rescale" not in card.invariant
+        card.name for card in sl.cards() if card.direction and "layer_rescale" not in card.invariant
     } - set(COUNTERPARTS)
     assert without == {
         "curvature.trace_squared",  # nothing here scales the squared Hessian

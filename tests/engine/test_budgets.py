@@ -70,7 +70,7 @@ def test_of_probes(problem, linear_problem, method, kind, rtol, passes):
 
 
 def test_of_the_square(problem):
-    (card,) = sl.measures(SQUARE)
+    (card,) = sl.cards(SQUARE)
 
     def measured(seed, max_passes):
         return card.function(problem.workspace(seed, rtol=0.1, max_passes=max_passes)).whole

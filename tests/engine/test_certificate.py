@@ -190,7 +190,7 @@ def test_the_ggn_trace_is_exact_by_its_own_name(data):
 def test_every_measure_of_a_bent_layer_says_so(data):
     model = seeded(activated(nn.GELU()))
     patterns = ("relative.*", "scaled.*", "neuron.*")
-    cards = [card for pattern in patterns for card in sl.measures(pattern)]
+    cards = [card for pattern in patterns for card in sl.cards(pattern)]
     names = [card.name for card in cards if card.needs.sweep]
     report = sl.measure(model, data, measures=names, method="exact")
     for name, found in report.items():

@@ -267,7 +267,6 @@ def test_blocks_of_pairs_add_up_to_the_whole(monkeypatch):
     batches = data_for(model, shape, "cross_entropy")
     truth = references.Truth(model, batches, F.cross_entropy)
     square = float(truth.hessian([head_weight(model)]).square().sum())
-    # sl.measures is a function, so the module of that name is reached by its full path
     module = sys.modules["spiritlevel.measures.head.cards"]
     monkeypatch.setattr(module, "PAIR_BLOCK", 3)  # 7 samples: blocks of 3, 3 and 1
     report = sl.measure(model, batches, measures=MEASURES)

@@ -155,7 +155,7 @@ def list_measures(
     json: subject.Json = None,
 ) -> None:
     """List the measures: summary, cost, invariances."""
-    chosen = api.measures(pattern)
+    chosen = api.cards(pattern)
     talk = console.talk(json)
     if markdown:
         talk.file.write(cards.markdown_page(chosen))
@@ -177,7 +177,7 @@ def show(name: Pattern, json: subject.Json = None) -> None:
 
     Formula, paper, what leaves it unchanged and what moves it, cost, and when it misleads.
     """
-    chosen = api.measures(name)
+    chosen = api.cards(name)
     talk = console.talk(json)
     for card in chosen:
         cards.print_card(talk, card)

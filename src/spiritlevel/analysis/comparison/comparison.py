@@ -179,7 +179,7 @@ class Comparison:
 
     def unchecked(self) -> dict[str, str]:
         """Measures that rescaling of layers moves and nothing here checks for it, and why not."""
-        cards = {card.name: card for card in api.measures()}
+        cards = {card.name: card for card in api.cards()}
         found = {}
         for measure in self.ranked:
             if "layer_rescale" in cards[measure].invariant:

@@ -71,10 +71,10 @@ def measure_for_comparison(
 ) -> Report:
     """One network by the measures asked for, the confounders, and what checks them for scale."""
     if measures is None:
-        asked = [card.name for card in api.measures() if card.default]
+        asked = [card.name for card in api.cards() if card.default]
     else:
         patterns = [measures] if isinstance(measures, str) else measures
-        asked = [card.name for pattern in patterns for card in api.measures(pattern)]
+        asked = [card.name for pattern in patterns for card in api.cards(pattern)]
     counterparts = [COUNTERPARTS[name] for name in asked if name in COUNTERPARTS]
     also = dict.fromkeys([*CONFOUNDERS, *counterparts])
     return api.measure_also(model, data, also=also, measures=measures, **options)

@@ -27,7 +27,7 @@ class Place:
 
 def directions() -> dict[str, str | None]:
     """Which values speak of flatter networks, by the cards; None: the measure ranks nothing."""
-    return {card.name: card.direction for card in api.measures()}
+    return {card.name: card.direction for card in api.cards()}
 
 
 def flatness_sign(direction: str | None) -> int:

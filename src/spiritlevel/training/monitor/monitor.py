@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...analysis.spectra import Eigenvalues, eigenvalues
-from ...api import measure, measures, preflight
+from ...api import cards, measure, preflight
 from ...errors import SpiritlevelError
 from ...model.batches import num_samples
 from ...model.distributed import Processes
@@ -230,7 +230,7 @@ def check_settings(
             "`spiritlevel list`."
         )
     for pattern in patterns:
-        measures(pattern)  # raises for a name that is none, with what it may have meant
+        cards(pattern)  # raises for a name that is none, with what it may have meant
     parse_every(every)
     check_overhead(max_overhead)
     known = [name for name in inspect.signature(measure).parameters if name not in _OWN]
