@@ -299,7 +299,7 @@ def test_unforeseen_errors_say_how_to_see_more(monkeypatch):
     def explode(*_, **__):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(api, "measures", explode)
+    monkeypatch.setattr(api, "cards", explode)
     expected = "ZeroDivisionError: division by zero. Run it again with --debug for the traceback."
     assert refusal("list") == expected
 
