@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 import references
-from spiritlevel import Cost
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.certificate import Certificate
 from spiritlevel.engine.data_pass import Needs, Pass
@@ -30,6 +29,7 @@ from spiritlevel.engine.sweep.sums import Sums
 from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
+from spiritlevel.results import Cost
 
 
 class DenseProducts:

@@ -199,7 +199,7 @@ def check_against_dense(report, truth, weight):
         tiny = name.endswith("lambda_max") and expected < 1e-9 * math.sqrt(square)
         assert found.exact or tiny
         assert found.quantity == "Hessian"
-        assert found.status is sl.Status.OK
+        assert found.status is sl.results.Status.OK
         assert found.text == f"layer {layer!r}"
 
 

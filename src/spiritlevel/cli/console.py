@@ -15,18 +15,14 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 from rich.text import Text
 
-
-class Report(Protocol):
-    """How far something is."""
-
-    def __call__(self, done: float, total: float | None, text: str = "") -> None:
-        """`total` is None where it is not known."""
+from ..results import Progress
 
 
 class Volume(enum.IntEnum):
@@ -112,18 +108,18 @@ def timed(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress(text: str) -> Iterator[Report]:
+def progress(text: str) -> Iterator[Progress]:
     """A bar on stderr that is gone afterwards; nothing where stderr is not a terminal."""
     console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with (
         timed(text),
-        Progress(*columns, console=console, transient=True, disable=not shows_progress()) as bar,
+        Bars(*columns, console=console, transient=True, disable=not shows_progress()) as bars,
     ):
-        task = bar.add_task(text, total=None)
+        task = bars.add_task(text, total=None)
 
-        def report(done: float, total: float | None, text: str = text) -> None:
-            bar.update(task, completed=done, total=total, description=text)
+        def report(done: int, total: int | None, what: str) -> None:
+            bars.update(task, completed=done, total=total, description=what)
 
         yield report
 

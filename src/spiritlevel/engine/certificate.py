@@ -28,7 +28,7 @@ from ..model import batches as _batches
 from ..model.layer_hooks import Use, lacks_second_derivative, tapped
 from ..model.layers import Layout
 from ..model.surface import Place, Surface
-from ..results import Cost
+from ..records import Cost
 from .plan import Plan
 
 

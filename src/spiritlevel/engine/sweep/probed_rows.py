@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...model.surface import Place
-from ...results import Cost
+from ...records import Cost
 from ..estimate import Estimate, cautious
 from ..workspace import EXACT_COLUMNS, MIN_SPREADS, Workspace
 from .sums import RowSums, pooled

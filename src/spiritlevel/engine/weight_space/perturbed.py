@@ -15,7 +15,7 @@ from ...model import batches as _batches
 from ...model.losses import CrossEntropy
 from ...model.model_state import full_precision
 from ...model.surface import Place, Surface
-from ...results import Cost
+from ...records import Cost
 from .products import Space
 
 Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are

@@ -28,7 +28,7 @@ from ...model import batches as _batches
 from ...model.layer_hooks import lacks_second_derivative
 from ...model.model_state import full_precision, twice_differentiable
 from ...model.surface import Place, Surface
-from ...results import Cost
+from ...records import Cost
 
 Operator = Literal["hessian", "residual", "ggn"]
 Way = Literal["reverse", "forward", "difference"]

@@ -18,7 +18,7 @@ from ...engine.workspace import Workspace
 from ...errors import NotApplicable
 from ...model.model_state import full_precision
 from ...model.surface import Place, Surface
-from ...results import Cost
+from ...records import Cost
 from .radial import squared_slopes
 
 PROBE_SAMPLES = 3

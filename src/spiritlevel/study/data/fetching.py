@@ -8,9 +8,10 @@ import urllib.parse
 from collections.abc import Sequence
 
 from ...errors import SpiritlevelError
+from ...results import Progress
 from .catalogue import data_folder, find
 from .checksums import has_checksum
-from .download import Progress, download
+from .download import download
 
 
 def fetch(
@@ -26,7 +27,7 @@ def fetch(
 
     Args:
         folder: where to; otherwise a folder of that name in `data_folder()`, where `load` looks.
-        progress: called with the bytes done, the bytes in all and the file's name.
+        progress: called with (bytes done, bytes in all, the file's name).
         sources: addresses (http or https) of folders to fetch from instead of the public ones, for
             example of a mirror in your own network; the checksums stay the same.
 

@@ -185,7 +185,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
 
 def _check_layers(run: RunSettings, model: nn.Module, look: Look) -> None:
     """Layers and head as `spiritlevel.measure` looks for them, in the network before training."""
-    named = {name: run.measure_options.get(name) for name in NAMED}
+    named: dict[str, Any] = {name: run.measure_options.get(name) for name in NAMED}
     if not any(named.values()):
         return
     own = dict(run.measure_options.get("options") or {})

@@ -15,6 +15,7 @@ from torch import nn
 from ...analysis.spectra import Eigenvalues, eigenvalues
 from ...api import cards, measure, preflight
 from ...errors import SpiritlevelError
+from ...measures.eigenvalues import ENDS  # these start from the vector of the row before
 from ...model.batches import num_samples
 from ...model.distributed import Processes
 from ...results import Measurement, Status
@@ -22,8 +23,6 @@ from .budget import Clock, TimeBudget, check_overhead, parse_every
 from .eval_mode import bystander, fixed_samples
 from .rows import Row, open_sinks
 
-# Measures by Lanczos over the whole network: these start from the vector they ended with before.
-WARM_STARTED = {"curvature.lambda_max": "largest", "curvature.lambda_min": "smallest"}
 FAILED = "failed"
 TRIAL_PART = 8  # one in so many samples
 _OWN = {"model", "data", "measures", "progress"}  # arguments of `measure` that are set here
@@ -167,7 +166,7 @@ class FlatnessMonitor:
 
     def _values(self, data: list[Any]) -> Row:
         found: dict[str, Row] = {}
-        plain = [name for name in self.names if name not in WARM_STARTED]
+        plain = [name for name in self.names if name not in ENDS]
         if plain:
             report = measure(self.model, data, measures=plain, **self.options)
             found |= {name: _entries(measurement) for name, measurement in report.items()}
@@ -176,14 +175,14 @@ class FlatnessMonitor:
             self._vectors.clear()
             self._trainable = trainable
         for name in self.names:
-            if name in WARM_STARTED:
+            if name in ENDS:
                 found[name] = self._eigenvalue(name, data)
         return {key: value for name in self.names for key, value in found[name].items()}
 
     def _eigenvalue(self, name: str, data: list[Any]) -> Row:
         taken = inspect.signature(eigenvalues).parameters
         options = {k: v for k, v in self.options.items() if k in taken and k != "rtol"}
-        which = WARM_STARTED[name]
+        which = ENDS[name]
         start = self._vectors.pop(name, None)
         found = eigenvalues(self.model, data, which=which, start=start, **options)  # type: ignore[arg-type]
         self._vectors[name] = found
