@@ -21,10 +21,10 @@ from spiritlevel import Cost
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.certificate import Certificate
 from spiritlevel.engine.data_pass import Needs, Pass
-from spiritlevel.engine.hessian import NEEDS, HessianRows
 from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import Plan
 from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.row_estimator import NEEDS, RowEstimator
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import Sums
 from spiritlevel.engine.weight_space.products import Request
@@ -86,11 +86,11 @@ class DenseProblem:
         """As the library would make it, on dense matrices."""
         return DenseWork(self, seed, Precision(**precision))
 
-    def rows(self, kind: str, seed: int, **precision: Any) -> HessianRows:
+    def rows(self, kind: str, seed: int, **precision: Any) -> RowEstimator:
         """The estimate of a kind over the whole network."""
         rows = {n: n for n in self.names} if kind == "trace" else self.layers
         workspace = self.workspace(seed, **precision)
-        return HessianRows(workspace, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
+        return RowEstimator(workspace, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
 
     def value(self, kind: str, matrix: str = "Hessian") -> float:
         """The truth, by definition."""

@@ -16,13 +16,13 @@ from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..results import Cost
 from .activity import Activity, Places
-from .head.finding import Head
+from .head.head_layer import Head
 from .head.rows import Block, block_of_outputs, block_of_tokens, margins_of_tokens
 from .moments import Moments
 from .observers import observed
 from .plan import Plan
 from .sweep.backward import Probes, Sweep
-from .sweep.spreads import Scales
+from .sweep.feature_scales import Scales
 from .sweep.sums import Sums
 
 SAMPLED_CHUNKS, SAMPLES_A_CHUNK = 4, 16

@@ -29,7 +29,7 @@ from ..model.layers import (
 from ..model.model_state import ROOT
 from ..model.surface import Place, Surface
 from ..results import Cost
-from .head.finding import Head, find_heads
+from .head.head_layer import Head, find_heads
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize
 

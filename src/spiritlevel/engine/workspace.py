@@ -21,13 +21,13 @@ from .activity import Places, find_places
 from .certificate import Certificate, certify_parameters
 from .data_pass import Budget, Needs, Pass, run_pass
 from .estimate import Estimate, cautious
-from .head.finding import Head, choose_head
+from .head.head_layer import Head, choose_head
 from .head.rows import Block, iterate_blocks
 from .options import Options
 from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .sweep.backward import Probes
-from .sweep.spreads import POWERS, Scales, Spread, find_spreads, scales_of, unseen_layers
+from .sweep.feature_scales import POWERS, Scales, Spread, find_spreads, scales_of, unseen_layers
 from .sweep.sums import Kind, pooled
 from .weight_space.noise import Draws
 from .weight_space.perturbed import Perturbed

@@ -21,7 +21,7 @@ from ...math.positions import OutputCurvature, Positions, row_curvature
 from ...math.streaming import TokenSums, stream_product, stream_tokens
 from ...model.losses import CrossEntropy
 from ...model.surface import Place, Surface
-from .finding import Head
+from .head_layer import Head
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,9 +35,9 @@ from ...model.layers import (
 )
 from ...model.surface import Place, Surface
 from ..plan import Plan, Route, matrix_layers, rules_of
+from .feature_scales import Scales, by_column
 from .footprint import held_columns
 from .per_sample import per_sample_gradients
-from .spreads import Scales, by_column
 from .sums import Drawn, Sums
 
 

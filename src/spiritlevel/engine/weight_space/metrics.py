@@ -23,7 +23,7 @@ from ...math.signs import random_signs
 from ...model.layers import Relative
 from ...model.surface import Surface
 from ..plan import matrix_layers
-from ..sweep.spreads import by_column
+from ..sweep.feature_scales import by_column
 from ..sweep.sums import Kind
 from .products import Space
 

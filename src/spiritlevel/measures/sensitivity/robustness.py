@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...engine.estimate import Estimate, cautious, of_repetitions
-from ...engine.head.finding import Head
+from ...engine.head.head_layer import Head
 from ...engine.plan import matrix_layers
 from ...engine.weight_space.probes import GROWTH, PILOT, ROUND_OFF, VECTOR_BYTES, next_count
 from ...engine.workspace import Workspace

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from ...engine.head.finding import CONVOLUTIONS, Head, choose_head, find_heads
+from ...engine.head.head_layer import CONVOLUTIONS, Head, choose_head, find_heads
 from ...errors import SpiritlevelError
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature

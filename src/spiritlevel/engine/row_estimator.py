@@ -18,7 +18,7 @@ from torch import Tensor
 from ..results import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, of_repetitions
-from .sweep.spreads import POWERS
+from .sweep.feature_scales import POWERS
 from .sweep.sums import Kind
 from .weight_space.metrics import Metric
 from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
@@ -33,7 +33,7 @@ SECOND_GLANCE = 6 * PILOT  # probes to come from which on 32 of each are looked 
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class RowEstimate:
     """An estimate, of which matrix, and how it came about."""
 
     estimate: Estimate
@@ -57,7 +57,7 @@ NEEDS: dict[Kind, Needs] = {
 }
 
 
-class HessianRows:
+class RowEstimator:
     """One kind of rows of a network; `whole` is what the precision is asked of."""
 
     def __init__(
@@ -187,21 +187,21 @@ class HessianRows:
             parts.append(self.probes.estimate(self.operator, probed))
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
-    def found(self, factors: Factors | None = None) -> Found:
+    def result(self, factors: Factors | None = None) -> RowEstimate:
         """The whole, or Σ over rows of factor × value."""
         judged = factors is None
         factors = self.whole if factors is None else factors
         estimate = self._estimate(factors)
         bent = self._bent(factors) if self.probes is None else []
         if bent:
-            return Found(estimate, "GGN", Status.GGN, self._ggn_text(bent), self.cost)
+            return RowEstimate(estimate, "GGN", Status.GGN, self._ggn_text(bent), self.cost)
         status, text = Status.OK, ""
         if estimate.variance or judged:
             text = self.how(factors)
             if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
                 status, text = Status.NOT_CONVERGED, self._missed(estimate)
         text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
-        return Found(estimate, "Hessian", status, text, self.cost)
+        return RowEstimate(estimate, "Hessian", status, text, self.cost)
 
     def _tied_text(self, factors: Factors) -> str:
         tied = self.workspace.surface.tied
@@ -275,12 +275,12 @@ class HessianRows:
             others = max(others, PILOT)  # with so many passes the other operator gets its look too
         return f"max_passes={enough + others} would have sufficed."
 
-    def sharpest_neuron(self, layer: str) -> Found:
+    def sharpest_neuron(self, layer: str) -> RowEstimate:
         """The largest ρ(j) of a layer, with the error of that neuron."""
         parts = self._neuron_parts(layer)
         top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
         estimate = self._of_neuron(parts, top)
-        base = self.found({layer: 1.0})
+        base = self.result({layer: 1.0})
         text = base.text
         if estimate.variance:
             text = f"{text.rstrip('.')}; the largest of noisy values, so rather too large"
@@ -336,12 +336,12 @@ def _shared_probes(workspace: Workspace, kind: Kind, rows: tuple[str, ...]) -> W
     return found
 
 
-def precise(
+def estimate_rows(
     workspace: Workspace, kind: Kind, parameters: Mapping[str, str], whole: Factors
-) -> HessianRows:
+) -> RowEstimator:
     """The rows of a kind to the work's precision, once for every distinct request."""
     key = (kind, tuple(sorted(whole.items())))
     if key not in workspace.cache:
-        workspace.cache[key] = HessianRows(workspace, kind, parameters, whole)
-    found: HessianRows = workspace.cache[key]
+        workspace.cache[key] = RowEstimator(workspace, kind, parameters, whole)
+    found: RowEstimator = workspace.cache[key]
     return found
