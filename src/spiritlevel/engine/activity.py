@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from ..model import batches as _batches
+from ..model.batches import BatchLocation
 from ..model.distributed import Processes
 from ..model.layers import Layout, candidate_layouts
-from ..model.surface import Place, Surface
+from ..model.surface import Surface
 from .moments import Moments
 from .observers import label_of, observed, watching
 
@@ -74,9 +75,9 @@ def _look(surface: Surface, batch: Any, head: nn.Module | None) -> _Look:
         torch.no_grad(),
     ):
         if head is None:
-            surface.outputs(batch, where=Place(0))
+            surface.outputs(batch, where=BatchLocation(0))
         else:
-            surface.features(batch, where=Place(0), head=head)
+            surface.features(batch, where=BatchLocation(0), head=head)
     return seen
 
 

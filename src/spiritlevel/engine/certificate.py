@@ -25,9 +25,10 @@ from torch import Tensor
 from torch.func import jvp
 
 from ..model import batches as _batches
+from ..model.batches import BatchLocation
 from ..model.layer_hooks import Use, lacks_second_derivative, tapped
 from ..model.layers import Layout
-from ..model.surface import Place, Surface
+from ..model.surface import Surface
 from ..results import Cost
 from .plan import Plan
 
@@ -74,7 +75,7 @@ def _bends_together(
     bends = dict.fromkeys(modules, 0.0)
     for batch in batches:
         with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
-            outputs, _ = surface.outputs(batch, where=Place(0))
+            outputs, _ = surface.outputs(batch, where=BatchLocation(0))
             try:
                 _add_bends(bends, outputs, [use for use in taps.uses if use.edge], plan, generator)
             except RuntimeError:

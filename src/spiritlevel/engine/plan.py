@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from ..model import batches as _batches
+from ..model.batches import BatchLocation
 from ..model.layer_hooks import Use, parameter_uses, saved_bytes, tapped
 from ..model.layers import (
     AbstractMatrixRule,
@@ -27,7 +28,7 @@ from ..model.layers import (
     rule_for,
 )
 from ..model.model_state import ROOT
-from ..model.surface import Place, Surface
+from ..model.surface import Surface
 from ..results import Cost
 from .head.head_layer import Head, find_heads
 from .sweep.footprint import Footprint, footprint
@@ -192,8 +193,8 @@ def check_samples(surface: Surface, head: Head | None) -> None:
     def run(part: Any) -> Tensor:
         with torch.no_grad():
             if head is not None and head.can_be_left_out:
-                return surface.features(part, where=Place(0), head=head.module)[0]
-            return surface.outputs(part, where=Place(0))[0]
+                return surface.features(part, where=BatchLocation(0), head=head.module)[0]
+            return surface.outputs(part, where=BatchLocation(0))[0]
 
     _check_independent(surface, batch, run(batch), run)
 
@@ -219,7 +220,7 @@ def _largest_output(uses: list[Use], num_samples: int) -> int:
 def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
     """Outputs of the probe; what is wrong with it is said of the user's own batches."""
     try:
-        result = surface.outputs(batch, where=Place(0))
+        result = surface.outputs(batch, where=BatchLocation(0))
         surface.settle()
         return result
     except SpiritlevelError:
@@ -244,7 +245,7 @@ def _check_independent(
 ) -> None:
     """A sample alone must give the outputs it gives in a batch, and a batch give them again."""
     with torch.no_grad():
-        run = run or (lambda part: surface.outputs(part, where=Place(0))[0])
+        run = run or (lambda part: surface.outputs(part, where=BatchLocation(0))[0])
         alone, again = run(_batches.take(batch, slice(1, 2))), run(batch)
     gaps = {
         f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES}": alone[0]

@@ -19,8 +19,9 @@ from ...math.head import head_kappa, head_product, head_trace
 from ...math.margins import stream_margins
 from ...math.positions import OutputCurvature, Positions, row_curvature
 from ...math.streaming import TokenSums, stream_product, stream_tokens
+from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
-from ...model.surface import Place, Surface
+from ...model.surface import Surface
 from .head_layer import Head
 
 
@@ -145,7 +146,9 @@ def iterate_blocks(
             yield _block(surface, head, where, batch, stream)
 
 
-def _block(surface: Surface, head: Head, where: Place, batch: Any, stream: int | None) -> Block:
+def _block(
+    surface: Surface, head: Head, where: BatchLocation, batch: Any, stream: int | None
+) -> Block:
     if stream is not None:
         a, targets = surface.features(batch, where=where, head=head.module)
         return block_of_tokens(surface, head, a, targets, stream)[0]

@@ -22,6 +22,7 @@ from ...math.contractions import gradient_trace
 from ...math.curvature import Signed
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
+from ...model.batches import BatchLocation
 from ...model.layer_hooks import Use, deepest, tapped
 from ...model.layers import (
     AbstractCall,
@@ -33,7 +34,7 @@ from ...model.layers import (
     Weight,
     over_columns,
 )
-from ...model.surface import Place, Surface
+from ...model.surface import Surface
 from ..plan import Plan, Route, matrix_layers, rules_of
 from .feature_scales import Scales, by_column
 from .footprint import held_columns
@@ -102,7 +103,7 @@ class Sweep:
         return {k: n for k, n in named.items() if self.plan.routes[n] in ("single", "sum")}
 
     def run(
-        self, batch: Any, where: Place, watch: nn.Module | None
+        self, batch: Any, where: BatchLocation, watch: nn.Module | None
     ) -> tuple[Tensor, Tensor, OutputCurvature]:
         """Forward, all factor columns, and the sums over this chunk."""
         surface = self.surface
@@ -130,7 +131,7 @@ class Sweep:
         return outputs.detach(), targets, curvature
 
     def _draws(
-        self, curvature: OutputCurvature, where: Place, num_samples: int
+        self, curvature: OutputCurvature, where: BatchLocation, num_samples: int
     ) -> Iterator[Iterable[Signed]]:
         """All factor columns at once, or what each probe puts in their place."""
         if self.probes is None:

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from ...model import batches as _batches
+from ...model.batches import BatchLocation
 from ...model.layer_hooks import parameter_uses
 from ...model.layers import AbstractMatrixRule
 from ...model.layers.embedding import EmbeddingRule
 from ...model.layers.patches import ConvRule
 from ...model.model_state import full_precision
-from ...model.surface import Place, Surface
+from ...model.surface import Surface
 from ...results import Cost
 from ..plan import matrix_layers
 from .sums import Kind
@@ -116,7 +117,7 @@ def unseen_layers(surface: Surface) -> list[str]:
         calls[layer] = calls.get(layer, 0) + 1
 
     with surface.preserved(), torch.enable_grad(), _watching(surface, count):
-        outputs, _ = surface.outputs(surface.first_samples(1), where=Place(0))
+        outputs, _ = surface.outputs(surface.first_samples(1), where=BatchLocation(0))
     uses = parameter_uses(outputs)
     return [
         layer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ...model.surface import Place
+from ...model.batches import BatchLocation
 from ...results import Cost
 from ..estimate import Estimate, cautious
 from ..workspace import EXACT_COLUMNS, MIN_SPREADS, Workspace
@@ -34,7 +34,7 @@ class SampleNumbers:
             counts = processes.gather(workspace.surface.count_samples())
             self.offset = sum(counts[: processes.rank])
 
-    def of(self, where: Place, count: int) -> Tensor:
+    def of(self, where: BatchLocation, count: int) -> Tensor:
         """Of the samples of a chunk."""
         return (self.offset + where.first + torch.arange(count)).to(self.device)
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
+from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
 from ...model.model_state import full_precision
-from ...model.surface import Place, Surface
+from ...model.surface import Surface
 from ...results import Cost
 from .products import Space
 
@@ -23,7 +24,7 @@ Score = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to Σ over the
 OVERFLOW = 1e30  # stands for the loss of a network that overflows
 ROUND_OFF = 4  # units in the last place that a mean loss is known to
 
-Part = list[tuple[Place, Any]]  # batches that are measured together
+Part = list[tuple[BatchLocation, Any]]  # batches that are measured together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Perturbed:
         if part:
             yield part
 
-    def _append(self, part: Part, where: Place, piece: Any) -> None:
+    def _append(self, part: Part, where: BatchLocation, piece: Any) -> None:
         if part:
             first, held = part[-1]
             if _batches.num_samples(held) + _batches.num_samples(piece) <= self.gradient_chunk:
@@ -156,7 +157,9 @@ class Perturbed:
                     return
         part.append((where, piece))
 
-    def _sums(self, point: Weights, batches: Iterable[tuple[Place, Any]]) -> tuple[Tensor, Weights]:
+    def _sums(
+        self, point: Weights, batches: Iterable[tuple[BatchLocation, Any]]
+    ) -> tuple[Tensor, Weights]:
         """Σ loss and Σ weight, and Σ gradient."""
         surface = self.surface
         at = self.weights | point

@@ -25,9 +25,10 @@ from torch.func import grad, jvp
 
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
+from ...model.batches import BatchLocation
 from ...model.layer_hooks import lacks_second_derivative
 from ...model.model_state import full_precision, twice_differentiable
-from ...model.surface import Place, Surface
+from ...model.surface import Surface
 from ...results import Cost
 
 Operator = Literal["hessian", "residual", "ggn"]
@@ -119,7 +120,13 @@ class Products:
         try:
             with full_precision(), twice_differentiable():
                 _, product = _make(
-                    self.surface, batch, Place(0), ("hessian",), space.names, self.way, together=2
+                    self.surface,
+                    batch,
+                    BatchLocation(0),
+                    ("hessian",),
+                    space.names,
+                    self.way,
+                    together=2,
                 )
                 product["hessian"](space, ones)
         except RuntimeError:
@@ -170,7 +177,7 @@ def choose_way(surface: Surface) -> Way:
             with full_precision(), twice_differentiable():
                 if way == "reverse":
                     _check_second_derivative(surface, batch)
-                _, product = _make(surface, batch, Place(0), ("hessian",), space.names, way)
+                _, product = _make(surface, batch, BatchLocation(0), ("hessian",), space.names, way)
                 product["hessian"](space, ones[None])
             return way
         except (RuntimeError, NotImplementedError) as error:
@@ -184,7 +191,7 @@ def choose_way(surface: Surface) -> Way:
 def _check_second_derivative(surface: Surface, batch: Any) -> None:
     """Raise RuntimeError where a second backward would miss a part of the derivative."""
     with torch.enable_grad():
-        outputs, _ = surface.outputs(batch, where=Place(0))
+        outputs, _ = surface.outputs(batch, where=BatchLocation(0))
         leaves = list(surface.parameters.values())
         gradients = torch.autograd.grad(outputs.sum(), leaves, create_graph=True, allow_unused=True)
     surface.cost += Cost(backwards=len(outputs))
@@ -195,7 +202,7 @@ def _check_second_derivative(surface: Surface, batch: Any) -> None:
 def _make(
     surface: Surface,
     batch: Any,
-    where: Place,
+    where: BatchLocation,
     operators: tuple[Operator, ...],
     names: tuple[str, ...],
     way: Way,
@@ -215,7 +222,7 @@ def _each(one: One) -> Product:
 def _reverse(
     surface: Surface,
     batch: Any,
-    where: Place,
+    where: BatchLocation,
     operators: tuple[Operator, ...],
     names: tuple[str, ...],
     together: int,
@@ -301,7 +308,7 @@ def _reverse_ggn(
 def _functional(
     surface: Surface,
     batch: Any,
-    where: Place,
+    where: BatchLocation,
     operators: tuple[Operator, ...],
     way: Way,
 ) -> tuple[float, dict[Operator, Product]]:

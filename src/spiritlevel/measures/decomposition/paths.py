@@ -24,11 +24,11 @@ from ...errors import SpiritlevelError
 from ...math.curvature import SoftmaxCurvature
 from ...math.positions import OutputCurvature, PositionCurvature, Positions
 from ...math.signs import random_signs
+from ...model.batches import BatchLocation
 from ...model.layer_hooks import Use, deepest, tapped
 from ...model.layers import AbstractMatrixRule
 from ...model.losses import CrossEntropy
 from ...model.model_state import full_precision
-from ...model.surface import Place
 
 _STREAM = 3000  # of random signs: apart from those of the sweep
 
@@ -75,7 +75,7 @@ class Paths:
                 self.rules[path], self.owner[path] = rule, owners[id(weight)]
 
     @contextlib.contextmanager
-    def opened(self, batch: Any, where: Place) -> Iterator[Seen]:
+    def opened(self, batch: Any, where: BatchLocation) -> Iterator[Seen]:
         """One batch with its graph."""
         modules: dict[str, nn.Module] = {path: self.surface.module(path) for path in self.rules}
         with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
