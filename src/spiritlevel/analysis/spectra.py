@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from ..api import open_workspace
-from ..engine.weight_space.density import Density
+from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
 from ..engine.weight_space.products import Operator, Space
@@ -158,11 +158,11 @@ def density(
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
-) -> Density:
+) -> SpectralDensity:
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
-    Takes num_vectors × steps products. `Density.curve()` gives the smoothed density,
-    `Density.moment(1)` an estimate of Tr H / n with its error; `plots.density` draws it.
+    Takes num_vectors × steps products. `SpectralDensity.curve()` gives the smoothed density,
+    `SpectralDensity.moment(1)` an estimate of Tr H / n with its error; `plots.density` draws it.
     """
     workspace = _open(
         model,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...math.signs import random_signs
-from .density import Density, Quadrature
+from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which, solve
 from .products import Operator, Products, Request, Space
 
@@ -70,7 +70,7 @@ def density_of(
     num_vectors: int,
     steps: int,
     seed: int,
-) -> Density:
+) -> SpectralDensity:
     """The spectral density of one block."""
     numbers = torch.arange(num_vectors, device=space.device)
     start = random_signs(seed, _STREAM, numbers, space.size, _vector_dtype(space))
