@@ -352,7 +352,9 @@ def test_curves_that_cannot_be_drawn_are_refused():
         SpiritlevelError, match=r"'width' .* positive\. Got 0\. Leave it out for 1%"
     ):
         density.curve(width=0)
-    text = r"'num_points' .* at least 1013, one a width\. Got 1000\. Raise it, or raise width=0.001"
+    text = (
+        r"'num_points' .* at least 1013, one per width\. Got 1000\. Raise it, or raise width=0.001"
+    )
     with pytest.raises(SpiritlevelError, match=text):
         density.curve(width=0.001)
     assert len(density.curve(1013, width=0.001)[0]) == 1013

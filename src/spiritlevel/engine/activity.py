@@ -22,7 +22,7 @@ from ..model.surface import Surface
 from .moments import Moments
 from .observers import label_of, observed, watching
 
-Kind = Literal["rectifiers", "inputs"]
+ActivityKind = Literal["rectifiers", "inputs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,12 +117,12 @@ class Activity:
         self.active = Moments(places.rectifiers, surface.device)  # non-zero outputs of a sample
         self.squares = Moments(places.layers, surface.device)  # ‖input‖² of a sample
         self.alive: dict[str, Tensor] = {}  # outputs that are not 0 for some sample
-        self.troubles: dict[Kind, str] = {}
+        self.troubles: dict[ActivityKind, str] = {}
         self.num_samples = 0  # in the batch that comes next
         self._counts: dict[str, Tensor] = {}
         self._norms: dict[str, Tensor] = {}
 
-    def refuse(self, kind: Kind) -> None:
+    def refuse(self, kind: ActivityKind) -> None:
         """Raise if something went wrong with the rectifiers or with the layers."""
         if kind in self.troubles:
             raise SpiritlevelError(self.troubles[kind])

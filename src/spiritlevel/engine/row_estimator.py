@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..results import Cost, Status
 from .data_pass import Needs
-from .estimate import Estimate, of_repetitions
+from .estimate import Estimate, estimate_from_repetitions
 from .sweep.feature_scales import POWERS
-from .sweep.sums import Kind
+from .sweep.sums import RowKind
 from .weight_space.metrics import Metric
 from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
 from .weight_space.products import Operator
@@ -48,7 +48,7 @@ class RowEstimate:
         return self.estimate.variance == 0.0 and self.status is Status.OK
 
 
-NEEDS: dict[Kind, Needs] = {
+NEEDS: dict[RowKind, Needs] = {
     "trace": Needs(sweep=True),
     "kappa": Needs(sweep=True, kappa=True),
     "kappa_std": Needs(sweep=True, kappa=True, standardized=True),
@@ -61,7 +61,7 @@ class RowEstimator:
     """One kind of rows of a network; `whole` is what the precision is asked of."""
 
     def __init__(
-        self, workspace: Workspace, kind: Kind, parameters: Mapping[str, str], whole: Factors
+        self, workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
     ):
         """`parameters` gives the parameter of every row."""
         self.workspace, self.kind, self.whole = workspace, kind, whole
@@ -303,7 +303,9 @@ class RowEstimator:
 
     def _of_neuron(self, parts: list[Tensor], j: int) -> Estimate:
         found = [
-            of_repetitions(rows[:, j].tolist()) if len(rows) > 1 else Estimate(float(rows[0, j]))
+            estimate_from_repetitions(rows[:, j].tolist())
+            if len(rows) > 1
+            else Estimate(float(rows[0, j]))
             for rows in parts
         ]
         return found[0] if len(found) == 1 else found[0] + found[1]
@@ -322,7 +324,7 @@ def probes_text(workspace: Workspace) -> str:
     return f"{workspace.sweep_text}{why}"
 
 
-def _shared_probes(workspace: Workspace, kind: Kind, rows: tuple[str, ...]) -> WeightProbes:
+def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
     """One set of probes for all measures of a kind."""
     key = ("probes", kind)
     if key not in workspace.cache:
@@ -337,7 +339,7 @@ def _shared_probes(workspace: Workspace, kind: Kind, rows: tuple[str, ...]) -> W
 
 
 def estimate_rows(
-    workspace: Workspace, kind: Kind, parameters: Mapping[str, str], whole: Factors
+    workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
 ) -> RowEstimator:
     """The rows of a kind to the work's precision, once for every distinct request."""
     key = (kind, tuple(sorted(whole.items())))

@@ -20,7 +20,7 @@ from ..results import Cost
 from .activity import Places, find_places
 from .certificate import Certificate, certify_parameters
 from .data_pass import Budget, Needs, Pass, run_pass
-from .estimate import Estimate, cautious
+from .estimate import Estimate, cautious_count
 from .head.head_layer import Head, choose_head
 from .head.rows import Block, iterate_blocks
 from .options import Options
@@ -28,7 +28,7 @@ from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .sweep.backward import Probes
 from .sweep.feature_scales import POWERS, Scales, Spread, find_spreads, scales_of, unseen_layers
-from .sweep.sums import Kind, pooled
+from .sweep.sums import RowKind, pooled_estimate
 from .weight_space.noise import Draws
 from .weight_space.perturbed import Perturbed
 from .weight_space.products import Products
@@ -252,7 +252,9 @@ class Workspace:
         offset = sum(self._counts[: self.surface.processes.rank])
         return Probes(self.seed, range(first, first + count), offset)
 
-    def sweep_to(self, needs: Needs, kind: Kind, factors: Mapping[str, float], rtol: float) -> None:
+    def sweep_to(
+        self, needs: Needs, kind: RowKind, factors: Mapping[str, float], rtol: float
+    ) -> None:
         """Add output probes until Σ factor × value of a kind is within `rtol`."""
         self.run(needs)
         while self.probed:
@@ -300,10 +302,10 @@ class Workspace:
         """Of all passes with a sweep."""
         return sum((p.cost for p in self._passes), Cost())
 
-    def sweep_estimate(self, kind: Kind, factors: Mapping[str, float]) -> Estimate:
+    def sweep_estimate(self, kind: RowKind, factors: Mapping[str, float]) -> Estimate:
         """Σ factor × value of the GGN's rows."""
         parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
-        return parts[0][1] if len(parts) == 1 else pooled(parts)
+        return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
 
     def sweep_neurons(self, layer: str) -> Tensor:
         """ρ(j) of the GGN, a row a probe; one row if exact."""
@@ -316,11 +318,11 @@ class Workspace:
             return f"{self.num_probes} output probes for {self.plan.num_columns} columns"
         return "the GGN exactly"
 
-    def sweep_budget(self, kind: Kind, factors: Mapping[str, float]) -> str:
+    def sweep_budget(self, kind: RowKind, factors: Mapping[str, float]) -> str:
         """What would have sufficed for the precision that was missed."""
         found, asked = self.sweep_estimate(kind, factors), self.precision
         wider = found.half_width(asked.confidence) / (asked.rtol * abs(found.value))
-        enough = cautious(self.num_probes * wider**2, found.dof)
+        enough = cautious_count(self.num_probes * wider**2, found.dof)
         return f"max_passes={enough} would have sufficed."
 
     # -- the record --------------------------------------------------------------------------

@@ -29,11 +29,11 @@ from ...model.model_state import full_precision
 from ...model.surface import Surface
 from ...results import Cost
 from ..plan import matrix_layers
-from .sums import Kind
+from .sums import RowKind
 
-POWERS: dict[Kind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ
+POWERS: dict[RowKind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ
 
-Scales = Mapping[Kind, Mapping[str, Tensor]]  # V by kind and layer, an entry a feature
+Scales = Mapping[RowKind, Mapping[str, Tensor]]  # V by kind and layer, an entry a feature
 Take = Callable[[str, Tensor], None]  # a layer and what goes into it
 
 

@@ -24,10 +24,10 @@ from ...model.layers import Relative
 from ...model.surface import Surface
 from ..plan import matrix_layers
 from ..sweep.feature_scales import by_column
-from ..sweep.sums import Kind
+from ..sweep.sums import RowKind
 from .products import Space
 
-_STREAMS: dict[Kind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_var": 1, "rho": 2}
+_STREAMS: dict[RowKind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_var": 1, "rho": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Metric:
     def __init__(
         self,
         surface: Surface,
-        kind: Kind,
+        kind: RowKind,
         rows: Sequence[str],
         scales: Mapping[str, Tensor] | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class Metric:
 
         `scales` are those of the features by layer, where κ is one of standardized features.
         """
-        self.kind: Kind = kind
+        self.kind: RowKind = kind
         if kind in ("trace", "rho"):
             make = _identity if kind == "trace" else _rho
             self.rows = {name: make(surface, name) for name in rows}

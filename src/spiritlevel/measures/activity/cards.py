@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ...engine.activity import Activity, Kind
+from ...engine.activity import Activity, ActivityKind
 from ...engine.data_pass import Needs, Pass
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
@@ -158,7 +158,7 @@ def gradient_norm(workspace: Workspace) -> Measured:
     return Measured(norm(squares), layers)
 
 
-def _seen(workspace: Workspace, kind: Kind) -> tuple[Pass, Activity]:
+def _seen(workspace: Workspace, kind: ActivityKind) -> tuple[Pass, Activity]:
     run = workspace.run(ACTIVITY)
     assert run.activity is not None
     run.activity.refuse(kind)

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...engine.estimate import Estimate, of_repetitions
+from ...engine.estimate import Estimate, estimate_from_repetitions
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import BASIS_BYTES
 from ...engine.weight_space.lanczos import Subspace
@@ -132,7 +132,7 @@ class _Probes:
 
     def estimate(self) -> tuple[Estimate, Estimate]:
         """Tr(H²), and the part of it that probes are needed for."""
-        rest = of_repetitions(self.values, self.data_variance)
+        rest = estimate_from_repetitions(self.values, self.data_variance)
         whole = rest
         if self._known is not None:
             whole = Estimate(self._known.value, data_variance=0.0) + rest

@@ -6,7 +6,7 @@ import dataclasses
 
 from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
-from ...engine.sweep.sums import Kind
+from ...engine.sweep.sums import RowKind
 from ...engine.workspace import Workspace
 from ...results import Measurement
 from ..hessian_results import hessian_measurement
@@ -110,7 +110,7 @@ def kappa_var(workspace: Workspace) -> Measured:
     return _standardized(workspace, "relative.kappa_var", "kappa_var")
 
 
-def _standardized(workspace: Workspace, name: str, kind: Kind) -> Measured:
+def _standardized(workspace: Workspace, name: str, kind: RowKind) -> Measured:
     """From the sweep of all other κ; the features' scales took a forward pass of their own."""
     weights = measured_weights(workspace, name)
     rows = estimate_rows(workspace, kind, weights, dict.fromkeys(weights, 1.0))
