@@ -25,7 +25,7 @@ from ...model.surface import Surface
 from ..plan import matrix_layers
 from ..sweep.feature_scales import by_column
 from ..sweep.sums import RowKind
-from .products import Space
+from .parameter_space import ParameterSpace
 
 _STREAMS: dict[RowKind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_var": 1, "rho": 2}
 
@@ -60,7 +60,7 @@ class Metric:
             self.rows = {name: make(surface, name) for name in rows}
         else:
             self.rows = {name: _kappa(surface, name, (scales or {}).get(name)) for name in rows}
-        self.space = Space(surface, [row.parameter for row in self.rows.values()])
+        self.space = ParameterSpace(surface, [row.parameter for row in self.rows.values()])
         self.parts: dict[str, slice] = {}
         end = 0
         for name, row in self.rows.items():

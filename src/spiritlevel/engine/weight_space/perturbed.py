@@ -17,7 +17,7 @@ from ...model.losses import CrossEntropy
 from ...model.model_state import full_precision
 from ...model.surface import Surface
 from ...results import Cost
-from .products import Space
+from .parameter_space import ParameterSpace
 
 Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are
 Score = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to Σ over the batch, float64
@@ -48,7 +48,7 @@ class Perturbed:
         """Samples that go through the network at a time, without and with a backward."""
         self.surface = surface
         self.chunk, self.gradient_chunk = chunk, gradient_chunk
-        self.space = Space(surface)
+        self.space = ParameterSpace(surface)
 
     @functools.cached_property
     def own(self) -> Tensor:

@@ -24,6 +24,7 @@ from ...engine.estimate import Estimate, estimate_from_repetitions
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import BASIS_BYTES
 from ...engine.weight_space.lanczos import Subspace
+from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.probes import (
     CLUSTERS,
     GROWTH,
@@ -33,7 +34,7 @@ from ...engine.weight_space.probes import (
     next_count,
     promised_count,
 )
-from ...engine.weight_space.products import Request, Space
+from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
 from ...math.signs import random_signs
 from .deflation import Deflation, LanczosDeflation, sketched
@@ -100,7 +101,7 @@ class _Probes:
             workspace.products,
             workspace.seed,
         )
-        self.space = Space(workspace.surface)
+        self.space = ParameterSpace(workspace.surface)
         self.values: list[float] = []  # ‖Hz‖², or ‖PHPz‖² where some directions are known
         self.passes = 0
         self.data_variance: float | None = None  # None for one part of the data
