@@ -30,7 +30,7 @@ from .sweep.backward import Probes
 from .sweep.feature_scales import POWERS, Scales, Spread, find_spreads, scales_of, unseen_layers
 from .sweep.sums import RowKind, pooled_estimate
 from .weight_space.noise import Draws
-from .weight_space.perturbed import Perturbed
+from .weight_space.perturbed import PerturbedLoss
 from .weight_space.products import Products
 
 CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
@@ -150,11 +150,11 @@ class Workspace:
         return Products(self.surface, chunk=min(chunk, self.plan.footprint.fitting))
 
     @functools.cached_property
-    def perturbed(self) -> Perturbed:
+    def perturbed(self) -> PerturbedLoss:
         """Loss and gradient at other weights than the network's own."""
         plain = self.plan.footprint.chunk(self.memory, sweep=False)
         size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
-        return Perturbed(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
+        return PerturbedLoss(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
 
     @functools.cached_property
     def draws(self) -> Draws:

@@ -113,7 +113,7 @@ def eigen_bearings(workspace: Workspace, *, dimensions: int, max_passes: int) ->
         seed=workspace.seed,
         max_products=max_passes,
     )
-    gradient = workspace.perturbed.here.gradient
+    gradient = workspace.perturbed.unperturbed.gradient
     ways = []
     for i in range(dimensions):
         vector = pairs.vectors[i]

@@ -77,7 +77,7 @@ class Products:
         self.together = together or self._choose_together()
 
     def _choose_together(self) -> int:
-        """VectorProduct where the CPU computes, and where an operation of the model cannot be batched."""
+        """One where the CPU computes, and where an operation of the model cannot be batched."""
         if self.surface.device.type != "cuda" or self.method != "reverse":
             return 1
         batch, space = self.surface.first_samples(PROBE_SAMPLES), ParameterSpace(self.surface)

@@ -143,7 +143,7 @@ def activation_norm(workspace: Workspace) -> Measured:
 def gradient_norm(workspace: Workspace) -> Measured:
     """Of each layer's own parameters, and of all."""
     run = workspace.run(Needs())
-    gradient = workspace.perturbed.here.gradient
+    gradient = workspace.perturbed.unperturbed.gradient
     squares = {name: float(value.square().sum()) for name, value in gradient.items()}
     # each sample went forward and back once, here or in another measure that needed the same
     cost = run.cost + Cost(forwards=run.num_samples, backwards=run.num_samples)
