@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..errors import SpiritlevelError
 from ..model import batches as _batches
 from ..model.batches import BatchLocation
-from ..model.layer_hooks import Use, parameter_uses, saved_bytes, tapped
+from ..model.layer_hooks import LayerUse, parameter_uses, recording_uses, saved_bytes
 from ..model.layers import (
     AbstractMatrixRule,
     AbstractRule,
@@ -109,21 +109,21 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
     batch = surface.first_samples(PROBE_SAMPLES)
     modules = {name: surface.module(name) for name in rules}
     saving, sizes = saved_bytes()
-    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
+    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded, saving:
         outputs, targets = _probe(surface, batch)
     try:
         _check_independent(surface, batch, outputs.detach())
         _check_trainable(outputs)
         num_columns = surface.loss.num_columns(outputs, targets)
         shapes = _other_shapes(surface, modules)
-        routes, layouts = _find_routes(surface, rules, taps.uses, shapes, outputs)
+        routes, layouts = _find_routes(surface, rules, recorded.uses, shapes, outputs)
         generic = [name for name, route in routes.items() if route == "generic"]
         vectorize = bool(generic) and can_vectorize(
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
         )
         saved = _saved(surface.model, sizes) // PROBE_SAMPLES
         held = sum(surface.parameters[name].nbytes for name in generic)
-        uses = [(u, rules[u.layer], layouts[u.layer]) for u in taps.uses if u.layer in layouts]
+        uses = [(u, rules[u.layer], layouts[u.layer]) for u in recorded.uses if u.layer in layouts]
 
         def footprint_of(columns: int) -> Footprint:
             return footprint(
@@ -133,7 +133,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
                 num_columns=columns,
                 kappa=kappa,
                 memories=memories,
-                largest=_largest_output(taps.uses, PROBE_SAMPLES),
+                largest=_largest_output(recorded.uses, PROBE_SAMPLES),
                 on_cpu=surface.device.type == "cpu",
             )
 
@@ -141,7 +141,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             sweep=True,
             routes=routes,
             layouts=layouts,
-            heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
+            heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             num_outputs=outputs[0].numel(),
             num_columns=num_columns,
@@ -149,7 +149,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             probe_footprint=footprint_of(1),
         )
     finally:
-        taps.close()
+        recorded.close()
 
 
 def make_head_plan(surface: Surface) -> Plan:
@@ -157,7 +157,7 @@ def make_head_plan(surface: Surface) -> Plan:
     modules = {name: surface.module(name) for name in rules_of(surface)}
     batch = surface.first_samples(1)
     saving, sizes = saved_bytes()
-    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
+    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded, saving:
         outputs, targets = _probe(surface, batch)
     try:
         _check_trainable(outputs)
@@ -168,14 +168,14 @@ def make_head_plan(surface: Surface) -> Plan:
             num_columns=1,
             kappa=False,
             memories=1,
-            largest=_largest_output(taps.uses, 1),
+            largest=_largest_output(recorded.uses, 1),
             on_cpu=surface.device.type == "cpu",
         )
         return Plan(
             sweep=False,
             routes={},
             layouts={},
-            heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
+            heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=False,
             num_outputs=outputs[0].numel(),
             num_columns=surface.loss.num_columns(outputs, targets),
@@ -183,7 +183,7 @@ def make_head_plan(surface: Surface) -> Plan:
             probe_footprint=found,
         )
     finally:
-        taps.close()
+        recorded.close()
 
 
 def check_samples(surface: Surface, head: Head | None) -> None:
@@ -213,7 +213,7 @@ def _saved(model: nn.Module, sizes: dict[int, int]) -> int:
     return sum(size for address, size in sizes.items() if address not in own)
 
 
-def _largest_output(uses: list[Use], num_samples: int) -> int:
+def _largest_output(uses: list[LayerUse], num_samples: int) -> int:
     return max((use.output.nbytes for use in uses), default=0) // num_samples
 
 
@@ -267,18 +267,18 @@ def _check_independent(
 
 def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
     """Output shapes of the same uses for another number of samples."""
-    # with gradients, though none is taken: without them torch may fuse layers past our taps
-    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
+    # with gradients, though none is taken: without them torch may fuse layers past our hooks
+    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded:
         _probe(surface, surface.first_samples(OTHER_SAMPLES))
-    shapes = [use.output.shape for use in taps.uses]
-    taps.close()
+    shapes = [use.output.shape for use in recorded.uses]
+    recorded.close()
     return shapes
 
 
 def _find_routes(
     surface: Surface,
     rules: dict[str, AbstractRule],
-    uses: list[Use],
+    uses: list[LayerUse],
     shapes: list[torch.Size],
     outputs: Tensor,
 ) -> tuple[dict[str, Route], dict[str, Layout]]:
@@ -340,7 +340,7 @@ def _find_routes(
 
 def _find_layout(
     rule: AbstractRule,
-    use: Use,
+    use: LayerUse,
     other: torch.Size | None,
     delta: Tensor | None,
     known: Layout | None,

@@ -23,7 +23,7 @@ from ...math.curvature import Signed
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import Use, deepest, tapped
+from ...model.layer_hooks import LayerUse, deepest, recording_uses
 from ...model.layers import (
     AbstractCall,
     AbstractMatrixCall,
@@ -108,18 +108,18 @@ class Sweep:
         """Forward, all factor columns, and the sums over this chunk."""
         surface = self.surface
         inputs = frozenset(self.weights) if self.rho else frozenset()
-        with torch.enable_grad(), tapped(self.modules, inputs=inputs) as taps:
+        with torch.enable_grad(), recording_uses(self.modules, inputs=inputs) as recorded:
             outputs, targets = surface.outputs(batch, where=where, watch=watch)
         try:
             with torch.no_grad():
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
                 rows = _Rows(self.sums, len(outputs))
-                edges = self._listen(taps.uses, rows)
+                edges = self._listen(recorded.uses, rows)
                 deep = deepest(outputs, edges) if edges else []
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
                     self._columns(outputs, columns, deep, rows, batch)
-                    for use in taps.uses:
+                    for use in recorded.uses:
                         for listener in (use.on_output, use.on_input):
                             if isinstance(listener, _AbstractListener):
                                 listener.flush()
@@ -127,7 +127,7 @@ class Sweep:
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
         finally:
-            taps.close()
+            recorded.close()
         return outputs.detach(), targets, curvature
 
     def _draws(
@@ -168,7 +168,7 @@ class Sweep:
         if generic:
             self._contract_generic(generic, batch, kept, rows)
 
-    def _listen(self, uses: list[Use], rows: _Rows) -> list[Any]:
+    def _listen(self, uses: list[LayerUse], rows: _Rows) -> list[Any]:
         """Attach each use's contraction to the gradients it will receive."""
         edges = []
         for use in uses:
