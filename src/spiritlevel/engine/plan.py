@@ -22,8 +22,8 @@ from ..model.layer_hooks import LayerUse, parameter_uses, recording_uses, saved_
 from ..model.layers import (
     AbstractMatrixRule,
     AbstractRule,
+    ContractionRequest,
     Layout,
-    Wants,
     candidate_layouts,
     rule_for,
 )
@@ -301,7 +301,7 @@ def _find_routes(
     layouts: dict[str, Layout] = {}
     broken: set[str] = set()
     foreign: set[str] = set()
-    wants = Wants(kappa=False, num_columns=1, contract=False)
+    wants = ContractionRequest(kappa=False, num_columns=1, contract=False)
     for i, (use, other) in enumerate(itertools.zip_longest(uses, shapes[: len(uses)])):
         rule = rules[use.layer]
         own = {key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id}

@@ -328,7 +328,7 @@ def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -
     """One set of probes for all measures of a kind."""
     key = ("probes", kind)
     if key not in workspace.cache:
-        scales = workspace.scales[kind] if kind in POWERS else None
+        scales = workspace.feature_scales[kind] if kind in POWERS else None
         metric = Metric(workspace.surface, kind, rows, scales)
         count = workspace.run(Needs()).num_samples
         workspace.cache[key] = WeightProbes(

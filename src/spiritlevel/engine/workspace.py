@@ -17,17 +17,24 @@ from ..model.losses import CrossEntropy
 from ..model.model_state import full_precision, twice_differentiable
 from ..model.surface import Surface
 from ..results import Cost
-from .activity import Places, find_places
+from .activity import ActivationSites, find_activation_sites
 from .certificate import Certificate, certify_parameters
-from .data_pass import Budget, Needs, Pass, run_pass
+from .data_pass import Budget, Needs, PassResult, run_pass
 from .estimate import Estimate, cautious_count
 from .head.head_layer import Head, choose_head
-from .head.rows import Block, iterate_blocks
+from .head.rows import HeadBlock, iterate_blocks
 from .options import Options
 from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .sweep.backward import Probes
-from .sweep.feature_scales import POWERS, Scales, Spread, find_spreads, scales_of, unseen_layers
+from .sweep.feature_scales import (
+    POWERS,
+    FeatureSpread,
+    Scales,
+    find_feature_spreads,
+    scales_from_spreads,
+    unseen_layers,
+)
 from .sweep.sums import RowKind, pooled_estimate
 from .weight_space.noise import Draws
 from .weight_space.perturbed import PerturbedLoss
@@ -63,8 +70,8 @@ class Workspace:
         self.cache: dict[Any, Any] = {}  # estimates that several measures share
         self._memory = memory
         self._plan: Plan | None = None
-        self._pass: Pass | None = None
-        self._more: list[Pass] = []  # further output probes
+        self._pass: PassResult | None = None
+        self._more: list[PassResult] = []  # further output probes
         self._wanted = Needs()
 
     def want(self, needs: Needs) -> None:
@@ -86,7 +93,7 @@ class Workspace:
         plan = self._network_plan
         if self._wanted.activity:
             with contextlib.suppress(SpiritlevelError):  # raised again for those who need it
-                _ = self.places  # looked for before the pass that counts
+                _ = self.activation_sites  # looked for before the pass that counts
         return plan
 
     @property
@@ -104,11 +111,11 @@ class Workspace:
         return self._plan
 
     @functools.cached_property
-    def places(self) -> Places:
+    def activation_sites(self) -> ActivationSites:
         """Where rectifiers are applied and layers called."""
         heads = [h for h in self._network_plan.heads.values() if h.fits and h.can_be_left_out]
         with full_precision():
-            return find_places(self.surface, heads[-1].module if heads else None)
+            return find_activation_sites(self.surface, heads[-1].module if heads else None)
 
     @functools.cached_property
     def head(self) -> Head:
@@ -128,9 +135,11 @@ class Workspace:
         }
 
     @functools.cached_property
-    def spreads(self) -> tuple[dict[str, Spread], Cost]:
+    def feature_spreads(self) -> tuple[dict[str, FeatureSpread], Cost]:
         """Of what goes into each layer, in all processes, and what finding it cost."""
-        return find_spreads(self.surface, self.plan.footprint.chunk(self.memory, sweep=False))
+        return find_feature_spreads(
+            self.surface, self.plan.footprint.chunk(self.memory, sweep=False)
+        )
 
     @functools.cached_property
     def unseen_layers(self) -> list[str]:
@@ -138,9 +147,9 @@ class Workspace:
         return unseen_layers(self.surface)
 
     @functools.cached_property
-    def scales(self) -> Scales:
+    def feature_scales(self) -> Scales:
         """What standardized features are divided by."""
-        return scales_of(self.spreads[0])
+        return scales_from_spreads(self.feature_spreads[0])
 
     @functools.cached_property
     def products(self) -> Products:
@@ -173,7 +182,7 @@ class Workspace:
 
     # -- the pass over the data --------------------------------------------------------------
 
-    def run(self, needs: Needs) -> Pass:
+    def run(self, needs: Needs) -> PassResult:
         """The pass over the data, with at least these needs."""
         if self._pass is None or not self._pass.needs.covers(needs):
             self._wanted = self._wanted | needs
@@ -184,7 +193,7 @@ class Workspace:
             self._pass = self._run(self._wanted, probes)
         return self._pass
 
-    def head_blocks(self) -> Iterable[Block]:
+    def head_blocks(self) -> Iterable[HeadBlock]:
         """The rows of the head, kept from the pass or by running the network again."""
         run = self.run(Needs(head=True, features=True))
         if run.blocks is not None:
@@ -193,7 +202,7 @@ class Workspace:
         stream = self.memory // 4 if run.streamed else None
         return iterate_blocks(self.surface, self.head, chunk=chunk, stream=stream)
 
-    def _run(self, needs: Needs, probes: Probes | None) -> Pass:
+    def _run(self, needs: Needs, probes: Probes | None) -> PassResult:
         head = self.head if needs.head else None
         stream = None
         if (needs.head or needs.softmax or needs.margins) and not needs.sweep:
@@ -213,8 +222,8 @@ class Workspace:
             budget=budget,
             seed=self.seed,
             probes=probes,
-            places=self.places if needs.activity else None,
-            scales=self.scales if needs.standardized and needs.sweep else None,
+            sites=self.activation_sites if needs.activity else None,
+            scales=self.feature_scales if needs.standardized and needs.sweep else None,
         )
 
     def _streams(self, head: Head) -> bool:
@@ -294,7 +303,7 @@ class Workspace:
         return sum(p.sweep.num_probes or 0 for p in self._passes)
 
     @property
-    def _passes(self) -> list[Pass]:
+    def _passes(self) -> list[PassResult]:
         return [] if self._pass is None else [self._pass, *self._more]
 
     @property

@@ -121,7 +121,7 @@ class Surface:
 
     def _decide(self, batch: Any) -> None:
         """Before any batch goes through: how the model reads its labels, where that is open."""
-        if isinstance(self.forward, huggingface.Call):
+        if isinstance(self.forward, huggingface.PretrainedForward):
             self.forward.decide(self.model, batch)
 
     def features(

@@ -101,7 +101,7 @@ class TokenBlock:
         )
 
 
-Block = RowBlock | TokenBlock
+HeadBlock = RowBlock | TokenBlock
 
 
 def block_of_outputs(
@@ -139,7 +139,7 @@ def margins_of_tokens(
 
 def iterate_blocks(
     surface: Surface, head: Head, *, chunk: int, stream: int | None
-) -> Iterator[Block]:
+) -> Iterator[HeadBlock]:
     """The rows of all data, by running the network; `stream` is a budget in bytes, or None."""
     for where, batch in surface.chunks(chunk):
         with torch.no_grad():
@@ -148,7 +148,7 @@ def iterate_blocks(
 
 def _block(
     surface: Surface, head: Head, where: BatchLocation, batch: Any, stream: int | None
-) -> Block:
+) -> HeadBlock:
     if stream is not None:
         a, targets = surface.features(batch, where=where, head=head.module)
         return block_of_tokens(surface, head, a, targets, stream)[0]

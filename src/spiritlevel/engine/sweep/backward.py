@@ -28,10 +28,10 @@ from ...model.layers import (
     AbstractCall,
     AbstractMatrixCall,
     Contracted,
+    ContractionRequest,
+    KappaWeight,
     PatchCall,
-    Relative,
-    Wants,
-    Weight,
+    WeightMatrix,
     over_columns,
 )
 from ...model.surface import Surface
@@ -39,7 +39,7 @@ from ..plan import Plan, Route, matrix_layers, rules_of
 from .feature_scales import Scales, by_column
 from .footprint import held_columns
 from .per_sample import per_sample_gradients
-from .sums import Drawn, Sums
+from .sums import ChunkValues, SweepSums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,24 +70,24 @@ class Sweep:
         """
         scales = scales or {}
         self.surface, self.plan, self.rho, self.probes = surface, plan, rho, probes
-        self.sums = Sums(surface, None if probes is None else len(probes.streams), scales)
+        self.sums = SweepSums(surface, None if probes is None else len(probes.streams), scales)
         self.num_columns = plan.num_columns if probes is None else 1
         self.rules = {
             layer: rule for layer, rule in rules_of(surface).items() if layer in plan.layouts
         }
         self.names = {id(p): name for name, p in surface.parameters.items()}
-        self.wants = Wants(kappa=kappa, num_columns=self.num_columns)
-        self.weights: dict[str, Weight] = {}
+        self.wants = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
+        self.weights: dict[str, WeightMatrix] = {}
         self.matrices = matrix_layers(surface)
         for layer, rule in self.matrices.items():
             module = surface.module(layer)
             matrix = rule.matrix(module, cast(Tensor, module.weight).detach())
             matrix = _at_least_float(matrix)
-            kappas = {"kappa": Relative.of(matrix)} if kappa else {}
+            kappas = {"kappa": KappaWeight.of(matrix)} if kappa else {}
             for kind, of_layers in scales.items():
                 if layer in of_layers:  # one that is never called has no features
-                    kappas[kind] = Relative.of(matrix, by_column(of_layers[layer], matrix))
-            self.weights[layer] = Weight(matrix, kappas, rule.neurons(module), rho)
+                    kappas[kind] = KappaWeight.of(matrix, by_column(of_layers[layer], matrix))
+            self.weights[layer] = WeightMatrix(matrix, kappas, rule.neurons(module), rho)
             count = matrix.shape[0] * rule.neurons(module)
             self.sums.neurons[layer] = torch.zeros(
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
@@ -202,7 +202,7 @@ class Sweep:
             return 1
         return held_columns(output.nbytes, self.num_columns, on_cpu=on_cpu)
 
-    def wants_of(self, named: dict[str, str], layer: str) -> Wants:
+    def wants_of(self, named: dict[str, str], layer: str) -> ContractionRequest:
         """Contractions only for a weight that is used once."""
         weight = named.get("weight")
         single = weight is not None and self.plan.routes[weight] == "single"
@@ -252,7 +252,7 @@ class Sweep:
 class _Rows:
     """Values of one chunk by parameter or layer; added up in float64 once all columns are there."""
 
-    def __init__(self, sums: Sums, num_samples: int) -> None:
+    def __init__(self, sums: SweepSums, num_samples: int) -> None:
         self.sums = sums
         self.num_samples = num_samples
         self.factor = torch.empty(0)  # what the current column counts, shape: (N,)
@@ -282,7 +282,7 @@ class _Rows:
         """`terms` of shape (N, B, neurons)."""
         self.values.setdefault(("neurons", layer), []).append((terms, factor))
 
-    def collect(self, device: torch.device) -> Drawn:
+    def collect(self, device: torch.device) -> ChunkValues:
         """The values of the columns so far; the next ones start anew."""
         rows = {
             kind: torch.zeros(len(index), self.num_samples, dtype=torch.float64, device=device)
@@ -302,7 +302,7 @@ class _Rows:
                 row = (factor * values).sum(dim=1)
             rows[kind][self.sums.index[kind][name]] = row
         self.values.clear()
-        return Drawn(rows, neurons)
+        return ChunkValues(rows, neurons)
 
 
 def _columns(factors: list[Tensor]) -> Tensor:
@@ -349,7 +349,7 @@ class _OutputListener(_AbstractListener):
     routes: dict[str, Route]
     call: AbstractCall
     named: dict[str, str]
-    weight: Weight | None  # the layer's matrix, where it is contracted use by use
+    weight: WeightMatrix | None  # the layer's matrix, where it is contracted use by use
 
     def contract(self, factors: Tensor) -> None:
         """The weight by its own form, everything else by its per-sample gradients."""

@@ -25,7 +25,7 @@ RowKind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
 
 
 @dataclasses.dataclass
-class Drawn:
+class ChunkValues:
     """The values of one chunk: of all factor columns together, or of one probe."""
 
     rows: dict[str, Tensor]  # by kind, shape: (rows, N)
@@ -91,7 +91,7 @@ class RowSums:
         return float(c @ moments.sums) ** 2 / squares if squares > 0 else float(moments.count)
 
 
-class Sums:
+class SweepSums:
     """All kinds; `num_probes` is None for an exact sweep."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Sums:
         self.index = {kind: sums.between.index for kind, sums in self.kinds.items()}
         self.neurons: dict[str, Tensor] = {}  # ρ(j) of each such layer by probe, not yet averaged
 
-    def add(self, draws: list[Drawn], weights: Tensor) -> None:
+    def add(self, draws: list[ChunkValues], weights: Tensor) -> None:
         """One chunk: a single draw of all columns, or one a probe."""
         for kind, sums in self.kinds.items():
             sums.add([drawn.rows[kind] for drawn in draws], weights)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ...math.signs import random_signs
-from ...model.layers import Relative
+from ...model.layers import KappaWeight
 from ...model.surface import Surface
 from ..plan import matrix_layers
 from ..sweep.feature_scales import by_column
@@ -119,7 +119,7 @@ def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
     g, out, width = matrix.shape
     inverse = matrix.new_ones(1, 1, 1)
     if scale is not None:
-        relative = Relative.of(matrix, by_column(scale, matrix))
+        relative = KappaWeight.of(matrix, by_column(scale, matrix))
         assert relative.inverse is not None
         matrix, inverse = relative.matrix, relative.inverse
     if out <= width:  # the square root of W Wᵀ does what W does, with fewer signs

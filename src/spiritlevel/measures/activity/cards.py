@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from ...engine.activity import Activity, ActivityKind
-from ...engine.data_pass import Needs, Pass
+from ...engine.data_pass import Needs, PassResult
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
 from ...results import Cost, Measurement
@@ -158,7 +158,7 @@ def gradient_norm(workspace: Workspace) -> Measured:
     return Measured(norm(squares), layers)
 
 
-def _seen(workspace: Workspace, kind: ActivityKind) -> tuple[Pass, Activity]:
+def _seen(workspace: Workspace, kind: ActivityKind) -> tuple[PassResult, Activity]:
     run = workspace.run(ACTIVITY)
     assert run.activity is not None
     run.activity.refuse(kind)

@@ -117,7 +117,7 @@ def _standardized(workspace: Workspace, name: str, kind: RowKind) -> Measured:
 
     def measured(factors: dict[str, float] | None) -> Measurement:
         found = rows.result(factors)
-        found = dataclasses.replace(found, cost=found.cost + workspace.spreads[1])
+        found = dataclasses.replace(found, cost=found.cost + workspace.feature_spreads[1])
         return hessian_measurement(workspace, name, found)
 
     return Measured(measured(None), {layer: measured({layer: 1.0}) for layer in weights})
