@@ -19,7 +19,7 @@ from .analysis.landscape import Mark as Mark
 from .analysis.neurons import Neurons as Neurons
 from .analysis.spectra import Eigenvalues as Eigenvalues
 from .api import Preflight as Preflight
-from .engine.weight_space.density import Density as Density
+from .engine.weight_space.density import SpectralDensity as SpectralDensity
 from .measures import Card as Card
 from .records import REPORT_FORMAT as REPORT_FORMAT
 from .records import Cost as Cost

@@ -9,7 +9,7 @@ from torch import nn
 import references
 import spiritlevel as sl
 from small_networks import after_training, classes, network, random
-from spiritlevel.engine.hessian import GLANCE
+from spiritlevel.engine.row_estimator import GLANCE
 from spiritlevel.engine.weight_space.probes import PILOT
 
 TRACE, GGN = "curvature.trace", "curvature.ggn_trace"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import api
-from ..engine.hessian import NEEDS, precise
 from ..engine.precision import Method
+from ..engine.row_estimator import NEEDS, estimate_rows
 from ..measures.layer_weights import measured_weights
 from ..model.batches import Forward
 from ..records import Progress
@@ -75,11 +75,11 @@ def neurons(
     workspace.want(NEEDS["rho"])
     with workspace.surface.preserved():
         weights = measured_weights(workspace, "neuron.rho_sum")
-        rows = precise(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
+        rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
         found = {}
         for layer in weights:
             estimates = rows.neurons(layer)
-            whole = rows.found({layer: 1.0})
+            whole = rows.result({layer: 1.0})
             found[layer] = Neurons(
                 values=torch.tensor([e.value for e in estimates], dtype=torch.float64),
                 stderr=torch.tensor([e.stderr for e in estimates], dtype=torch.float64),

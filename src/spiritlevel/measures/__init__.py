@@ -6,7 +6,7 @@ What a measure of your own needs is importable from here:
 """
 
 from ..engine.data_pass import Needs as Needs
-from ..engine.hessian import precise as precise
+from ..engine.row_estimator import estimate_rows as estimate_rows
 from ..engine.workspace import Workspace as Workspace
 from ..records import Measurement as Measurement
 from . import activity as activity

@@ -17,10 +17,10 @@ from ...errors import SpiritlevelError
 from ...measures import registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...model import batches as _batches
-from ...model.batches import Forward
+from ...model.batches import BatchLocation, Forward
 from ...model.distributed import Processes
 from ...model.model_state import full_precision
-from ...model.surface import Place, Surface
+from ...model.surface import Surface
 from ...records import Progress, Report
 from ...symmetries import CONFIDENCE_ONLY
 from .record import Audit
@@ -195,7 +195,7 @@ def _find(
         cast = _batches.map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, batch)
         place = Surface(network, [cast], **surface)
         with torch.no_grad():
-            return place.outputs(cast, where=Place(0))[0].detach()
+            return place.outputs(cast, where=BatchLocation(0))[0].detach()
 
     generator = torch.Generator().manual_seed(seed)
     return symmetries.find_moves(model, run, head=head, generator=generator), num_outputs

@@ -184,7 +184,7 @@ class FlatnessMonitor:
         options = {k: v for k, v in self.options.items() if k in taken and k != "rtol"}
         which = ENDS[name]
         start = self._vectors.pop(name, None)
-        found = eigenvalues(self.model, data, which=which, start=start, **options)  # type: ignore[arg-type]
+        found = eigenvalues(self.model, data, which=which, start=start, **options)
         self._vectors[name] = found
         row: Row = {name: found.values[0], f"{name}.residual": found.residuals[0]}
         return row if found.converged[0] else row | {f"{name}.status": Status.NOT_CONVERGED.value}
