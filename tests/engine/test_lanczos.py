@@ -16,7 +16,7 @@ from spiritlevel.engine.weight_space.lanczos import Lanczos, eigenpairs, solve
 
 N = 60
 RTOL = 1e-9
-SETTINGS = {"rtol": RTOL, "max_products": 3000, "max_basis": 100}
+SETTINGS = {"residual_rtol": RTOL, "max_products": 3000, "max_basis": 100}
 
 
 def random(*shape, seed=0):
@@ -149,7 +149,7 @@ def test_ill_conditioned(which):
 @pytest.mark.parametrize("name", ["random", "low rank", "double", "negative", "zero", "1x1"])
 def test_float32_operators_are_solved_to_their_round_off(name, which, max_basis):
     A = MATRICES[name].float()
-    found = run(A, num=2, which=which, max_basis=max_basis, rtol=1e-5)
+    found = run(A, num=2, which=which, max_basis=max_basis, residual_rtol=1e-5)
     assert found.converged.all()
     assert_true(A, found, 2, which)
 
@@ -160,7 +160,9 @@ def test_the_tf32_mode_of_a_gpu_does_not_reach_the_basis(which, monkeypatch):
     A, exact = MATRICES["random"].float(), MATRICES["random"].cuda()
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
     start = random(2, N).float().cuda()
-    iteration = Lanczos(start, num=2, which=which, **SETTINGS | {"max_basis": 16, "rtol": 1e-5})
+    iteration = Lanczos(
+        start, num=2, which=which, **SETTINGS | {"max_basis": 16, "residual_rtol": 1e-5}
+    )
     [found] = solve([iteration], lambda rows: {0: (rows[0].double() @ exact).float()})
     assert found.converged.all()
     assert found.vectors.is_cuda
@@ -175,20 +177,20 @@ def test_a_wider_block_than_wanted_is_allowed():
 
 
 @pytest.mark.parametrize("name", ["random", "positive", "clustered"])
-@pytest.mark.parametrize("rtol", [1e-2, 1e-4, 1e-6])
-def test_converged_means_a_true_residual_below_rtol(name, rtol):
+@pytest.mark.parametrize("residual_rtol", [1e-2, 1e-4, 1e-6])
+def test_converged_means_a_true_residual_below_rtol(name, residual_rtol):
     A = MATRICES[name]
-    found = run(A, num=2, rtol=rtol)
+    found = run(A, num=2, residual_rtol=residual_rtol)
     V = found.vectors
     residuals = (V @ A - found.values[:, None] * V).norm(dim=1)
     assert found.converged.all()
-    assert (residuals <= rtol * found.values.abs() * (1 + 1e-6)).all()
-    assert found.products < run(A, num=2, rtol=1e-12).products
+    assert (residuals <= residual_rtol * found.values.abs() * (1 + 1e-6)).all()
+    assert found.products < run(A, num=2, residual_rtol=1e-12).products
 
 
 def test_an_eigenvalue_of_zero_need_not_be_known_to_round_off():
     A = rotated(torch.linspace(0, 1, N))
-    found = run(A, which="smallest", rtol=1e-2, max_basis=20)
+    found = run(A, which="smallest", residual_rtol=1e-2, max_basis=20)
     assert found.converged.all()
     assert 1e-14 < found.residuals < 1e-2 * math.sqrt(2.3e-16)
 
@@ -238,7 +240,7 @@ def test_directions_are_orthonormal_to_everything_before():
 
 def test_the_last_block_shrinks_to_what_is_left_of_the_space():
     A = symmetric(7)
-    iteration = Lanczos(random(3, 7), num=3, **SETTINGS | {"rtol": 0.0})
+    iteration = Lanczos(random(3, 7), num=3, **SETTINGS | {"residual_rtol": 0.0})
     widths = []
     while not iteration.done:
         widths.append(len(iteration.directions()))
@@ -391,7 +393,7 @@ def test_no_more_vectors_are_alive_than_promised(dtype, monkeypatch):
     monkeypatch.setattr(long_rows, "CHUNK", 1 << 12)
     size, block, max_basis = 40_000, 2, 12
     diagonal = torch.linspace(0, 1, size).square().to(dtype)
-    settings = {"num": 2, "rtol": 1e-4, "max_products": 30, "max_basis": max_basis}
+    settings = {"num": 2, "residual_rtol": 1e-4, "max_products": 30, "max_basis": max_basis}
     with LiveVectors(size * dtype.itemsize) as memory:
         run = Lanczos(random(block, size).to(dtype), **settings)
         [found] = solve([run], lambda rows: {0: diagonal * rows[0]})
@@ -428,8 +430,11 @@ BAD = [
     ({"num": 3}, r"'start' .* at least num=3 rows, .* Got 2\. Add random rows\."),
     ({"num": 0}, r"'num' .* must be at least 1\. Got 0\. Typical: 1 to 10\."),
     ({"which": "biggest"}, r"'which' .* one of \('largest', 'smallest', 'both'\)\. Got 'biggest'"),
-    ({"rtol": -1e-3}, r"'rtol' .* must be in \[0, 1\)\. Got -0\.001\. Typical: 1e-3"),
-    ({"rtol": float("nan")}, r"'rtol' .* must be in \[0, 1\)\. Got nan"),
+    (
+        {"residual_rtol": -1e-3},
+        r"'residual_rtol' .* must be in \[0, 1\)\. Got -0\.001\. Typical: 1e-3",
+    ),
+    ({"residual_rtol": float("nan")}, r"'residual_rtol' .* must be in \[0, 1\)\. Got nan"),
     ({"max_products": 1}, r"'max_products' .* at least 2, the block\. Got 1\. Raise it, or start"),
     ({"max_basis": 4}, r"'max_basis' .* at least 5 here: the 1 wanted .* of 2\. Got 4\. Raise it"),
     ({"max_basis": 5, "which": "both"}, r"must be at least 6 here: the 2 wanted .* Got 5\."),
