@@ -37,5 +37,6 @@ def inputs(workspace: Workspace, name: str) -> None:
         raise SpiritlevelError(
             f"The measure {name!r} needs every input of a layer. The weight of "
             f"{', '.join(unseen)} is also used outside its module (tied to another layer, or read "
-            "by other code). Choose other 'layers', or measure relative.kappa, which needs no inputs."
+            "by other code). Choose other 'layers', or measure relative.kappa, which does not need "
+            "the inputs."
         )
