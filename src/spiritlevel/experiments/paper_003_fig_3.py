@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..study.statistics import Correlation
+from ..study.statistics import Correlation, spearman
 from .experiment import Experiment, Figure, Outcome, Row, Series
 from .findings import above, estimate, every, fact, verdict
-from .population import CONFOUNDERS, FEW, GAP, converged, correlations
+from .population import CONFOUNDERS, FEW, GAP, converged, correlations, why
+from .rows import column, grouped
 
 LAYERS = ("fc1", "fc2", "fc3", "fc4")  # the hidden ones
 KAPPA, SUM, MAX = "scaled.trace", "neuron.rho_sum", "neuron.rho_max"
@@ -55,6 +56,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=_figure(ranks),
+        why=_why(kept) if len(kept) >= FEW else "",
         beside={BESIDE: estimate(weakest)},
         findings=findings,
         agrees=verdict(findings) if len(kept) >= FEW else "undecided",
@@ -77,6 +79,24 @@ def _conclusion(ranks: Mapping[str, Correlation], kept: int, left_out: int) -> s
         f"Over {kept} networks ({left_out} more diverged or kept a training loss above "
         f"{LARGEST_LOSS:g}) the rank correlations with the gap over the hidden layers are: "
         f"{by_layer}; of the whole network: {whole}."
+    )
+
+
+def _why(kept: Sequence[Row]) -> str:
+    """What goes with both κ_τ and the gap, and what is left at one batch size."""
+    confounded = why(kept, KAPPA, "κ_τ of the network")
+    by_batch = grouped(kept, "variant")
+    within = {
+        variant: spearman(column(rows, KAPPA), column(rows, GAP))
+        for variant, rows in by_batch.items()
+        if len(rows) >= FEW
+    }
+    if len(by_batch) == 1 or not within:
+        return confounded
+    each = ", ".join(f"{found} for {name} (n = {found.n})" for name, found in within.items())
+    return (
+        f"{confounded} Among networks of one batch size and learning rate, the rank correlation "
+        f"of κ_τ and the gap is {each}. This was looked at after the runs and is not judged."
     )
 
 
