@@ -6,10 +6,10 @@ import torch
 from harness import Ratio, compare
 from torch import Tensor, nn
 
-from spiritlevel.estimators.exact import Budget, Needs, run_pass
-from spiritlevel.estimators.work import Work
-from spiritlevel.models import build
-from spiritlevel.surface import Surface
+from spiritlevel.engine.data_pass import Budget, Needs, run_pass
+from spiritlevel.engine.workspace import Workspace
+from spiritlevel.model.surface import Surface
+from spiritlevel.study.models import build
 
 HEAD = Needs(head=True)  # trace and κ of the head, with their sampling errors
 GOAL = 1.05
@@ -28,13 +28,13 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
         y = torch.randint(10, (num_images,), generator=generator).to(device)
         # batches that lie ready: a loader that is slower than the network would hide everything
         loader = list(zip(x.split(batch), y.split(batch), strict=True))
-        work = Work(Surface(model, loader))
-        work.want(HEAD)
-        plan, head = work.plan, work.head
+        workspace = Workspace(Surface(model, loader))
+        workspace.want(HEAD)
+        plan, head = workspace.plan, workspace.head
         rows.append(
             compare(
                 f"{name}: head.trace and head.kappa per forward",
-                lambda w=work, p=plan, h=head, c=batch: run_pass(
+                lambda w=workspace, p=plan, h=head, c=batch: run_pass(
                     w.surface, p, HEAD, head=h, budget=Budget(chunk=c)
                 ),
                 lambda m=model, d=loader: forward(m, d),

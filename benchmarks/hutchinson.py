@@ -15,12 +15,12 @@ from harness import Ratio, compare
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.data import load
-from spiritlevel.estimators.metrics import Metric
-from spiritlevel.estimators.products import Products, Request
-from spiritlevel.estimators.weight_probes import WeightProbes
-from spiritlevel.models import build
-from spiritlevel.surface import Surface
+from spiritlevel.engine.weight_space.metrics import Metric
+from spiritlevel.engine.weight_space.probes import WeightProbes
+from spiritlevel.engine.weight_space.products import Products, Request
+from spiritlevel.model.surface import Surface
+from spiritlevel.study.data import load
+from spiritlevel.study.models import build
 
 RTOL, CONFIDENCE, QUANTILE = 0.01, 0.95, 1.96
 GOAL = 100.0

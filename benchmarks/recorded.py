@@ -15,13 +15,13 @@ from harness import Ratio, compare
 from torch import Tensor
 
 from spiritlevel.study import Store, Study, execute
-from spiritlevel.study.ending import Ending
-from spiritlevel.study.measuring import repeatable
-from spiritlevel.study.networks import build_model
-from spiritlevel.study.run_data import RunData
-from spiritlevel.study.settings import RunSettings
-from spiritlevel.study.stacked import Member, _Stack
-from spiritlevel.study.steps import Steps
+from spiritlevel.study.runs.ending import Ending
+from spiritlevel.study.runs.measuring import repeatable
+from spiritlevel.study.runs.networks import build_model
+from spiritlevel.study.runs.run_data import RunData
+from spiritlevel.study.runs.stacked import Member, _Stack
+from spiritlevel.study.runs.steps import Steps
+from spiritlevel.study.settings.run import RunSettings
 
 LENET = {"name": "lenet5", "channels": 3, "size": 32}
 NETWORKS = {

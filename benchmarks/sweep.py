@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from harness import Ratio, compare, seconds
 from torch import Tensor, nn
 
-from spiritlevel.estimators.exact import Budget, Needs, run_pass
-from spiritlevel.estimators.work import Work
-from spiritlevel.models import build
-from spiritlevel.surface import Surface
+from spiritlevel.engine.data_pass import Budget, Needs, run_pass
+from spiritlevel.engine.workspace import Workspace
+from spiritlevel.model.surface import Surface
+from spiritlevel.study.models import build
 
 CLASSES = 10
 TRACE = Needs(sweep=True)
@@ -50,15 +50,18 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
         y = torch.randint(CLASSES, (num_images,), generator=generator).to(device)
         best = fastest_batch(model, x, y, device)
         for label, needs, goal in (("trace", TRACE, 0.75), ("trace + κ + ρ", ALL, 0.9)):
-            work = Work(Surface(model, (x, y)))
-            work.want(needs)
-            plan, chunk = work.plan, work.plan.footprint.chunk(work.memory, sweep=True)
-            work.run(needs)
-            certificate = seconds(lambda work=work: work.certificates, device)
+            workspace = Workspace(Surface(model, (x, y)))
+            workspace.want(needs)
+            plan, chunk = (
+                workspace.plan,
+                workspace.plan.footprint.chunk(workspace.memory, sweep=True),
+            )
+            workspace.run(needs)
+            certificate = seconds(lambda workspace=workspace: workspace.certificates, device)
             rows.append(
                 compare(
                     f"{name}, {label}, per column and forward-backward",
-                    lambda w=work, p=plan, n=needs, c=chunk: run_pass(
+                    lambda w=workspace, p=plan, n=needs, c=chunk: run_pass(
                         w.surface, p, n, head=None, budget=Budget(chunk=c)
                     ),
                     lambda m=model, a=x, b=y, s=best: forward_backward(m, a, b, s),

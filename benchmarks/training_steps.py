@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from harness import Ratio, compare
 from torch import Tensor, nn
 
-from spiritlevel.models import build, mlp
+from spiritlevel.study.models import build, mlp
 from spiritlevel.training import SAM, FlatnessMonitor, FlatnessPenalty, HeadPenalty, KappaPenalty
 
 Step = Callable[[], None]

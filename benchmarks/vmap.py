@@ -10,10 +10,10 @@ import torch
 from harness import Ratio, compare
 
 from spiritlevel.study import RunSettings, Study
-from spiritlevel.study.networks import build_model
-from spiritlevel.study.run_data import load_data
-from spiritlevel.study.running import train
-from spiritlevel.study.stacked import train_together
+from spiritlevel.study.runs.networks import build_model
+from spiritlevel.study.runs.run_data import load_data
+from spiritlevel.study.runs.running import train
+from spiritlevel.study.runs.stacked import train_together
 
 GOAL = 5.0
 MEMBERS = 64

@@ -8,7 +8,7 @@ import pathlib
 import re
 from typing import Any
 
-from spiritlevel.report.formula import to_html
+from spiritlevel.pages.report.formula import to_html
 
 DOCS = pathlib.Path(__file__).parent
 

@@ -1,4 +1,4 @@
-"""Which flatness numbers mean anything for your network? Ask it.
+"""Audit a network: find out which flatness numbers are meaningful for it.
 
 Run it with `python examples/audit_your_own.py`.
 """
@@ -12,7 +12,7 @@ import spiritlevel as sl
 
 
 def main() -> None:
-    """Audit a small convnet, then compare it with a rescaled copy that computes the same."""
+    """Audit a small convnet, then compare it with a rescaled copy of the same function."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 8, 3),

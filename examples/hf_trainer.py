@@ -1,6 +1,6 @@
-"""Watch flatness in the Hugging Face Trainer and stop when it has settled.
+"""Monitor flatness in the Hugging Face Trainer and stop when it has settled.
 
-Needs `pip install 'spiritlevel[transformers]'`; the model is a small one made from its config, so
+Needs `pip install 'spiritlevel[transformers]'`. The model is small and built from a config, so
 nothing is downloaded. Run it with `python examples/hf_trainer.py`.
 """
 
@@ -11,12 +11,12 @@ import tempfile
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from spiritlevel.integrations.transformers import FlatnessTrainerCallback
 from spiritlevel.training import FlatnessStopping
+from spiritlevel.training.integrations.transformers import FlatnessTrainerCallback
 
 
 def main() -> None:
-    """Tell sequences by their first token."""
+    """Train a small BERT to classify sequences by their first token."""
     torch.manual_seed(0)
     ids = torch.randint(1, 30, (256, 8))
     data = [{"input_ids": row, "labels": row[0] % 3} for row in ids]

@@ -1,4 +1,4 @@
-"""Watch flatness in Lightning, train with SAM, and stop by loss and flatness together.
+"""Monitor flatness in Lightning, train with SAM, and stop when loss and flatness have settled.
 
 Needs `pip install 'spiritlevel[lightning]'`. Run it with `python examples/lightning_callback.py`.
 """
@@ -11,38 +11,41 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from spiritlevel.data import load
-from spiritlevel.integrations.lightning import FlatnessMonitorCallback, FlatnessStoppingCallback
-from spiritlevel.models import build
-from spiritlevel.training.sam import SAM
+from spiritlevel.study.data import load
+from spiritlevel.study.models import build
+from spiritlevel.training.integrations.lightning import (
+    FlatnessMonitorCallback,
+    FlatnessStoppingCallback,
+)
+from spiritlevel.training.sam.optimizers import SAM
 
 
 class Digits(LightningModule):
-    """Nothing in it knows of flatness but its optimizer."""
+    """An ordinary LightningModule; only the optimizer is new."""
 
     def __init__(self) -> None:
         super().__init__()
         self.network = build("digits_cnn", seed=0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scores of ten digits."""
+        """Return the logits of the ten digits."""
         return self.network(x)
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:
-        """SAM calls it twice a step."""
+        """Return the loss; SAM calls this twice per step."""
         return F.cross_entropy(self(batch[0]), batch[1])
 
     def validation_step(self, batch: list[Tensor], index: int) -> None:
-        """What the stopping rule looks at."""
+        """Log the loss that the stopping rule looks at."""
         self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """A wrapped optimizer is an optimizer."""
+        """Return SAM around a plain optimizer."""
         return SAM(torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9), rho=0.05)
 
 
 def main() -> None:
-    """Three epochs."""
+    """Train for three epochs."""
     torch.manual_seed(0)
     train, val = (TensorDataset(*load("digits", part)) for part in ("train", "test"))
     flatness = FlatnessMonitorCallback(

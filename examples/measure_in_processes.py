@@ -1,8 +1,8 @@
-"""Several processes measure one network, each on its own part of the data.
+"""Measure one network with several processes, each on its own part of the data.
 
     torchrun --nproc_per_node=2 examples/measure_in_processes.py
 
-prints the numbers that one process gets on all of the data (`python` in place of torchrun).
+prints the numbers that a single process (`python` instead of torchrun) gets on all of the data.
 """
 
 import os
@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.data import load
+from spiritlevel.study.data import load
 
 if "RANK" in os.environ:  # set by torchrun
-    dist.init_process_group("gloo")  # "nccl" with one GPU a process
+    dist.init_process_group("gloo")  # "nccl" with one GPU per process
 rank = dist.get_rank() if dist.is_initialized() else 0
 world = dist.get_world_size() if dist.is_initialized() else 1
 
@@ -36,5 +36,5 @@ if rank == 0:  # every process has the same report
     print(report)
     assert report.settings["num_samples"] == len(x)
 if dist.is_initialized():
-    dist.barrier()  # a process that leaves while another still talks to it may take that one down
+    dist.barrier()  # a process that exits while others still need it may crash them
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Measure a network of your own: any module, any loader, any way of calling it.
+"""Measure your own network: any module, any loader, any way of calling it.
 
 Run it with `python examples/measure_your_own.py`.
 """
@@ -13,7 +13,7 @@ import spiritlevel as sl
 
 
 class TwoInputs(nn.Module):
-    """A network that no loader of (x, y) could feed."""
+    """A network with two inputs, which a plain loader of (x, y) cannot feed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,18 +21,18 @@ class TwoInputs(nn.Module):
         self.head = nn.Linear(8, 4)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """Both inputs meet in one hidden layer."""
+        """Combine both inputs in one hidden layer."""
         return self.head(torch.relu(self.left(a) + self.right(b)))
 
 
 def call(model: nn.Module, batch: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """How a batch goes through the network: outputs and targets."""
+    """Pass a batch through the network; return outputs and targets."""
     a, b, y = batch
     return model(a, b), y
 
 
 def main() -> None:
-    """Measure, look at one layer, and see that the network is as it was."""
+    """Measure, find the sharpest layer, and check that the network was not changed."""
     torch.manual_seed(0)
     model = TwoInputs().eval()
     data = TensorDataset(torch.randn(100, 5), torch.randn(100, 3), torch.randint(0, 4, (100,)))

@@ -1,4 +1,4 @@
-"""Train with a flatness penalty: the same network ends in a flatter place.
+"""Train with a flatness penalty: the same network ends in a flatter minimum.
 
 Run it with `python examples/penalty.py`.
 """
@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 
 import spiritlevel as sl
-from spiritlevel.data import digits
-from spiritlevel.models import build
+from spiritlevel.study.data import digits
+from spiritlevel.study.models import build
 from spiritlevel.training import FlatnessPenalty
 
 EPOCHS, BATCH = 15, 64
 
 
 def train(weight: float) -> tuple[float, float]:
-    """Tr(H²) on the training data and the test accuracy, after training with this weight."""
+    """Train with this weight; return Tr(H²) on the training data and the test accuracy."""
     model = build("mlp", seed=0, hidden=(32,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     directions = torch.Generator().manual_seed(0)
@@ -26,7 +26,7 @@ def train(weight: float) -> tuple[float, float]:
     shuffle = torch.Generator().manual_seed(0)
     for _ in range(EPOCHS):
         for index in torch.randperm(len(x), generator=shuffle).split(BATCH):
-            with penalty.shared_forward():  # simpler and slower: + penalty(x, y)
+            with penalty.shared_forward():  # simpler but slower: + penalty(x, y)
                 loss = F.cross_entropy(model(x[index]), y[index])
             optimizer.zero_grad()
             (loss + penalty.of(loss, len(index))).backward()
@@ -39,7 +39,7 @@ def train(weight: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    """With and without."""
+    """Compare training with and without the penalty."""
     plain, plain_accuracy = train(0.0)
     flat, flat_accuracy = train(0.1)
     print(f"without the penalty: Tr(H²) = {plain:8.2f}, test accuracy {plain_accuracy:.1%}")

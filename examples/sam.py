@@ -1,4 +1,4 @@
-"""Train with sharpness-aware minimization: a plain loop in which one line is new.
+"""Train with sharpness-aware minimization: a plain loop with one new line.
 
 Run it with `python examples/sam.py`.
 """
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.data.digits import digits
+from spiritlevel.study.data.digits import digits
 from spiritlevel.training import SAM
 
 
 def train(x: Tensor, y: Tensor, *, rho: float) -> nn.Module:
-    """The same start and the same batches whatever the radius; 0 is plain SGD."""
+    """Train from the same start on the same batches, whatever the radius; 0 is plain SGD."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     optimizer = SAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), rho=rho)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
     for _ in range(40):
         for batch in torch.randperm(len(x)).split(64):
-            for _ in optimizer.passes():  # new: at the weights, then at the displaced ones
+            for _ in optimizer.passes():  # new: at the weights, then at the perturbed ones
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
             optimizer.step()
@@ -30,7 +30,7 @@ def train(x: Tensor, y: Tensor, *, rho: float) -> nn.Module:
 
 
 def main() -> None:
-    """The network trained with SAM lies flatter, and reads new digits as well."""
+    """Check that SAM finds a flatter minimum without losing test accuracy."""
     x, y = digits("train", flat=True)
     new_x, new_y = digits("test", flat=True)
     curvature, accuracy = {}, {}

@@ -12,8 +12,9 @@ import argparse
 import pathlib
 
 import spiritlevel as sl
-from spiritlevel.experiments import audited, record, write_pages
-from spiritlevel.experiments.records import save
+from spiritlevel.papers import record, write_pages
+from spiritlevel.papers.publishing import audited
+from spiritlevel.papers.publishing.records import save
 from spiritlevel.study import Store
 
 HERE = pathlib.Path(__file__).parent

@@ -18,17 +18,17 @@ from torch.func import functional_call, jacrev, vmap
 
 import references
 from spiritlevel import Cost
-from spiritlevel.api import open_work
-from spiritlevel.estimators.certificate import Certificate
-from spiritlevel.estimators.exact import Needs, Pass
-from spiritlevel.estimators.hessian import NEEDS, HessianRows
-from spiritlevel.estimators.moments import Moments
-from spiritlevel.estimators.plan import Plan
-from spiritlevel.estimators.precision import Precision
-from spiritlevel.estimators.products import Request
-from spiritlevel.estimators.sums import Sums
-from spiritlevel.estimators.sweep import Probes
-from spiritlevel.estimators.work import Work
+from spiritlevel.api import open_workspace
+from spiritlevel.engine.certificate import Certificate
+from spiritlevel.engine.data_pass import Needs, Pass
+from spiritlevel.engine.hessian import NEEDS, HessianRows
+from spiritlevel.engine.moments import Moments
+from spiritlevel.engine.plan import Plan
+from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.sweep.backward import Probes
+from spiritlevel.engine.sweep.sums import Sums
+from spiritlevel.engine.weight_space.products import Request
+from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
 
 
@@ -70,7 +70,7 @@ class DenseProblem:
         self.layers = {
             name.rpartition(".")[0]: name for name in self.names if name.endswith("weight")
         }
-        self._first = open_work(model, (x, y))
+        self._first = open_workspace(model, (x, y))
         self._first.want(NEEDS["kappa"] | NEEDS["rho"])
         self.surface = self._first.surface
         with self.surface.preserved():
@@ -82,15 +82,15 @@ class DenseProblem:
         H, ggn = self.truth.hessian(self.names), self.truth.ggn(self.names)
         return DenseProducts(self.surface, self.names, H, ggn)
 
-    def work(self, seed: int, **precision: Any) -> DenseWork:
+    def workspace(self, seed: int, **precision: Any) -> DenseWork:
         """As the library would make it, on dense matrices."""
         return DenseWork(self, seed, Precision(**precision))
 
     def rows(self, kind: str, seed: int, **precision: Any) -> HessianRows:
         """The estimate of a kind over the whole network."""
         rows = {n: n for n in self.names} if kind == "trace" else self.layers
-        work = self.work(seed, **precision)
-        return HessianRows(work, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
+        workspace = self.workspace(seed, **precision)
+        return HessianRows(workspace, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
 
     def value(self, kind: str, matrix: str = "Hessian") -> float:
         """The truth, by definition."""
@@ -176,7 +176,7 @@ class DenseProblem:
         )
 
 
-class DenseWork(Work):
+class DenseWork(Workspace):
     """The library's own bookkeeping over a dense problem."""
 
     def __init__(self, problem: DenseProblem, seed: int, precision: Precision) -> None:

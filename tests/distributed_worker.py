@@ -1,4 +1,4 @@
-"""Run by torchrun in tests/test_processes.py: measures a shard and writes what came out.
+"""Run by torchrun in tests/model/test_distributed.py: measures a shard and writes what came out.
 
 distributed_worker.py CASE CUTS OUT      CUTS as "0:15,15:23", one part a process
 """

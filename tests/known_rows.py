@@ -4,7 +4,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from spiritlevel.experiments import find
+from spiritlevel.papers import find
 
 MARKS = {"held": "+", "not held": "-", "undecided": "?", "not refuted": "0"}
 

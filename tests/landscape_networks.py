@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from spiritlevel import problems
+from spiritlevel.analysis import reference_problems as problems
 
 
 def second(problem):

@@ -6,7 +6,7 @@ import dataclasses
 import torch
 from torch import nn
 
-from spiritlevel.problems import BATCHES, Problem
+from spiritlevel.analysis.reference_problems import BATCHES, Problem
 from spiritlevel.symmetries import find_moves
 
 WIDTH = 4

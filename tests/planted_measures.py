@@ -5,16 +5,16 @@ Their values are those of true measures under another name, so a wrong claim is 
 
 import dataclasses
 
-from spiritlevel.measures._registry import Measured, get, measure
+from spiritlevel.measures.registry import Measured, get, measure
 
 
 def plant(name, source, **claims):
     """A measure with the values of `source`, and its card but for the claims given."""
     true = get(source)
 
-    def function(work):
+    def function(workspace):
         """As the measure it was taken from."""
-        found = true.function(work)
+        found = true.function(workspace)
         return Measured(
             dataclasses.replace(found.whole, name=name),
             {layer: dataclasses.replace(m, name=name) for layer, m in found.layers.items()},

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from spiritlevel.training.sam import ASAM, SAM, NoiseSAM
+from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM
 
 RHO = 0.3
 

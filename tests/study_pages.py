@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from spiritlevel.measures import names as catalogue
-from spiritlevel.report.parts import Figure, Page, Table
+from spiritlevel.pages.report.parts import Figure, Page, Table
 from spiritlevel.study import Store, Study
 
 MACHINE = {"host": "here", "device": "a chip", "torch": "2.0", "python": "3.11", "threads": 1}

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 
-from spiritlevel.checkpoints import write_atomically
 from spiritlevel.cli.app import app
+from spiritlevel.files import write_atomically
 from spiritlevel.study import Store, Study
 from spiritlevel.study.executors import local, vmap
 
@@ -52,7 +52,7 @@ def forks() -> multiprocessing.context.BaseContext:
     return context
 
 
-def work(folder: str) -> None:
+def workspace(folder: str) -> None:
     with Store.open(folder) as store:
         local.run_here(store)
 

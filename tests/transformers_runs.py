@@ -5,7 +5,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-from spiritlevel.integrations.transformers import FlatnessTrainerCallback  # noqa: E402
+from spiritlevel.training.integrations.transformers import FlatnessTrainerCallback  # noqa: E402
 
 
 def bert(dropout: float = 0.1) -> torch.nn.Module:

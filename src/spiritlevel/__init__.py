@@ -1,29 +1,30 @@
 """How flat a network's minimum is: exact where mathematics allows, with an error bar elsewhere."""
 
-from ._core import Cost as Cost
-from ._core import Measurement as Measurement
-from ._core import MissingExtra as MissingExtra
-from ._core import Report as Report
-from ._core import SpiritlevelError as SpiritlevelError
-from ._core import Status as Status
-from ._core import __version__ as __version__
+from .analysis.audit import Audit as Audit
+from .analysis.audit import audit as audit
+from .analysis.comparison import Comparison as Comparison
+from .analysis.comparison import compare as compare
+from .analysis.landscape import Landscape as Landscape
+from .analysis.landscape import landscape as landscape
+from .analysis.neurons import Neurons as Neurons
+from .analysis.neurons import neurons as neurons
+from .analysis.spectra import Eigenvalues as Eigenvalues
+from .analysis.spectra import density as density
+from .analysis.spectra import eigenvalues as eigenvalues
 from .api import Preflight as Preflight
 from .api import measure as measure
 from .api import measures as measures
 from .api import preflight as preflight
-from .audits import Audit as Audit
-from .audits import audit as audit
-from .comparisons import Comparison as Comparison
-from .comparisons import compare as compare
-from .estimators.density import Density as Density
-from .estimators.options import Options as Options
-from .landscapes import Landscape as Landscape
-from .landscapes import landscape as landscape
-from .per_neuron import Neurons as Neurons
-from .per_neuron import neurons as neurons
-from .spectra import Eigenvalues as Eigenvalues
-from .spectra import density as density
-from .spectra import eigenvalues as eigenvalues
+from .engine.options import Options as Options
+from .engine.weight_space.density import Density as Density
+from .errors import MissingExtra as MissingExtra
+from .errors import SpiritlevelError as SpiritlevelError
+from .plugins import announce
+from .results import Cost as Cost
+from .results import Measurement as Measurement
+from .results import Report as Report
+from .results import Status as Status
+from .results import __version__ as __version__
 from .training import ASAM as ASAM
 from .training import SAM as SAM
 from .training import FlatnessMonitor as FlatnessMonitor
@@ -31,3 +32,5 @@ from .training import FlatnessPenalty as FlatnessPenalty
 from .training import FlatnessStopping as FlatnessStopping
 from .training import HeadPenalty as HeadPenalty
 from .training import NoiseSAM as NoiseSAM
+
+announce("spiritlevel.studies", "spiritlevel.papers")

@@ -9,17 +9,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from . import measures as catalogue
-from ._batches import Forward, num_samples
-from ._core import Cost, Report, SpiritlevelError, UnsuitableError
-from .estimators.exact import Needs
-from .estimators.heads import choose_head
-from .estimators.options import Options, as_options
-from .estimators.plan import make_head_plan
-from .estimators.precision import Method, Precision
-from .estimators.work import Work
-from .hygiene import full_precision
-from .processes import Processes
-from .surface import Progress, Surface
+from .engine.data_pass import Needs
+from .engine.head.finding import choose_head
+from .engine.options import Options, as_options
+from .engine.plan import make_head_plan
+from .engine.precision import Method, Precision
+from .engine.workspace import Workspace
+from .errors import NotApplicable, SpiritlevelError
+from .measures.requirements import head as requires_head
+from .model.batches import Forward, num_samples
+from .model.distributed import Processes
+from .model.model_state import full_precision
+from .model.surface import Progress, Surface
+from .results import Cost, Report
 
 PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
 
@@ -99,22 +101,22 @@ def measure_also(
     model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **options: Any
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
-    work, chosen, named = _prepare(model, data, also=also, **_parsed(options))
+    workspace, chosen, named = _prepare(model, data, also=also, **_parsed(options))
     measured = {}
-    with work.surface.preserved():
-        work.run(work.wanted)
+    with workspace.surface.preserved():
+        workspace.run(workspace.wanted)
         for card in chosen:
             try:
-                measured[card.name] = _with_options(card, card.function(work), work)
-            except UnsuitableError:  # what only a pattern matched is left out
+                measured[card.name] = _with_options(card, card.function(workspace), workspace)
+            except NotApplicable:  # what only a pattern matched is left out
                 if card.name in named or len(chosen) == 1:
                     raise
-    work.cache.clear()  # what is in it holds the work itself, and would wait for the collector
+    workspace.cache.clear()  # what is in it holds the work itself, and would wait for the collector
     return Report(
         {name: m.whole for name, m in measured.items()},
         layers={name: m.layers for name, m in measured.items() if m.layers},
-        settings=work.settings(),
-        cost=work.cost,
+        settings=workspace.settings(),
+        cost=workspace.cost,
     )
 
 
@@ -168,14 +170,14 @@ def _size(num_bytes: int) -> str:
 
 def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
     """What `measure` with the same arguments will take at least; runs a few samples only."""
-    work, chosen, _ = _prepare(model, data, **_parsed(options))
-    needs = work.wanted
-    with work.surface.preserved():
-        plan = work.plan
-        _, first = next(work.surface.batches())  # a guess at how large the others are
-        probes = work.pilot_count if needs.sweep and work.by_probes else None
+    workspace, chosen, _ = _prepare(model, data, **_parsed(options))
+    needs = workspace.wanted
+    with workspace.surface.preserved():
+        plan = workspace.plan
+        _, first = next(workspace.surface.batches())  # a guess at how large the others are
+        probes = workspace.pilot_count if needs.sweep and workspace.by_probes else None
     footprint = plan.footprint if probes is None else plan.probe_footprint
-    chunk = footprint.chunk(work.memory, sweep=needs.sweep)
+    chunk = footprint.chunk(workspace.memory, sweep=needs.sweep)
     chunk = min(chunk, max(1, num_samples(first)))
     return Preflight(
         cost_per_sample=plan.cost(
@@ -185,7 +187,7 @@ def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Prefligh
         num_probes=probes,
         chunk=chunk,
         memory=footprint.bytes(chunk, sweep=needs.sweep),
-        products=needs.products or work.precision.method in ("hutchinson", "hutch++"),
+        products=needs.products or workspace.precision.method in ("hutchinson", "hutch++"),
         slow_parameters=tuple(n for n, route in plan.routes.items() if route == "generic"),
         measures=tuple(card.name for card in chosen),
     )
@@ -207,7 +209,7 @@ def _needs(cards: Iterable[catalogue.Card]) -> Needs:
     return total
 
 
-def open_work(
+def open_workspace(
     model: nn.Module,
     data: Iterable[Any],
     *,
@@ -221,7 +223,7 @@ def open_work(
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
-) -> Work:
+) -> Workspace:
     """What every verb starts from: the surface over the chosen layers, checked."""
     if memory is not None and memory <= 0:
         raise SpiritlevelError(
@@ -241,16 +243,18 @@ def open_work(
             layers = choose_head(make_head_plan(surface).heads, head).layer
     if layers is not None:
         surface = Surface(model, data, layers=layers, **common)
-    return Work(surface, head=head, memory=memory, seed=seed, precision=precision, options=options)
+    return Workspace(
+        surface, head=head, memory=memory, seed=seed, precision=precision, options=options
+    )
 
 
-def open_measurement(model: nn.Module, data: Iterable[Any], **options: Any) -> Work:
+def open_measurement(model: nn.Module, data: Iterable[Any], **options: Any) -> Workspace:
     """The same from the arguments of `measure`."""
-    return open_work(model, data, **_parsed(options))
+    return open_workspace(model, data, **_parsed(options))
 
 
 def _parsed(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `measure` as `open_work` takes them."""
+    """Arguments of `measure` as `open_workspace` takes them."""
     asked = {key: value for key, value in arguments.items() if key in PRECISION}
     rest = {key: value for key, value in arguments.items() if key not in PRECISION}
     precision, options = Precision(**asked), as_options(rest.get("options"))
@@ -264,38 +268,40 @@ def _prepare(
     measures: str | Sequence[str] | None = None,
     also: Iterable[str] = (),
     **options: Any,
-) -> tuple[Work, list[catalogue.Card], set[str]]:
+) -> tuple[Workspace, list[catalogue.Card], set[str]]:
     """The work, the measures that suit the network, and which of them were asked for by name."""
     cards, named = _choose(measures)
     known = {card.name for card in cards}
     cards = cards + [catalogue.get(name) for name in also if name not in known]
-    work = open_work(model, data, **options)
-    work.want(_needs(cards))
-    with work.surface.preserved():
-        if work.head_name is not None and any("head" in card.requires for card in cards):
-            _ = work.head  # a layer that was named is refused, not left out
-        refusals = {card.name: error for card in cards if (error := _refusal(card, work))}
+    workspace = open_workspace(model, data, **options)
+    workspace.want(_needs(cards))
+    with workspace.surface.preserved():
+        if workspace.head_name is not None and any(
+            requires_head in card.requires for card in cards
+        ):
+            _ = workspace.head  # a layer that was named is refused, not left out
+        refusals = {card.name: error for card in cards if (error := _refusal(card, workspace))}
     chosen = [card for card in cards if card.name not in refusals]
     if wrong := [name for name in refusals if name in named or not chosen]:
         raise refusals[wrong[0]]
-    work.want(_needs(chosen))
-    work.asked = frozenset(card.name for card in chosen)
-    return work, chosen, named
+    workspace.want(_needs(chosen))
+    workspace.asked = frozenset(card.name for card in chosen)
+    return workspace, chosen, named
 
 
-def _refusal(card: catalogue.Card, work: Work) -> SpiritlevelError | None:
+def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | None:
     try:
-        card.refuse(work)
+        card.refuse(workspace)
     except SpiritlevelError as error:
         return error
     return None
 
 
 def _with_options(
-    card: catalogue.Card, measured: catalogue.Measured, work: Work
+    card: catalogue.Card, measured: catalogue.Measured, workspace: Workspace
 ) -> catalogue.Measured:
     """The record of the settings that this measure read."""
-    own = work.options.chosen(card.options)
+    own = workspace.options.chosen(card.options)
     return measured.recording(own) if own else measured
 
 

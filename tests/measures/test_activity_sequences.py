@@ -7,7 +7,7 @@ from torch import nn
 
 import spiritlevel as sl
 from activity_by_hand import RECTIFIED, batches, check, drawn, labels
-from spiritlevel.losses import CrossEntropy
+from spiritlevel.model.losses import CrossEntropy
 
 
 class Tokens(nn.Module):

@@ -16,9 +16,10 @@ from torch import nn
 
 import spiritlevel as sl
 from forms.bound import c2_by_hand
-from spiritlevel import problems, symmetries
-from spiritlevel.estimators import head_features as rows_module
-from spiritlevel.losses import CrossEntropy
+from spiritlevel import symmetries
+from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.engine.head import features as rows_module
+from spiritlevel.model.losses import CrossEntropy
 
 NAMES = ["bound.representativeness", "bound.c1", "bound.c2", "bound.generalization"]
 

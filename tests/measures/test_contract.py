@@ -11,12 +11,13 @@ import torch
 
 import references
 import spiritlevel as sl
-from spiritlevel import problems, symmetries
-from spiritlevel.estimators.options import Options
-from spiritlevel.estimators.precision import Precision
-from spiritlevel.estimators.work import Work
+from spiritlevel import symmetries
+from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.engine.options import Options
+from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.workspace import Workspace
 from spiritlevel.measures import get, names
-from spiritlevel.surface import Surface
+from spiritlevel.model.surface import Surface
 
 CARDS = [get(name) for name in names()]
 FAMILIES = {  # of the design; the catalogue is complete when all are there
@@ -76,16 +77,16 @@ def options_for(problem):
 
 def work_on(problem, **options):
     surface = Surface(problem.model, problem.data, loss=problem.loss)
-    return Work(surface, options=options_for(problem), **options)
+    return Workspace(surface, options=options_for(problem), **options)
 
 
 def measured(card, problem, **options):
     """The measure alone, as `sl.measure` gets it."""
-    work = work_on(problem, **options)
-    work.want(card.needs)
-    with work.surface.preserved():
-        work.run(work.wanted)
-        return card.function(work)
+    workspace = work_on(problem, **options)
+    workspace.want(card.needs)
+    with workspace.surface.preserved():
+        workspace.run(workspace.wanted)
+        return card.function(workspace)
 
 
 def whole_of(card, problem, **options):
@@ -94,11 +95,11 @@ def whole_of(card, problem, **options):
 
 def applies(card, problem):
     """Whether the network, the loss and the data have what the measure requires."""
-    work = work_on(problem)
-    work.want(card.needs)
+    workspace = work_on(problem)
+    workspace.want(card.needs)
     try:
-        with work.surface.preserved():
-            card.refuse(work)
+        with workspace.surface.preserved():
+            card.refuse(workspace)
     except sl.SpiritlevelError:
         return False
     return True
@@ -407,12 +408,12 @@ def test_planned_cost_is_the_counted_cost(card, name):
     problem = problem_named(name)
     if not applies(card, problem):
         return
-    work = work_on(problem)
-    work.want(card.needs)
-    planned = card.cost(work.plan, 8)
+    workspace = work_on(problem)
+    workspace.want(card.needs)
+    planned = card.cost(workspace.plan, 8)
     counted = []
     problem.model.register_forward_hook(lambda module, args, output: counted.append(len(output)))
-    run = work.run(card.needs)
+    run = workspace.run(card.needs)
     # the features' scales are found before the pass itself
     looked = sl.Cost(forwards=8 * card.needs.standardized)
     assert run.cost + looked == planned
@@ -420,10 +421,10 @@ def test_planned_cost_is_the_counted_cost(card, name):
     columns = {"mse": 2, "cross_entropy": 2}[problem.loss]
     assert planned.backwards == (8 * columns if card.needs.sweep else 0)
     counted.clear()
-    before = work.cost
-    cost = card.function(work).whole.cost
+    before = workspace.cost
+    cost = card.function(workspace).whole.cost
     if card.cost_text:  # more than the shared pass, all of it counted
-        assert sum(counted) <= (work.cost - before).forwards <= cost.forwards
+        assert sum(counted) <= (workspace.cost - before).forwards <= cost.forwards
     elif card.needs.products:  # the pass is not part of it; planned are only the pass's own runs
         assert sum(counted) == cost.forwards == cost.backwards
         assert cost.products % 8 == 0

@@ -24,9 +24,9 @@ from path_networks import (
     normal,
     windows,
 )
-from spiritlevel.estimators.path_matrices import softmax_basis
-from spiritlevel.layers import Layout, rule_for
 from spiritlevel.math.positions import Positions
+from spiritlevel.measures.decomposition.path_matrices import softmax_basis
+from spiritlevel.model.layers import Layout, rule_for
 
 
 def weights_of(model):
@@ -277,13 +277,13 @@ def test_squared_inputs_are_the_weights_derivative(module, generator):
 def test_counted_work_is_what_autograd_did(outputs, shared, generator, monkeypatch):
     model = mlp([4, 6, 5, outputs], nn.ReLU, generator)
     x, y = normal(8, 4, generator=generator), torch.arange(8) % 3
-    work = sl.api.open_work(model, (x, y))
-    with work.surface.preserved():
+    workspace = sl.api.open_workspace(model, (x, y))
+    with workspace.surface.preserved():
         found = {}
         cards = {name: sl.measures(name)[0] for name in NAMES}
         for card in cards.values():
-            card.refuse(work)
-        work.run(work.wanted)
+            card.refuse(workspace)
+        workspace.run(workspace.wanted)
         calls, forwards = [], []
         grad = torch.autograd.grad
         monkeypatch.setattr(
@@ -291,16 +291,16 @@ def test_counted_work_is_what_autograd_did(outputs, shared, generator, monkeypat
         )
         model.register_forward_hook(lambda m, args, out: forwards.append(len(out)))
         for name in NAMES[1:]:
-            found[name] = cards[name].function(work).whole.cost
+            found[name] = cards[name].function(workspace).whole.cost
         assert found[NAMES[1]] == found[NAMES[2]]  # one piece of work
         assert found[NAMES[1]].backwards == 8 * len(calls)
         planning = 0 if shared is None else 1  # a sample shows how much a chunk will hold
         assert found[NAMES[1]].forwards == sum(forwards) == 8 + planning
         if shared is not None:
             assert len(calls) == shared
-            before = work.cost
-            assert cards[NAMES[0]].function(work).whole.cost == found[NAMES[1]]
-            assert work.cost == before  # the third costs nothing more
+            before = workspace.cost
+            assert cards[NAMES[0]].function(workspace).whole.cost == found[NAMES[1]]
+            assert workspace.cost == before  # the third costs nothing more
 
 
 def test_small_chunks_give_the_same(generator):

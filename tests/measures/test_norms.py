@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel import problems
-from spiritlevel.losses import CrossEntropy
+from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.math.margins import stream_margins
+from spiritlevel.model.losses import CrossEntropy
 
 FISHER = ["norms.fisher_rao", "norms.fisher_rao_model"]
 MARGIN = ["norms.margin", "norms.margin_mean"]

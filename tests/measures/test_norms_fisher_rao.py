@@ -11,9 +11,9 @@ import references
 import spiritlevel as sl
 from networks import CASES
 from plain_losses import LOSSES
-from spiritlevel import problems
-from spiritlevel.estimators import radial
-from spiritlevel.losses import CrossEntropy
+from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.measures.norms.cards import radial
+from spiritlevel.model.losses import CrossEntropy
 
 FISHER = ["norms.fisher_rao", "norms.fisher_rao_model"]
 

@@ -9,11 +9,11 @@ from torch import nn
 import spiritlevel as sl
 from forms import pac_bayes as forms
 from forms.sharpness import squared_error
-from spiritlevel import problems
-from spiritlevel.api import open_work
-from spiritlevel.estimators.noise import normal_numbers
-from spiritlevel.estimators.options import Options
-from spiritlevel.estimators.perturbed import Perturbed
+from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.api import open_workspace
+from spiritlevel.engine.options import Options
+from spiritlevel.engine.weight_space.noise import normal_numbers
+from spiritlevel.engine.weight_space.perturbed import Perturbed
 from spiritlevel.measures import get
 
 BOTH = pytest.mark.parametrize("name", ["pac_bayes.sigma", "pac_bayes.magnitude"])
@@ -42,10 +42,10 @@ class DenseLoss(Perturbed):
 
 def test_the_dense_loss_is_the_loss():
     problem = problems.linear_regression()
-    work = open_work(problem.model, problem.data, loss="mse")
-    dense = DenseLoss(problem, work.surface)
+    workspace = open_workspace(problem.model, problem.data, loss="mse")
+    dense = DenseLoss(problem, workspace.surface)
     point = {name: p + 0.3 for name, p in dense.weights.items()}
-    (here, there), (zero, rise) = work.perturbed.losses([{}, point]), dense.losses([{}, point])
+    (here, there), (zero, rise) = workspace.perturbed.losses([{}, point]), dense.losses([{}, point])
     assert zero == 0.0
     assert there - here == pytest.approx(rise, rel=1e-12)
 
@@ -57,15 +57,17 @@ def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
     truth = float(
         forms.forms(problem.model, problem.inputs(), problem.targets(), "mse", options)[name]
     )
-    first = open_work(problem.model, problem.data, loss="mse", options=options)
+    first = open_workspace(problem.model, problem.data, loss="mse", options=options)
     with first.surface.preserved():
         plan = first.plan
     covered, off = 0, []
     for seed in range(SEEDS):
-        work = open_work(problem.model, problem.data, loss="mse", options=options, seed=seed)
-        work._plan = plan
-        work.perturbed = DenseLoss(problem, work.surface)
-        found = get(name).function(work).whole
+        workspace = open_workspace(
+            problem.model, problem.data, loss="mse", options=options, seed=seed
+        )
+        workspace._plan = plan
+        workspace.perturbed = DenseLoss(problem, workspace.surface)
+        found = get(name).function(workspace).whole
         low, high = found.interval
         covered += low <= truth <= high
         off.append((found.value - truth) / truth)
@@ -80,13 +82,13 @@ def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
 def test_on_a_quadratic_it_is_the_mean_curvature_of_the_draws(name):
     """With the noise known, 1/σ² can be solved for by hand: the search has no error of its own."""
     problem = problems.linear_regression()
-    work = open_work(problem.model, problem.data, loss="mse", options=Options(draws=4))
-    with work.surface.preserved():
-        found = get(name).function(work).whole
+    workspace = open_workspace(problem.model, problem.data, loss="mse", options=Options(draws=4))
+    with workspace.surface.preserved():
+        found = get(name).function(workspace).whole
     H, _ = squared_error(problem.model, problem.inputs(), problem.targets())
     rises = []
     for draw in range(4):
-        numbers = normal_numbers(work.surface, 0, "noise", draw)
+        numbers = normal_numbers(workspace.surface, 0, "noise", draw)
         u = torch.cat([numbers["weight"], numbers["bias"][:, None]], dim=1)
         if name == "pac_bayes.magnitude":
             own = [problem.model.weight, problem.model.bias[:, None]]

@@ -6,7 +6,8 @@ import pytest
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel import problems, symmetries
+from spiritlevel import symmetries
+from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures import Measured, get, measure, names
 
 
@@ -61,8 +62,8 @@ def test_a_users_own_measure_takes_part(monkeypatch):
         misleads="Always.",
         needs=get("softmax.gini").needs,
     )
-    def size(work):
-        count = sum(p.numel() for p in work.surface.parameters.values())
+    def size(workspace):
+        count = sum(p.numel() for p in workspace.surface.parameters.values())
         return Measured(sl.Measurement("mine.size", float(count), exact=True))
 
     problem = problems.softmax_regression()

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import spiritlevel as sl
-from spiritlevel import problems
+from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures import names
 
 KINDS = ("forwards", "backwards", "products")

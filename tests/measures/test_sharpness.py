@@ -13,11 +13,11 @@ from torch import nn
 
 import spiritlevel as sl
 from forms import sharpness as forms
-from spiritlevel import problems
-from spiritlevel.api import open_work
-from spiritlevel.estimators.options import Options
-from spiritlevel.estimators.worst_case import Ball
+from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.api import open_workspace
+from spiritlevel.engine.options import Options
 from spiritlevel.measures import get, names
+from spiritlevel.measures.sharpness.worst_case import Ball
 
 SHARPNESS = names("sharpness.*")
 
@@ -162,8 +162,8 @@ def test_random_starts_spend_their_length_on_weights_that_can_move():
     problem = problems.linear_regression()
     with torch.no_grad():
         problem.model.weight[0].zero_()
-    work = open_work(problem.model, problem.data, loss="mse")
-    start = Ball(work, radius=0.5, relative=True)._random(0)
+    workspace = open_workspace(problem.model, problem.data, loss="mse")
+    start = Ball(workspace, radius=0.5, relative=True)._random(0)
     assert float(start.norm()) == pytest.approx(0.5, rel=1e-14)
     assert (start == 0).tolist() == [True] * 3 + [False] * 5
 
@@ -329,13 +329,13 @@ def test_only_the_chosen_layers_are_perturbed(name):
 def counted(cards):
     """Work of the measures themselves, beside the plan and the pass that come first."""
     problem = problems.relu_mlp()
-    work = open_work(problem.model, problem.data, options=Options(m=3, target="loss"))
-    with work.surface.preserved():
-        work.run(cards[0].needs)
-        before = work.cost
+    workspace = open_workspace(problem.model, problem.data, options=Options(m=3, target="loss"))
+    with workspace.surface.preserved():
+        workspace.run(cards[0].needs)
+        before = workspace.cost
         for card in cards:
-            card.function(work)
-    return work.cost - before
+            card.function(workspace)
+    return workspace.cost - before
 
 
 def test_measures_asked_for_together_share_exactly_the_work_at_the_weights_themselves():

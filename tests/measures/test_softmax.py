@@ -8,10 +8,10 @@ from torch import nn
 
 import decimal_softmax
 import spiritlevel as sl
-from spiritlevel import problems
-from spiritlevel.estimators import work as work_module
-from spiritlevel.losses import CrossEntropy
+from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.engine import workspace as workspace_module
 from spiritlevel.math.streaming import stream_tokens
+from spiritlevel.model.losses import CrossEntropy
 
 ALL = ["softmax.gini", "softmax.entropy", "softmax.confidence"]
 
@@ -131,7 +131,7 @@ def test_streamed_head_gives_the_numbers_of_the_whole_outputs(bias, generator, m
     data = list(zip(x.split(4), y.split(4), strict=True))
     names = [*ALL, "norms.margin", "norms.margin_mean"]
     whole = sl.measure(model, data, measures=names)
-    monkeypatch.setattr(work_module, "STREAM_FROM", 10)
+    monkeypatch.setattr(workspace_module, "STREAM_FROM", 10)
     formed = []
     head = model.head.register_forward_hook(
         lambda m, a, out: formed.append(out.untyped_storage().nbytes())

@@ -12,7 +12,8 @@ import references
 import spiritlevel as sl
 from networks import CASES
 from plain_losses import LOSSES
-from spiritlevel import problems, symmetries
+from spiritlevel import symmetries
+from spiritlevel.analysis import reference_problems as problems
 
 NAMES = {"relative.kappa_std": 1, "relative.kappa_var": 2}  # and the power of the deviation
 # their weight is used past the module that owns it
@@ -192,8 +193,8 @@ def test_a_mean_far_from_zero_leaves_the_deviation_its_digits():
         moved[0].bias.sub_(moved[0].weight @ shift)
     rows = inputs_of(moved, [(x + shift, y)])["0"]
     expected = rows.numpy().std(axis=0)
-    work = sl.api.open_work(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
-    spreads, cost = work.spreads
+    workspace = sl.api.open_workspace(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
+    spreads, cost = workspace.spreads
     v = spreads["0"].scale(1)
     torch.testing.assert_close(
         v / v[1], torch.from_numpy(expected / expected[1]), rtol=1e-8, atol=0

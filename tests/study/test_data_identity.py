@@ -10,7 +10,7 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Store, execute, resume, run
-from spiritlevel.study.data_identity import content
+from spiritlevel.study.storage.data_identity import content
 from tiny_study import tiny
 
 

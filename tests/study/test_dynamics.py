@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import load
 
 import spiritlevel as sl
-from spiritlevel.models import build
 from spiritlevel.study import Store, control, run
-from spiritlevel.study.ending import Ending
-from spiritlevel.study.export import export
-from spiritlevel.study.results import EpochRow, MeasurementRow
-from spiritlevel.study.run_data import load_data
-from spiritlevel.study.running import run_one
+from spiritlevel.study.models import build
+from spiritlevel.study.runs.ending import Ending
+from spiritlevel.study.runs.results import EpochRow, MeasurementRow
+from spiritlevel.study.runs.run_data import load_data
+from spiritlevel.study.runs.running import run_one
+from spiritlevel.study.storage.export import export
 from spiritlevel.study.table import wide_rows
 from tiny_study import tiny
 

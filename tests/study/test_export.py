@@ -11,9 +11,9 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Store
-from spiritlevel.study.export import export
-from spiritlevel.study.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
-from spiritlevel.study.workers import new_worker
+from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.runs.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.storage.export import export
 from tiny_study import tiny
 
 KINDS = ["csv", "parquet"]

@@ -48,9 +48,9 @@ def without_room(store: Store, **options) -> None:
     local.run_here(store, **options)
 
 
-def refused(store: Store, work) -> str:
+def refused(store: Store, workspace) -> str:
     with pytest.raises(sl.SpiritlevelError) as caught:
-        processes.run_processes(store, work, workers=2)
+        processes.run_processes(store, workspace, workers=2)
     return str(caught.value)
 
 

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from spiritlevel.study import Study, control
-from spiritlevel.study.ending import STOP
-from spiritlevel.study.hooks import FIELDS
-from spiritlevel.study.settings import DATA, MEASURE_OPTIONS, MODEL_OWN
-from spiritlevel.study.training_settings import ALWAYS, TRAINING
+from spiritlevel.study.runs.ending import STOP
+from spiritlevel.study.runs.hooks import FIELDS
+from spiritlevel.study.settings.run import DATA, MEASURE_OPTIONS, MODEL_OWN
+from spiritlevel.study.settings.training import ALWAYS, TRAINING
 
 GUIDE = (pathlib.Path(__file__).parents[2] / "docs" / "studies.md").read_text("utf-8")
 ROWS = "\n".join(line.partition(" | ")[0] for line in GUIDE.splitlines() if line.startswith("| `"))

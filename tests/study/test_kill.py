@@ -11,14 +11,14 @@ import torch
 
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
-from spiritlevel.study.workers import is_dead, new_worker
+from spiritlevel.study.executors.workers import is_dead, new_worker
 from tiny_study import (
     forks,
     lasting,
     tiny,
-    work,
     work_together,
     work_until_statement,
+    workspace,
     write_half,
 )
 
@@ -63,7 +63,7 @@ def deaths(folder) -> int:
 
 
 def finish(folder) -> None:
-    process = start(work, str(folder))
+    process = start(workspace, str(folder))
     process.join(60)
     assert process.exitcode == 0
 
@@ -87,7 +87,7 @@ def test_killed_inside_a_run_at_20_random_moments(tmp_path, undisturbed):
     for _ in range(100):  # some moments fall between two runs, or behind the last
         if deaths(tmp_path) >= 20:
             break
-        process = start_and_wait_for_work(work, tmp_path)
+        process = start_and_wait_for_work(workspace, tmp_path)
         process.join(moments.uniform(0.0, 0.12))
         if process.exitcode is None:
             process.kill()
@@ -156,8 +156,8 @@ def test_two_workers_share_a_store_and_one_is_killed_at_several_moments(tmp_path
         if deaths(tmp_path) >= 4:
             break
         begin_anew(tmp_path)
-        steady = start(work, str(tmp_path))
-        unlucky = start_and_wait_for_work(work, tmp_path)
+        steady = start(workspace, str(tmp_path))
+        unlucky = start_and_wait_for_work(workspace, tmp_path)
         unlucky.join(moments.uniform(0.0, 0.12))
         unlucky.kill()
         unlucky.join()
@@ -170,7 +170,7 @@ def test_two_workers_share_a_store_and_one_is_killed_at_several_moments(tmp_path
 
 def test_two_workers_do_each_run_once(tmp_path, undisturbed):
     Store.create(tmp_path, watched()).close()
-    both = [start(work, str(tmp_path)) for _ in range(2)]
+    both = [start(workspace, str(tmp_path)) for _ in range(2)]
     for process in both:
         process.join(60)
         assert process.exitcode == 0
@@ -183,7 +183,7 @@ def test_two_workers_do_each_run_once(tmp_path, undisturbed):
 
 def test_a_run_that_kills_its_workers_is_given_up_and_the_others_are_done(tmp_path, monkeypatch):
     (tmp_path / "deadly_net.py").write_text(
-        "import os, signal\nfrom spiritlevel.models import mlp\n"
+        "import os, signal\nfrom spiritlevel.study.models import mlp\n"
         "def make(deadly):\n"
         "    if deadly:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return mlp(hidden=4)\n"

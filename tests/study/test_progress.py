@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from spiritlevel.cli import console, progress
+from spiritlevel.pages.watch.studies import study_state
 from spiritlevel.study import Store, control, execute
-from spiritlevel.study import store as store_module
 from spiritlevel.study.executors import live, processes
 from spiritlevel.study.executors.live import Live, Standing
-from spiritlevel.study.results import RunResult
-from spiritlevel.study.workers import new_worker
-from spiritlevel.watch.studies import study_state
+from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.runs.results import RunResult
+from spiritlevel.study.storage import store as store_module
 from tiny_study import forks, tiny
 
 DAY = 86400.0

@@ -10,13 +10,13 @@ import spiritlevel as sl
 from ray_turns import ray_turn
 from spiritlevel.study import RunResult, Store, execute
 from spiritlevel.study.executors.ray import files_named, run_remotely
-from spiritlevel.study.tf32 import TF32
+from spiritlevel.study.runs.tf32 import TF32
 from tiny_study import lasting, tiny
 
 SRC = pathlib.Path(__file__).parents[2] / "src"
 NETS = """
 import os, pathlib, signal
-from spiritlevel.models import mlp
+from spiritlevel.study.models import mlp
 
 def die_once(mark):
     if not mark.exists():
@@ -133,7 +133,7 @@ def cluster_of(asked: list, **resources: float) -> types.ModuleType:
 
     def remote(**options):
         asked.append(options)
-        return lambda work: types.SimpleNamespace(remote=lambda *_: object())
+        return lambda workspace: types.SimpleNamespace(remote=lambda *_: object())
 
     ray.remote = remote
     return ray

@@ -19,7 +19,7 @@ SRC = pathlib.Path(__file__).parents[2] / "src"
 LONG = 300.0  # seconds; a busy machine takes them, a free one does not
 NETS = """
 import pathlib, sys, time
-from spiritlevel.models import mlp
+from spiritlevel.study.models import mlp
 
 def make(waits):
     ray = sys.modules.get("ray")

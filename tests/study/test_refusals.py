@@ -8,14 +8,15 @@ import torch
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.checkpoints import load_checkpoint
-from spiritlevel.models import build
-from spiritlevel.study import Store, control, execute, measuring, resume
-from spiritlevel.study.hooks import BatchChanges
-from spiritlevel.study.run_data import load_data
-from spiritlevel.study.running import run_one
+from spiritlevel.study import Store, control, execute, resume
+from spiritlevel.study.checkpoints import load_checkpoint
+from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.models import build
+from spiritlevel.study.runs import measuring
+from spiritlevel.study.runs.hooks import BatchChanges
+from spiritlevel.study.runs.run_data import load_data
+from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.table import statistics
-from spiritlevel.study.workers import new_worker
 from tiny_study import lasting, tiny
 
 ONE = {"grid": {}, "seeds": 1}
@@ -133,7 +134,7 @@ def test_test_data_of_another_shape_and_batches_that_cannot_be_changed_are_refus
 
 def test_a_task_has_its_own_use_of_network_and_data():
     odd = {"name": "mlp", "inputs": 63}
-    control.check(tiny(**ONE, model=odd, task="spiritlevel.study.tasks:task_result"))
+    control.check(tiny(**ONE, model=odd, task="spiritlevel.study.runs.tasks:task_result"))
 
 
 # -- what was trained is kept ----------------------------------------------------------------

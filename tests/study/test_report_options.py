@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
 from spiritlevel.study import Store
-from spiritlevel.study.results import EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.runs.results import EpochRow, MeasurementRow, RunResult
 from spiritlevel.study.table import statistics, wide_rows
-from spiritlevel.study.workers import new_worker
 from tiny_study import tiny
 
 

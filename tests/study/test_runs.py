@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import spiritlevel as sl
 from spiritlevel.cli.app import app
-from spiritlevel.data import digits
-from spiritlevel.models import build
 from spiritlevel.study import Store, execute, resume, run, state
-from spiritlevel.study.run_data import derived_generator, load_data
-from spiritlevel.study.running import run_one
+from spiritlevel.study.data import digits
+from spiritlevel.study.models import build
+from spiritlevel.study.runs.run_data import derived_generator, load_data
+from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.statistics import spearman
 from spiritlevel.study.table import statistics, wide_rows
 from tiny_study import command, forks, tiny
@@ -169,7 +169,7 @@ def test_measures_see_the_first_samples_and_the_weights_before_training():
 
 def test_a_run_that_fails_is_kept_with_its_reason_and_the_others_go_on(tmp_path, monkeypatch):
     (tmp_path / "fragile_net.py").write_text(
-        "from spiritlevel.models import mlp\ndef make(broken):\n"
+        "from spiritlevel.study.models import mlp\ndef make(broken):\n"
         "    return mlp(inputs=63 if broken else 64, hidden=4)\n"
     )
     monkeypatch.chdir(tmp_path)

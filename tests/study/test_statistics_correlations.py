@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel import SpiritlevelError
-from spiritlevel._core import MissingExtra
+from spiritlevel.errors import MissingExtra
 from spiritlevel.study.statistics import Correlation, kendall, pearson, spearman
 
 KINDS = [pearson, spearman, kendall]

@@ -10,9 +10,10 @@ import time
 import pytest
 
 import spiritlevel as sl
-from spiritlevel.study import Store, execute, schema
-from spiritlevel.study.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
-from spiritlevel.study.workers import new_worker
+from spiritlevel.study import Store, execute
+from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.runs.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.storage import schema
 from tiny_study import lasting, tiny
 
 RESULT = RunResult(

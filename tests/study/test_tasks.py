@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 import spiritlevel as sl
 from spiritlevel.cli.app import app
 from spiritlevel.study import RunSettings, Store, Study, control, execute, task_result
-from spiritlevel.study.running import run_one
+from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.table import default_target, statistics, wide_rows
-from tiny_study import forks, tiny, work
+from tiny_study import forks, tiny, workspace
 
 MODULE = """
 import os, pathlib, signal
@@ -111,7 +111,7 @@ def test_a_task_that_is_killed_goes_on_to_the_rows_of_an_undisturbed_one(tmp_pat
     killed = study(task={"name": "coins:toss", "marks": str(marks)}, seeds=1)
     Store.create(tmp_path / "there", killed).close()
     for expected in (-signal.SIGKILL, -signal.SIGKILL, 0):
-        process = forks().Process(target=work, args=(str(tmp_path / "there"),))
+        process = forks().Process(target=workspace, args=(str(tmp_path / "there"),))
         process.start()
         process.join(60)
         assert process.exitcode == expected
@@ -140,7 +140,7 @@ def test_what_goes_wrong_in_a_task_is_kept_with_the_run(tmp_path):
         ("coin:toss", "'coin:toss' cannot be imported: No module named 'coin'"),
         ("coins:tos", "has None as 'tos'"),
         ("coins:number", "has 3 as 'number'"),
-        ("no_such_experiment", "cannot be imported: No module named 'spiritlevel.experiments.no_"),
+        ("no_such_experiment", "cannot be imported: No module named 'spiritlevel.papers.no_"),
     ],
 )
 def test_a_task_that_is_not_there_is_refused_before_the_first_run(name, text):

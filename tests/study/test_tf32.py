@@ -7,13 +7,13 @@ import torch
 
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
-from spiritlevel.study.measuring import machine, repeatable
-from spiritlevel.study.recorded import recordable
+from spiritlevel.study.runs.cuda_graphs import recordable
+from spiritlevel.study.runs.measuring import machine, repeatable
 from tiny_study import forks, tiny
 
 NETS = """
 import os, pathlib, torch
-from spiritlevel.models import mlp
+from spiritlevel.study.models import mlp
 
 def make():
     flags = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32

@@ -8,10 +8,10 @@ from safetensors.torch import load
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.models import build
-from spiritlevel.study.run_data import derived_generator, load_data
-from spiritlevel.study.running import run_one
-from spiritlevel.study.schedules import rate_factor
+from spiritlevel.study.models import build
+from spiritlevel.study.runs.run_data import derived_generator, load_data
+from spiritlevel.study.runs.running import run_one
+from spiritlevel.study.runs.schedules import rate_factor
 from tiny_study import tiny
 
 EPOCHS, BATCH, BATCHES = 4, 20, 3  # 60 samples

@@ -8,13 +8,13 @@ from safetensors.torch import load
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.checkpoints import save_checkpoint
-from spiritlevel.models import build
 from spiritlevel.study import Store, control, run
-from spiritlevel.study.networks import build_model
-from spiritlevel.study.run_data import derived_generator, load_data
-from spiritlevel.study.running import run_one
-from spiritlevel.study.transfer import head_path
+from spiritlevel.study.checkpoints import save_checkpoint
+from spiritlevel.study.models import build
+from spiritlevel.study.runs.networks import build_model
+from spiritlevel.study.runs.run_data import derived_generator, load_data
+from spiritlevel.study.runs.running import run_one
+from spiritlevel.study.runs.transfer import head_path
 from tiny_study import tiny
 
 MLP = {"name": "mlp", "hidden": [6]}

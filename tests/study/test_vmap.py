@@ -7,11 +7,12 @@ import torch
 from safetensors.torch import load
 
 import spiritlevel as sl
-from spiritlevel.models import build
-from spiritlevel.study import Store, execute, stacked
+from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import vmap
-from spiritlevel.study.running import run_one
-from spiritlevel.study.workers import new_worker
+from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.models import build
+from spiritlevel.study.runs import stacked
+from spiritlevel.study.runs.running import run_one
 from tiny_study import lasting, tiny
 
 SMALL = {"name": "mlp", "hidden": [6, 5]}

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiritlevel.models import resnet18
+from spiritlevel.study.models import resnet18
 
 
 class ChannelsLast(nn.Module):

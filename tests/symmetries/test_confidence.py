@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.data import digits
-from spiritlevel.models import build
+from spiritlevel.study.data import digits
+from spiritlevel.study.models import build
 from spiritlevel.symmetries import Found, find_moves, temperature_move
 from symmetries.nets import NETS
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from spiritlevel.training.sam import ASAM, SAM, NoiseSAM
+from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM
 
 MAKE = {
     "sam": lambda base: SAM(base, 0.3),

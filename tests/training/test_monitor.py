@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
-import spiritlevel.training.monitor as monitor_module
+import spiritlevel.training.monitor.monitor as monitor_module
 from spiritlevel.training import FlatnessMonitor
-from spiritlevel.training.budget import parse_every
+from spiritlevel.training.monitor.budget import parse_every
 
 CLASSES = 3
 

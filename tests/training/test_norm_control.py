@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.training.norm_control import (
+from spiritlevel.training.norm_control.control import (
     MeanVarianceNorm,
     WeightConstraint,
     constrain_weights_,
     replace_norms,
 )
-from spiritlevel.training.sam import SAM
-from spiritlevel.training.weight_matrices import weight_matrices
+from spiritlevel.training.norm_control.weight_matrices import weight_matrices
+from spiritlevel.training.sam.optimizers import SAM
 
 
 def random(*shape, dtype=torch.float64):

@@ -14,7 +14,7 @@ from penalty_refusals import TROUBLES, refused, troubled
 from plain_losses import LOSSES
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import HeadPenalty, head_penalty
-from spiritlevel.training._softmax_heads import softmax_head
+from spiritlevel.training.penalties.softmax_heads import softmax_head
 
 KINDS = ["trace", "kappa", "trace_squared"]
 

@@ -12,7 +12,8 @@ import penalty_truths as truths
 from penalty_refusals import TROUBLES, refused, troubled
 from plain_losses import LOSSES
 from spiritlevel import SpiritlevelError
-from spiritlevel.training import KappaPenalty, kappa_penalty
+from spiritlevel.training import KappaPenalty
+from spiritlevel.training.penalties import kappa_penalty
 
 
 class Residual(nn.Module):

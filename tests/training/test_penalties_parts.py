@@ -10,8 +10,8 @@ from torch import nn
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import thrice_differentiable, trace_squared_of
-from spiritlevel.training._signs import draw_signs
-from spiritlevel.training.lazy import LazySchedule
+from spiritlevel.training.penalties.lazy import LazySchedule
+from spiritlevel.training.penalties.signs import draw_signs
 
 GEOMETRIES = {
     "plain": (1, {}),

@@ -10,11 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import penalty_truths as truths
 from plain_losses import LOSSES
-from spiritlevel.training import (
-    thrice_differentiable,
-    trace_squared_of,
-    trace_squared_penalty,
-)
+from spiritlevel.training import thrice_differentiable, trace_squared_of, trace_squared_penalty
 
 MODULE = "trace_squared"  # whose random signs are replaced
 

@@ -21,8 +21,8 @@ from sam_problem import (
     seeded,
     weights_of,
 )
-from spiritlevel.training.perturbation import Block, draw_in_ball
-from spiritlevel.training.sam import SAM
+from spiritlevel.training.sam.optimizers import SAM
+from spiritlevel.training.sam.perturbation import Block, draw_in_ball
 
 USES = [by_closure, by_passes, by_parts, by_blocks]
 

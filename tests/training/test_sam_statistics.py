@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sam_problem import KINDS, RHO, batch, by_blocks, by_closure, by_passes, loss_of, network
-from spiritlevel.training.sam import SAM
+from spiritlevel.training.sam.optimizers import SAM
 
 ORIGINAL = nn.Module.__call__
 

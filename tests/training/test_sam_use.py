@@ -16,7 +16,7 @@ from sam_problem import (
     weights_of,
 )
 from spiritlevel import SpiritlevelError
-from spiritlevel.training.sam import ASAM, SAM, NoiseSAM
+from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 

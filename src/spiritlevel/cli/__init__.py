@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .._core import MissingExtra, require
+from ..errors import MissingExtra, require
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from .. import api
-from .._core import SpiritlevelError, __version__
+from ..errors import SpiritlevelError
+from ..results import __version__
 from . import cards, common, completion, console, subject
 from .audit import audit
 from .check import check

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from .. import audits
+from ..analysis import audit as audits
 from . import console, inputs, subject
 
 MOVES_A_TABLE = 3  # side by side in 80 columns

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..estimators.options import DEFAULTS, TEXTS
-from ..measures import WAYS, Card
+from ..engine.options import DEFAULTS, TEXTS
+from ..measures import METHODS, Card
 from ..symmetries import SYMMETRIES
 from . import console
 
@@ -42,7 +42,7 @@ def print_card(page: Console, card: Card) -> None:
         "unchanged by": _symmetry_lines(unchanged),
         "moved by": _symmetry_lines(moved),
         "direction": card.direction_in_words,
-        "found": WAYS[card.found_by],
+        "found": METHODS[card.found_by],
         "cost": card.cost_in_words(),
         "settings": "\n".join(_settings(card)) or "none",
         "when it misleads": card.misleads,
@@ -69,7 +69,7 @@ def _facts(card: Card) -> dict[str, Any]:
         "unchanged_by": [name for name in SYMMETRIES if name in card.invariant],
         "moved_by": [name for name in SYMMETRIES if name not in card.invariant],
         "direction": card.direction,
-        "found": WAYS[card.found_by],
+        "found": METHODS[card.found_by],
         "cost": card.cost_in_words(),
         "settings": {
             name: {"default": DEFAULTS[name], "meaning": TEXTS[name]} for name in card.options
@@ -133,7 +133,7 @@ def _markdown_card(card: Card) -> str:
         f"$$ {card.formula} $$\n\n"
         f"- **Paper:** {card.paper}\n"
         f"- **Direction:** {card.direction_in_words}\n"
-        f"- **Found:** {WAYS[card.found_by]}\n"
+        f"- **Found:** {METHODS[card.found_by]}\n"
         f"- **Cost:** {card.cost_in_words()}\n"
         f"{''.join(f'- **Setting** {text}{chr(10)}' for text in _settings(card))}"
         f"- **When it misleads:** {card.misleads}\n"

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..experiments.render import parts_of
-from ..report.study_judgement import Judgement
+from ..pages.report.study_judgement import Judgement
+from ..papers.publishing.render import parts_of
 from .console import note, show, tell
 
 

@@ -12,8 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
-from .. import comparisons
-from .._core import Report, SpiritlevelError
+from ..analysis import comparison as comparisons
+from ..errors import SpiritlevelError
+from ..results import Report
 from . import console, inputs, subject
 
 NETWORKS_A_TABLE = 3  # side by side in 80 columns

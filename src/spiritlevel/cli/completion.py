@@ -5,9 +5,10 @@ A file or a name of the user's own is completed by the shell where nothing here 
 
 from __future__ import annotations
 
-from .. import api, models
-from ..data import CATALOGUE
-from ..study import control
+from .. import api
+from ..study import models
+from ..study.data import CATALOGUE
+from ..study.registry import study_names
 
 Offers = list[tuple[str, str]]  # a name, and what it is
 
@@ -35,7 +36,7 @@ def fetchable(incomplete: str) -> Offers:
 
 def studies(incomplete: str) -> Offers:
     """Studies that come with the package."""
-    return _beginning(incomplete, [(name, "built in") for name in control.library_names()])
+    return _beginning(incomplete, [(name, "built in") for name in study_names()])
 
 
 def _beginning(incomplete: str, offers: Offers) -> Offers:

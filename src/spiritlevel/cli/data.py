@@ -10,8 +10,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ..data import CATALOGUE, data_folder
-from ..data import fetch as fetch_data
+from ..study.data import CATALOGUE, data_folder
+from ..study.data import fetch as fetch_data
 from . import completion, console, subject
 
 FORMAT = "spiritlevel-data-1"

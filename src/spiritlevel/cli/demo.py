@@ -13,9 +13,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .. import demo as library
-from ..demo import Demo
 from . import console, subject
+from . import demo_study as library
+from .demo_study import Demo
 from .progress import counted, duration, runs_progress
 
 FORMAT = "spiritlevel-demo-2"

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from .. import plots
-from .._core import SpiritlevelError
-from ..checkpoints import write_atomically
-from ..plots.population import num_runs
+from ..errors import SpiritlevelError
+from ..files import write_atomically
+from ..pages import figures as plots
+from ..pages.figures.population import num_runs
 from ..study import table
-from ..study.store import Store
+from ..study.storage.store import Store
 from . import console, subject
 
 FORMAT = "spiritlevel-figures-1"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .. import data
-from .._core import SpiritlevelError
+from ..errors import SpiritlevelError
+from ..study import data
 
 UNITS = {"": 1, "B": 1}
 for power, letter in enumerate("KMGT", start=1):

@@ -10,11 +10,12 @@ import typer
 from rich.console import Console
 from torch import nn
 
-from .. import landscapes
-from .._core import SpiritlevelError
-from ..checkpoints import load_checkpoint, write_atomically
-from ..plots import KINDS, save
-from ..plots.landscapes import landscape as draw
+from ..analysis import landscape as landscapes
+from ..errors import SpiritlevelError
+from ..files import write_atomically
+from ..pages.figures import KINDS, save
+from ..pages.figures.landscapes import landscape as draw
+from ..study.checkpoints import load_checkpoint
 from . import console, inputs, subject
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..study.executors.live import Standing, Watch
-from ..study.store import Counts
+from ..study.storage.store import Counts
 from . import console
 
 SHORT = 10.0  # seconds at work that are not worth a word

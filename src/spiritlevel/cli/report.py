@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from .. import report as pages
-from .._core import SpiritlevelError
-from ..checkpoints import write_atomically
-from ..report import study as study_page
+from ..errors import SpiritlevelError
+from ..files import write_atomically
+from ..pages import report as pages
+from ..pages.report import study as study_page
 from ..study import table
-from ..study.store import Store
+from ..study.storage.store import Store
 from . import console, subject
 
 STANDARD_OUTPUT = "-"

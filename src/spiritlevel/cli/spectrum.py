@@ -9,12 +9,12 @@ import typer
 from rich import box
 from rich.table import Table
 
-from .. import spectra
-from .._core import SpiritlevelError
-from ..checkpoints import write_atomically
-from ..plots import KINDS, new_figure, save
-from ..plots import density as draw_density
-from ..report import Spectrum
+from ..analysis import spectra
+from ..errors import SpiritlevelError
+from ..files import write_atomically
+from ..pages.figures import KINDS, new_figure, save
+from ..pages.figures import density as draw_density
+from ..pages.report import Spectrum
 from . import console, inputs, subject
 
 

@@ -12,15 +12,17 @@ from rich import box
 from rich.table import Table
 
 from .. import study as library
-from .._core import SpiritlevelError
-from ..checkpoints import write_atomically
-from ..experiments.experiment import PAPERS
-from ..report import render
-from ..report import study as study_page
-from ..report.study_judgement import judge
-from ..study import control, export, table
+from ..errors import SpiritlevelError
+from ..files import write_atomically
+from ..pages.report import render
+from ..pages.report import study as study_page
+from ..pages.report.study_judgement import judge
+from ..papers.experiment import PAPERS
+from ..study import control, table
 from ..study.executors.live import standing
-from ..study.store import Store
+from ..study.registry import study_names
+from ..study.storage import export
+from ..study.storage.store import Store
 from . import claims, completion, console, figures, inputs, subject
 from .progress import counted, duration, runs_progress
 
@@ -66,7 +68,7 @@ def list_studies(json: subject.Json = None) -> None:
     listed.add_column("presets", no_wrap=True)
     listed.add_column("what")
     rows = []
-    for name in control.library_names():
+    for name in study_names():
         found = control.find(name)
         paper = PAPERS.get(name.partition("-")[0], "")
         row = {"name": name, "presets": list(found.presets), "paper": paper}

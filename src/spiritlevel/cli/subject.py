@@ -17,10 +17,12 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
-from .. import report as pages
-from .._core import Report, SpiritlevelError, require
-from ..checkpoints import load_checkpoint, write_atomically
-from ..models import build
+from ..errors import SpiritlevelError, require
+from ..files import write_atomically
+from ..pages import report as pages
+from ..results import Report
+from ..study.checkpoints import load_checkpoint
+from ..study.models import build
 from . import completion, console, inputs
 
 Several = list[str] | None

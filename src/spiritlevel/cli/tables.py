@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .._core import Measurement, Report, Status
+from ..results import Measurement, Report, Status
 from .console import note, show, tell
 
 SHORT_NOTE = 22  # characters that still fit beside the numbers

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..watch import Watched, open_server
+from ..pages.watch import Watched, open_server
 from . import console, subject
 
 

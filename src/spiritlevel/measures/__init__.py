@@ -1,39 +1,21 @@
-"""The catalogue: one file a family, one function and one card a measure."""
+"""The catalogue: one folder per family, one function and one card per measure."""
 
-from . import (
-    activity,
-    bound,
-    curvature,
-    decomposition,
-    head,
-    neuron,
-    norms,
-    pac_bayes,
-    relative,
-    scaled,
-    sensitivity,
-    sharpness,
-    softmax,
-)
-from ._registry import WAYS as WAYS
-from ._registry import Card as Card
-from ._registry import Measured as Measured
-from ._registry import get as get
-from ._registry import measure as measure
-from ._registry import names as names
-
-FAMILIES = (
-    activity,
-    bound,
-    curvature,
-    decomposition,
-    head,
-    neuron,
-    norms,
-    pac_bayes,
-    relative,
-    scaled,
-    sensitivity,
-    sharpness,
-    softmax,
-)
+from . import activity as activity
+from . import bound as bound
+from . import curvature as curvature
+from . import decomposition as decomposition
+from . import head as head
+from . import neuron as neuron
+from . import norms as norms
+from . import pac_bayes as pac_bayes
+from . import relative as relative
+from . import scaled as scaled
+from . import sensitivity as sensitivity
+from . import sharpness as sharpness
+from . import softmax as softmax
+from .registry import METHODS as METHODS
+from .registry import Card as Card
+from .registry import Measured as Measured
+from .registry import get as get
+from .registry import measure as measure
+from .registry import names as names

@@ -1,11 +1,12 @@
 """Populations of trained models: how they are declared, run, stored and judged."""
 
 from .control import execute, find, resume, run, state
-from .definition import Study
-from .results import RunResult
-from .settings import RunSettings
-from .store import Store
-from .tasks import task_result
+from .registry import register_study, task
+from .runs.results import RunResult
+from .runs.tasks import task_result
+from .settings.definition import Study
+from .settings.run import RunSettings
+from .storage.store import Store
 
 __all__ = [
     "RunResult",
@@ -14,8 +15,10 @@ __all__ = [
     "Study",
     "execute",
     "find",
+    "register_study",
     "resume",
     "run",
     "state",
+    "task",
     "task_result",
 ]

@@ -6,38 +6,31 @@ import dataclasses
 import os
 import pathlib
 import runpy
-from importlib import resources
 from typing import Any
 
-from .._core import SpiritlevelError, suggestion
-from ..data.catalogue import CATALOGUE
-from .checking import check as check
-from .data_identity import check_data
-from .definition import Study
+from ..errors import SpiritlevelError, suggestion
+from .data.catalogue import CATALOGUE
 from .executors import local, processes, ray, vmap
 from .executors.live import Watch
-from .pace import seconds_left
-from .store import Counts, Store
+from .executors.pace import seconds_left
+from .registry import study_names, study_text
+from .settings.checks import check as check
+from .settings.definition import Study
+from .storage.data_identity import check_data
+from .storage.store import Counts, Store
 
 EXECUTORS = ("local", "vmap", "ray")
 
 
-def library_names() -> list[str]:
-    """The studies that come with the package."""
-    files = resources.files(f"{__package__}.library").iterdir()
-    return sorted(file.name[:-5] for file in files if file.name.endswith(".yaml"))
-
-
 def find(name_or_path: str) -> Study:
-    """A study of the package by name, or from a .yaml file, or `study` of a .py file."""
-    if name_or_path in library_names():
-        file = resources.files(f"{__package__}.library").joinpath(f"{name_or_path}.yaml")
-        return Study.from_yaml(file.read_text(encoding="utf-8"), source=name_or_path)
+    """A registered study by name, or from a .yaml file, or `study` of a .py file."""
+    if name_or_path in study_names():
+        return Study.from_yaml(study_text(name_or_path), source=name_or_path)
     path = pathlib.Path(name_or_path)
     if not path.is_file():
         raise SpiritlevelError(
             f"The study {name_or_path!r} must be a .yaml or .py file, or one of "
-            f"{', '.join(library_names())}.{suggestion(name_or_path, library_names())} "
+            f"{', '.join(study_names())}.{suggestion(name_or_path, study_names())} "
             f"There is no such file in {os.getcwd()!r}."
         )
     if path.suffix == ".py":
@@ -116,8 +109,8 @@ def execute(
             store, address=address, workers=workers, device=device, per_gpu=per_gpu, watch=watch
         )
     else:
-        work = local.run_here
-        processes.run_processes(store, work, workers=workers, device=device, watch=watch)
+        worker = local.run_here
+        processes.run_processes(store, worker, workers=workers, device=device, watch=watch)
     return store.counts()
 
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._core import SpiritlevelError, suggestion
+from ..errors import SpiritlevelError, suggestion
 from .statistics import StudyStatistics, summary
-from .store import Store
+from .storage.store import Store
 
 TARGETS = {
     "gap": "test loss − training loss",

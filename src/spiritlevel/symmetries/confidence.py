@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from .._core import SpiritlevelError
+from ..errors import SpiritlevelError
 from .moves import ROOT, Group, Move, Role, Site
 
 

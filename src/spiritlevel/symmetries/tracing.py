@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from .._core import SpiritlevelError
+from ..errors import SpiritlevelError
 from .graph import Reach, reach_of
 from .ports import Port
 

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from .._core import SpiritlevelError
+from ..errors import SpiritlevelError
 from .homogeneity import power_of
 from .moves import Group, Move
 from .precision import deviation, multiple

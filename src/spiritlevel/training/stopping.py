@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from .._core import SpiritlevelError
+from ..errors import SpiritlevelError
 from ..math.student import t_quantile
-from ..processes import unwrapped
+from ..model.distributed import unwrapped
 
 Rule = Literal["flatness", "loss", "both", "trend"]
 MIN_TREND = 4  # epochs: a line takes two of them, and its error needs more than one more

@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from ..._core import SpiritlevelError
-from ..store import LEASE, Claim, Store
+from ...errors import SpiritlevelError
+from ..storage.store import LEASE, Claim, Store
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..pace import seconds_left
-from ..settings import RunSettings
-from ..store import Counts, Store
+from ..settings.run import RunSettings
+from ..storage.store import Counts, Store
+from .pace import seconds_left
 
 EVERY = 0.25  # seconds between two words on the epochs of a run
 LOOK = 1.0  # seconds between two looks at all runs

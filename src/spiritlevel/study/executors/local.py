@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ..._core import SpiritlevelError
-from ..results import describe
-from ..running import OnEpoch, run_one
-from ..store import Claim, Store
-from ..workers import new_worker
+from ...errors import SpiritlevelError
+from ..runs.results import describe
+from ..runs.running import OnEpoch, run_one
+from ..storage.store import Claim, Store
 from .heartbeat import beating
 from .live import Live, Watch, epochs_of
+from .workers import new_worker
 
 
 def run_here(

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from ..._core import SpiritlevelError
-from ..running import OnEpoch
-from ..store import Store
-from ..tf32 import TF32
+from ...errors import SpiritlevelError
+from ..runs.running import OnEpoch
+from ..runs.tf32 import TF32
+from ..storage.store import Store
 from .live import Live, Watch
 
 MAX_DEATHS = 3  # of workers on one run, after which the run counts as failed
@@ -28,15 +28,20 @@ START = "spawn"  # a fork would copy threads and locks of torch in whatever stat
 POLL = 0.1  # seconds between looks at the workers
 GRACE = 10.0  # seconds for a worker to stop by itself
 REFUSED = 3  # exit code of a worker that the store refuses, a full disk for example
-Work = Callable[..., None]  # (store, device=, on_epoch=): what one process does to the end
+Worker = Callable[..., None]  # (store, device=, on_epoch=): what one process does to the end
 
 
 def run_processes(
-    store: Store, work: Work, *, workers: int, device: str = "cpu", watch: Watch | None = None
+    store: Store,
+    worker: Worker,
+    *,
+    workers: int,
+    device: str = "cpu",
+    watch: Watch | None = None,
 ) -> None:
     """`work` in several processes until no run waits. Ctrl-C gives their runs back."""
     count = min(workers, store.counts().remaining)
-    pool, live = Pool(store, work, device, count), Live(store, watch)
+    pool, live = Pool(store, worker, device, count), Live(store, watch)
     try:
         with _one_thread_each():
             for index in range(count):
@@ -55,9 +60,9 @@ def run_processes(
 class Pool:
     """Worker processes by their number."""
 
-    def __init__(self, store: Store, work: Work, device: str, count: int) -> None:
+    def __init__(self, store: Store, worker: Worker, device: str, count: int) -> None:
         self.store = store
-        self.work = work
+        self.worker = worker
         self.device = device
         self.processes: dict[int, BaseProcess] = {}
         # Any: the types of multiprocessing do not say that every context has processes.
@@ -75,7 +80,7 @@ class Pool:
         device = _device_of(index, self.device)
         note = functools.partial(_note_epoch, self._epochs, index)
         note(0, 0)  # what a worker before it had left there
-        arguments = (str(self.store.folder), self.work, device, TF32.of_this_process(), note)
+        arguments = (str(self.store.folder), self.worker, device, TF32.of_this_process(), note)
         process: BaseProcess = self._context.Process(
             target=_work, args=(*arguments, self._reasons), daemon=True
         )
@@ -130,7 +135,7 @@ class Pool:
 
 
 def _work(
-    folder: str, work: Work, device: str, tf32: TF32, on_epoch: OnEpoch, reasons: Any
+    folder: str, worker: Worker, device: str, tf32: TF32, on_epoch: OnEpoch, reasons: Any
 ) -> None:
     """What a worker process does."""
     tf32.use()
@@ -138,7 +143,7 @@ def _work(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with Store.open(folder) as store:
-            work(store, device=device, on_epoch=on_epoch)
+            worker(store, device=device, on_epoch=on_epoch)
     except KeyboardInterrupt:
         pass  # the run was given back; the parent says what is to be said
     except SpiritlevelError as error:

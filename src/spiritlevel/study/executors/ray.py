@@ -12,17 +12,17 @@ import platform
 from collections.abc import Iterator
 from typing import Any
 
-from ..._core import SpiritlevelError, require
-from ..recorded import is_own
-from ..results import RunResult, describe
-from ..running import run_one
-from ..settings import RunSettings
-from ..store import Claim, Store
-from ..tf32 import TF32
-from ..workers import new_worker
+from ...errors import SpiritlevelError, require
+from ..runs.cuda_graphs import is_own
+from ..runs.results import RunResult, describe
+from ..runs.running import run_one
+from ..runs.tf32 import TF32
+from ..settings.run import RunSettings
+from ..storage.store import Claim, Store
 from .heartbeat import beating
 from .live import Live, Watch
 from .local import given_back
+from .workers import new_worker
 
 RETRIES = 3  # of a run whose worker was lost
 AHEAD = 2  # runs sent out for each processor, so that none waits for the driver

@@ -14,18 +14,18 @@ from collections.abc import Sequence
 
 import torch
 
-from ..._core import SpiritlevelError
-from ..measuring import complete, repeatable
-from ..networks import build_model
-from ..results import describe
-from ..running import OnEpoch, with_seconds
-from ..stacked import Member, group_key, members_that_fit, refusal, refusal_of, train_together
-from ..store import Claim, Store
-from ..workers import new_worker
+from ...errors import SpiritlevelError
+from ..runs.measuring import complete, repeatable
+from ..runs.networks import build_model
+from ..runs.results import describe
+from ..runs.running import OnEpoch, with_seconds
+from ..runs.stacked import Member, group_key, members_that_fit, refusal, refusal_of, train_together
+from ..storage.store import Claim, Store
 from .heartbeat import beating
 from .live import Live, Watch, epochs_of
 from .local import given_back, work_on
 from .processes import run_processes
+from .workers import new_worker
 
 MOST = 256  # members at once: what is claimed together is lost together
 DEADLY = 2  # deaths of workers after which a run trains alone, before all that were with it fail
@@ -44,8 +44,8 @@ def run_together(
     if workers == 1:
         work_together(store, device=device, watch=watch)
     else:
-        work = functools.partial(work_together, workers=workers)
-        run_processes(store, work, workers=workers, device=device, watch=watch)
+        worker = functools.partial(work_together, workers=workers)
+        run_processes(store, worker, workers=workers, device=device, watch=watch)
 
 
 def work_together(

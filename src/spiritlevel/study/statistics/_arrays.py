@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..._core import SpiritlevelError, require
+from ...errors import SpiritlevelError, require
 
 if TYPE_CHECKING:
     import numpy as np

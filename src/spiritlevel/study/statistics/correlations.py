@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
-from ..._core import SpiritlevelError
+from ...errors import SpiritlevelError
 from ._arrays import Array, check_confidence, finite_points, numpy, scipy_stats, why_undefined
 from .intervals import FORMULAS, Interval, bca, fisher
 from .resampling import OF_COUNTS, pearson_of_counts, spearman_of_counts

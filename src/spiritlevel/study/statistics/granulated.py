@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from ..._core import SpiritlevelError
+from ...errors import SpiritlevelError
 from ._arrays import Array, finite_points, numpy, signs
 from .neighbours import Settings, axes_of, check_settings, groups_along, value_key
 

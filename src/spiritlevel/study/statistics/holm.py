@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from ..._core import SpiritlevelError
+from ...errors import SpiritlevelError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Callable
 
-from ..._core import SpiritlevelError
+from ...errors import SpiritlevelError
 from ._arrays import Array, check_confidence, numpy
 
 MIN_RESAMPLES = 100

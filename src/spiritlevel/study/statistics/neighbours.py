@@ -6,7 +6,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..._core import SpiritlevelError
+from ...errors import SpiritlevelError
 
 ABSENT = "(absent)"  # a run without this hyperparameter, such as the momentum of Adam
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from ..._core import SpiritlevelError
+from ...errors import SpiritlevelError
 from ._arrays import (
     MIN_POINTS,
     Array,

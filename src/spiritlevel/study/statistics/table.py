@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ..._core import SpiritlevelError
+from ...errors import SpiritlevelError
 from ._arrays import check_confidence, finite_points
 from .correlations import FINDINGS, TOO_SMALL, Correlation, kendall, pearson, spearman
 from .granulated import GranulatedKendall, Seeds, granulated_kendall

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..._tables import aligned
+from ...results import aligned
 
 if TYPE_CHECKING:
     from .correlations import Correlation

@@ -1,0 +1,1 @@
+"""Questions asked of a network: audits, comparisons, spectra, neurons, landscapes."""

@@ -1,0 +1,253 @@
+"""Reports of several networks on the same data, and what can be read off them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ... import api
+from ...errors import SpiritlevelError
+from ...results import Measurement, Report, aligned, read_json
+from ..confounders import CONFOUNDERS, GINI
+from . import findings
+from .differences import COUNTERPARTS, AlsoDiffering, Disagreement, Explained, Pair
+from .orders import Place, directions, flatness_sign, flatter_by, larger, round_off
+
+FORMAT = "spiritlevel-comparison-1"
+
+
+class Comparison:
+    """Reports of several networks on the same data, and what can be read off them."""
+
+    def __init__(
+        self,
+        reports: Mapping[str, Report],
+        *,
+        matched: Mapping[str, Report] | None = None,
+        unmatched: str = "",
+    ) -> None:
+        """`matched` are the same networks at equal confidence; `unmatched` says why there are none.
+
+        Raises SpiritlevelError for fewer than two networks, or reports that do not go together.
+        """
+        if len(reports) < 2:
+            raise SpiritlevelError(
+                f"A comparison needs at least two networks. Got {len(reports)}. Pass "
+                "{name: model, …} with the checkpoints to set side by side."
+            )
+        self.reports = dict(reports)
+        self.matched = None if matched is None else dict(matched)
+        self.unmatched = unmatched
+        first = next(iter(self.reports.values()))
+        self.measures = [name for name in first if all(name in r for r in self.reports.values())]
+        counts = {int(r.settings["num_samples"]) for r in self.reports.values()}
+        if len(counts) > 1 or not self.measures:
+            raise SpiritlevelError(
+                "Networks are compared by the same measures on the same data. Got reports on "
+                f"{sorted(counts)} samples with {len(self.measures)} measures in common. Measure "
+                "all of them with one call of compare."
+            )
+        known = directions()  # a file may hold measures of another version
+        self.directions = {name: known[name] for name in self.measures if name in known}
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def value(self, measure: str, name: str) -> Measurement:
+        """One number."""
+        return self.reports[name][measure]
+
+    @property
+    def ranked(self) -> list[str]:
+        """The measures of flatness; confounders and other facts about a network rank nothing."""
+        return [name for name in self.measures if self._sign(name)]
+
+    def places(self, measure: str) -> dict[str, Place]:
+        """Rank of every network, with the ranks that the errors leave open.
+
+        Empty for what is no measure of flatness.
+        """
+        sign, found = self._sign(measure), {}
+        for name in self.reports if sign else ():
+            others = [other for other in self.reports if other != name]
+            below = sum(self.certain(measure, other, name) for other in others)
+            above = sum(self.certain(measure, name, other) for other in others)
+            here = self.value(measure, name)
+            ahead = (sign * (m.value - here.value) > round_off(here, m) for m in self._of(measure))
+            found[name] = Place(1 + sum(ahead), 1 + below, len(self.reports) - above)
+        return found
+
+    def certain(self, measure: str, flatter: str, sharper: str) -> bool:
+        """Whether the first network is flatter beyond the errors of both."""
+        return flatter_by(self._sign(measure), self.reports, measure, (flatter, sharper))
+
+    def disagreements(self) -> list[Disagreement]:
+        """Pairs of measures with opposite and certain orders of a pair of networks."""
+        found = []
+        for a, b in itertools.combinations(sorted(self.reports), 2):
+            one = [m for m in self.ranked if self.certain(m, a, b)]
+            other = [m for m in self.ranked if self.certain(m, b, a)]
+            found += [Disagreement(a, b, m, n) for m in one for n in other]
+        return found
+
+    def explained(self) -> list[Explained]:
+        """Differences that scale or confidence account for, one entry a measure and pair."""
+        found = []
+        for measure, flatter, sharper in self._differences():
+            reasons = {
+                "scale": self._by_scale(measure, flatter, sharper),
+                "confidence": self._by_confidence(measure, flatter, sharper),
+            }
+            holding = {by: text for by, text in reasons.items() if text}
+            if holding:
+                by, text = next(iter(holding)), "; ".join(holding.values())
+                found.append(Explained(measure, flatter, sharper, by, text))
+        return found
+
+    def also_differing(self) -> list[AlsoDiffering]:
+        """Every difference beyond errors, with the confounders that differ beyond theirs.
+
+        No cause is claimed. Confidence is left out where the order stands at equal confidence:
+        there the share of the difference is told that is left.
+        """
+        found = []
+        for measure, flatter, sharper in self._differences():
+            pairs = self._confounders(flatter, sharper)
+            left = None
+            if GINI in pairs and self.matched and self._stands(measure, flatter, sharper):
+                del pairs[GINI]
+                before, after = (
+                    reports[sharper][measure].value - reports[flatter][measure].value
+                    for reports in (self.reports, self.matched)
+                )
+                left = after / before
+            if pairs or left is not None:
+                also = tuple(pairs.values())
+                found.append(AlsoDiffering(measure, flatter, sharper, also, left))
+        return found
+
+    def _differences(self) -> Iterator[tuple[str, str, str]]:
+        """Measure, flatter and sharper network, wherever that is certain."""
+        for measure in self.ranked:
+            for flatter, sharper in itertools.permutations(self.reports, 2):
+                if self.certain(measure, flatter, sharper):
+                    yield measure, flatter, sharper
+
+    def _sign(self, measure: str) -> int:
+        return flatness_sign(self.directions.get(measure))  # none for what has no card here
+
+    def _of(self, measure: str) -> list[Measurement]:
+        return [report[measure] for report in self.reports.values()]
+
+    def _confounders(self, flatter: str, sharper: str) -> dict[str, Pair]:
+        """Those that differ between the two beyond the errors."""
+        found = {}
+        for name in CONFOUNDERS:
+            if name in self.measures:
+                one, other = self.value(name, flatter), self.value(name, sharper)
+                if larger(one, other) or larger(other, one):
+                    found[name] = Pair(name, one.value, other.value)
+        return found
+
+    def _stands(self, measure: str, flatter: str, sharper: str) -> bool:
+        """Whether the order was looked at and holds at equal confidence."""
+        pair = (flatter, sharper)
+        return self.matched is not None and flatter_by(
+            self._sign(measure), self.matched, measure, pair
+        )
+
+    def _by_scale(self, measure: str, flatter: str, sharper: str) -> str:
+        """What became of the order under the counterpart; empty where it stands, or without one."""
+        counterpart = COUNTERPARTS.get(measure)
+        if counterpart not in self.measures or self.certain(counterpart, flatter, sharper):
+            return ""
+        kept = "turns round" if self.certain(counterpart, sharper, flatter) else "is lost"
+        return f"the order {kept} under {counterpart}, which rescaling of layers leaves alone"
+
+    def _by_confidence(self, measure: str, flatter: str, sharper: str) -> str:
+        """What became of the order at equal confidence; empty where it stands."""
+        if self.matched is None or self._stands(measure, flatter, sharper):
+            return ""
+        turned = self._stands(measure, sharper, flatter)
+        gini = {name: self.value(GINI, name).value for name in (flatter, sharper)}
+        return (
+            f"the order {'turns round' if turned else 'is lost'} once both are equally confident "
+            f"(Gini impurity {gini[flatter]:.3g} and {gini[sharper]:.3g})"
+        )
+
+    def unchecked(self) -> dict[str, str]:
+        """Measures that rescaling of layers moves and nothing here checks for it, and why not."""
+        cards = {card.name: card for card in api.measures()}
+        found = {}
+        for measure in self.ranked:
+            if "layer_rescale" in cards[measure].invariant:
+                continue
+            counterpart = COUNTERPARTS.get(measure)
+            if counterpart is None:
+                found[measure] = "the catalogue has no measure that is like it but for the scale"
+            elif counterpart not in self.measures:
+                found[measure] = f"{counterpart} could not be measured on all of these networks"
+        return found
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        names = list(self.reports)
+        rows = [("measure", *names)]
+        for measure in self.measures:
+            rows.append((measure, *(self.cell(measure, name) for name in names)))
+        lines = [aligned(rows), "", *self.findings()]
+        return "\n".join(lines)
+
+    def cell(self, measure: str, name: str) -> str:
+        """A value with its rank, where it has one."""
+        value, place = f"{self.value(measure, name).value:.4g}", self.places(measure).get(name)
+        return value if place is None else f"{value} #{place}"
+
+    def findings(self) -> list[str]:
+        """What the table shows, in sentences."""
+        return findings.findings(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types."""
+        return {
+            "format": FORMAT,
+            "reports": {name: report.to_dict() for name, report in self.reports.items()},
+            "matched": None
+            if self.matched is None
+            else {name: report.to_dict() for name, report in self.matched.items()},
+            "unmatched": self.unmatched,
+            "ranks": {
+                measure: {n: dataclasses.asdict(p) for n, p in self.places(measure).items()}
+                for measure in self.ranked
+            },
+            "directions": {name: self.directions.get(name) for name in self.measures},
+            "disagreements": [dataclasses.asdict(d) for d in self.disagreements()],
+            "explained": [dataclasses.asdict(e) for e in self.explained()],
+            "also_differing": [_plain(d) for d in self.also_differing()],
+            "unchecked": self.unchecked(),
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """As JSON text; `Comparison.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Comparison:
+        """Read what `to_json` wrote."""
+        return read_json(text, "Comparison", FORMAT, cls._from_dict)
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> Comparison:
+        reports = {name: Report.from_dict(report) for name, report in data["reports"].items()}
+        matched = data["matched"]
+        if matched is not None:
+            matched = {name: Report.from_dict(report) for name, report in matched.items()}
+        return cls(reports, matched=matched, unmatched=data["unmatched"])
+
+
+def _plain(difference: AlsoDiffering) -> dict[str, Any]:
+    pairs = [dataclasses.asdict(p) | {"direction": p.direction} for p in difference.confounders]
+    return dataclasses.asdict(difference) | {"confounders": pairs}

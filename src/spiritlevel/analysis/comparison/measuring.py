@@ -1,0 +1,103 @@
+"""Measuring the networks that are to be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from ... import api
+from ...errors import SpiritlevelError
+from ...results import Report
+from ..confounders import CONFOUNDERS
+from ..equal_confidence import equally_confident
+from .comparison import Comparison
+from .differences import COUNTERPARTS
+
+
+def compare(
+    models: Mapping[str, nn.Module],
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None = None,
+    match_confidence: bool = True,
+    on_report: Callable[[str, Report], None] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Measure several networks on the same data and set them side by side.
+
+    Args:
+        models: networks in eval mode by name, such as the checkpoints of one training run.
+        data: as for `measure`; every network sees all of it.
+        measures: names or patterns; None takes those that suit the networks. Added are the
+            confounders (weight and activation norms, Gini impurity, activation frequency), and the
+            counterparts by which differences are checked for scale.
+        match_confidence: measure once more with the logits scaled until all networks are equally
+            confident, to see which differences that explains; twice the cost.
+        on_report: called with (name, report) as soon as a network is measured.
+        **options: everything else that `measure` takes.
+
+    >>> import torch, spiritlevel as sl
+    >>> x, y = torch.eye(3), torch.tensor([0, 1, 2])
+    >>> small, large = nn.Linear(3, 3), nn.Linear(3, 3)
+    >>> found = sl.compare({"small": small, "large": large}, (x, y), measures="head.trace")
+    >>> found.measures[:2], "head.kappa" in found.measures
+    (['head.trace', 'softmax.gini'], True)
+    """
+    if not isinstance(models, Mapping) or not all(
+        isinstance(m, nn.Module) for m in models.values()
+    ):
+        raise SpiritlevelError(
+            "The 'models' argument must be a mapping of names to modules, {name: model, …}. Got "
+            f"{type(models).__name__}."
+        )
+    reports: dict[str, Report] = {}
+    for name, model in models.items():
+        reports[name] = measure_for_comparison(model, data, measures=measures, **options)
+        if on_report is not None:
+            on_report(name, reports[name])
+    return matched_comparison(
+        reports, models, data, measures=measures, match=match_confidence, **options
+    )
+
+
+def measure_for_comparison(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None,
+    **options: Any,
+) -> Report:
+    """One network by the measures asked for, the confounders, and what checks them for scale."""
+    if measures is None:
+        asked = [card.name for card in api.measures() if card.default]
+    else:
+        patterns = [measures] if isinstance(measures, str) else measures
+        asked = [card.name for pattern in patterns for card in api.measures(pattern)]
+    counterparts = [COUNTERPARTS[name] for name in asked if name in COUNTERPARTS]
+    also = dict.fromkeys([*CONFOUNDERS, *counterparts])
+    return api.measure_also(model, data, also=also, measures=measures, **options)
+
+
+def matched_comparison(
+    reports: Mapping[str, Report],
+    models: Mapping[str, nn.Module],
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None,
+    match: bool,
+    **options: Any,
+) -> Comparison:
+    """From reports of the networks as they are, and measuring them again at equal confidence."""
+    if not match or len(reports) < 2:
+        return Comparison(reports)
+    try:
+        copies = equally_confident(models, data, **options)
+    except SpiritlevelError as error:
+        return Comparison(reports, unmatched=str(error))
+    again = {
+        name: measure_for_comparison(model, data, measures=measures, **options)
+        for name, model in copies.items()
+    }
+    return Comparison(reports, matched=again)

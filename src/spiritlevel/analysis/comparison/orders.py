@@ -1,0 +1,65 @@
+"""Which of two networks is flatter by a measure, beyond the errors of both."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping
+
+from ... import api
+from ...results import Measurement, Report
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a network stands under a measure: 1 is the flattest."""
+
+    rank: int
+    best: int  # the rank it may have if every error falls in its favour
+    worst: int
+
+    def __str__(self) -> str:
+        return (
+            str(self.rank) if self.best == self.worst else f"{self.rank} ({self.best}–{self.worst})"
+        )
+
+
+def directions() -> dict[str, str | None]:
+    """Which values speak of flatter networks, by the cards; None: the measure ranks nothing."""
+    return {card.name: card.direction for card in api.measures()}
+
+
+def flatness_sign(direction: str | None) -> int:
+    """1 where larger values are flatter, −1 where smaller ones are, 0 where neither."""
+    return {"larger is flatter": 1, "smaller is flatter": -1, None: 0}[direction]
+
+
+def larger(one: Measurement, other: Measurement) -> bool:
+    """Whether the first value is the larger one beyond the errors of both."""
+    return one.value - other.value > _margin(one, other)
+
+
+def flatter_by(
+    sign: int, reports: Mapping[str, Report], measure: str, pair: tuple[str, str]
+) -> bool:
+    """Whether the first network of the pair is the flatter one beyond the errors of both."""
+    one, other = (reports[name][measure] for name in pair)
+    return sign != 0 and (larger(one, other) if sign > 0 else larger(other, one))
+
+
+def round_off(one: Measurement, other: Measurement) -> float:
+    """What two values may differ by and still be the same."""
+    return 1e-6 * max(abs(one.value), abs(other.value))
+
+
+def _margin(one: Measurement, other: Measurement) -> float:
+    """What two values must differ by: errors of probes and data together, and the residuals.
+
+    Both networks see the same samples, so the data errors mostly fall together: counting them as
+    independent errs on the side of calling too little certain.
+    """
+    squares = sum((m.stderr or 0.0) ** 2 + (m.data_stderr or 0.0) ** 2 for m in (one, other))
+    confidence = float(one.settings.get("confidence", 0.95))
+    wide = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(squares)
+    return wide + (one.residual or 0.0) + (other.residual or 0.0) + round_off(one, other)

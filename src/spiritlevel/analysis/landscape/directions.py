@@ -1,0 +1,163 @@
+"""Which way a slice goes: random directions, eigenvectors of the Hessian, other networks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...engine.weight_space.eigenvalues import eigenpairs_of
+from ...engine.weight_space.perturbed import Weights
+from ...engine.weight_space.products import Space
+from ...engine.workspace import Workspace
+from .filters import random_direction
+from .networks import Between, Network, tensors_of
+
+
+class Points(Protocol):
+    """Weights by coordinates."""
+
+    def at(self, point: Sequence[float]) -> Weights:
+        """The weights to put in the place of the network's own; none at the network itself."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights that the slice goes through."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """What is known of one axis apart from its grid."""
+
+    name: str
+    step: Weights
+    eigenvalue: float | None = None
+    residual: float | None = None
+    slope: float | None = None
+
+    @property
+    def length(self) -> float:
+        """How far the weights move in a step of 1."""
+        return float(torch.stack([part.double().norm() for part in self.step.values()]).norm())
+
+
+@dataclasses.dataclass(frozen=True)
+class Bearings:
+    """Points, the ways to them, and what a reader must know of both."""
+
+    points: Points
+    ways: tuple[Way, ...]
+    notes: tuple[str, ...]
+
+
+class Along:
+    """The network's weights plus t times each direction."""
+
+    def __init__(self, workspace: Workspace, ways: Sequence[Way]) -> None:
+        self._work, self._ways = workspace, ways
+
+    def at(self, point: Sequence[float]) -> Weights:
+        """Parameters that no direction moves are left out."""
+        if not any(point):
+            return {}
+        moved: Weights = {}
+        for name, own in self._work.perturbed.weights.items():
+            steps = [
+                (t, w.step[name]) for t, w in zip(point, self._ways, strict=True) if name in w.step
+            ]
+            if steps:
+                total = own.double()
+                for t, step in steps:
+                    total = total + t * step.double()
+                moved[name] = total.to(own.dtype)
+        return moved
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Of the network in the middle."""
+        return tensors_of(self._work.surface.model)
+
+
+def random_bearings(workspace: Workspace, *, dimensions: int, biases: bool) -> Bearings:
+    """Gaussian directions with the norms of the network's filters."""
+    ways = tuple(
+        Way(
+            f"random direction {i + 1}" if dimensions > 1 else "random direction",
+            random_direction(workspace.surface, seed=workspace.seed, number=i, biases=biases),
+        )
+        for i in range(dimensions)
+    )
+    kept = (
+        "Biases and the parameters of normalization layers move as a whole, by their own norm."
+        if biases
+        else "Biases and the parameters of normalization layers stay as they are."
+    )
+    start = "The directions are" if dimensions > 1 else "The direction is"
+    drawn = (
+        f"{start} random (seed {workspace.seed}), every filter with the norm of the network's own "
+        "filter (Li et al. 2018)."
+    )
+    return Bearings(Along(workspace, ways), ways, (drawn, kept))
+
+
+def eigen_bearings(workspace: Workspace, *, dimensions: int, max_passes: int) -> Bearings:
+    """Unit eigenvectors of the largest eigenvalues, with the slope of the loss along them."""
+    space = Space(workspace.surface)
+    (pairs,) = eigenpairs_of(
+        workspace.products,
+        [space],
+        operator="hessian",
+        num=dimensions,
+        which="largest",
+        seed=workspace.seed,
+        max_products=max_passes,
+    )
+    gradient = workspace.perturbed.here.gradient
+    ways = []
+    for i in range(dimensions):
+        vector = pairs.vectors[i]
+        vector = vector * vector[vector.abs().argmax()].sign()  # of ±v always the same one
+        step = {n: vector[part].view(gradient[n].shape) for n, part in space.slices.items()}
+        slope = sum(float((gradient[n] * part.double()).sum()) for n, part in step.items())
+        name = f"eigenvector {i + 1}" if dimensions > 1 else "top eigenvector"
+        ways.append(Way(name, step, float(pairs.values[i]), float(pairs.residuals[i]), slope))
+    notes = [
+        "The directions are eigenvectors of the Hessian of length 1, at the largest eigenvalues."
+        if dimensions > 1
+        else "The direction is the Hessian's eigenvector of length 1 at its largest eigenvalue."
+    ]
+    if not all(pairs.converged.tolist()):
+        notes.append(
+            f"Not converged after {max_passes} products with the Hessian: the direction is close "
+            "to an eigenvector as far as the residual says. Raise max_passes for less."
+        )
+    return Bearings(Along(workspace, ways), tuple(ways), tuple(notes))
+
+
+def path_bearings(
+    workspace: Workspace, others: Sequence[Network], names: Sequence[str]
+) -> Bearings:
+    """From the network to one or two others."""
+    between = Between(workspace.surface, others)
+    start, *ends = names
+    steps = between.steps()
+    ways = tuple(Way(f"{start} → {end}", step) for end, step in zip(ends, steps, strict=True))
+    notes = [
+        "The weights are mixed on the straight line between the checkpoints, and go on in the "
+        "same direction beyond them."
+    ]
+    if len(steps) == 2:
+        dot = sum(float((steps[0][n] * steps[1][n]).sum()) for n in steps[0])
+        size = ways[0].length * ways[1].length
+        cosine = dot / size if size else 0.0
+        notes[0] = "The weights are mixed on the plane through the three checkpoints."
+        notes.append(
+            f"The cosine between the axes is {cosine:.2g}; they are drawn at right angles."
+        )
+    if between.mixes_statistics:
+        notes.append(
+            "Buffers such as BatchNorm's running statistics are mixed with the weights, and stay "
+            "those of the nearest mixture beyond the checkpoints."
+        )
+    return Bearings(between, ways, tuple(notes))

@@ -1,0 +1,53 @@
+"""At which coordinates a slice is evaluated."""
+
+from __future__ import annotations
+
+import math
+
+from ...errors import SpiritlevelError
+
+POINTS = {1: 41, 2: 21}  # along each axis, by the number of axes
+REACH = {False: 1.0, True: 0.5}  # whether between checkpoints
+SNAP = 1e-9  # of the axis: a grid point this close to a checkpoint is the checkpoint
+
+
+def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
+    """Equal steps over one axis; the networks themselves are always among them.
+
+    From −reach to reach around one network at 0; between networks at 0 and 1, `reach` is how far
+    the axis goes beyond both.
+
+    >>> coordinates(points=5, reach=1.0, between=False)
+    [-1.0, -0.5, 0.0, 0.5, 1.0]
+    >>> coordinates(points=4, reach=0.5, between=True)
+    [-0.5, 0.0, 0.16666666666666663, 0.8333333333333333, 1.0, 1.5]
+    """
+    low, high = -reach, (1.0 + reach if between else reach)
+    networks = (0.0, 1.0) if between else (0.0,)
+    length = high - low
+    found = {low + length * i / (points - 1) for i in range(points)}
+    for network in networks:
+        found = {x for x in found if abs(x - network) > SNAP * length} | {network}
+    return sorted(found)
+
+
+def check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
+    """Refuse what makes no grid."""
+    if dimensions not in POINTS:
+        raise SpiritlevelError(
+            f"The 'dimensions' argument must be 1 (a line) or 2 (a plane). Got {dimensions!r}."
+        )
+    if points is not None and points < 2:
+        raise SpiritlevelError(
+            f"The 'points' argument must be at least 2, so that an axis has two ends. Got "
+            f"{points!r}. Leave it out for {POINTS[1]} on a line and {POINTS[2]} by {POINTS[2]} "
+            "on a plane."
+        )
+    if reach is None:
+        return
+    if not math.isfinite(reach) or reach < 0 or (reach == 0 and not between):
+        need = "not be negative" if between else "be positive"
+        raise SpiritlevelError(
+            f"The 'reach' argument must {need} and finite: how far the slice goes. Got {reach!r}. "
+            f"Leave it out for {REACH[between]}."
+        )

@@ -1,0 +1,131 @@
+"""The line through two networks of one architecture, or the plane through three."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...engine.weight_space.perturbed import Weights
+from ...errors import SpiritlevelError
+from ...model.distributed import unwrapped
+from ...model.surface import Surface
+
+Network = nn.Module | Mapping[str, Tensor]
+COUNTERS = "num_batches_tracked"  # of BatchNorm; plays no part in eval mode
+
+
+def as_networks(to: Network | Iterable[Network] | None) -> list[Network]:
+    """One, several or none."""
+    if to is None:
+        return []
+    several = isinstance(to, Iterable) and not isinstance(to, nn.Module | Mapping | str)
+    found: list[Any] = list(to) if several else [to]  # type: ignore[arg-type]
+    for network in found:
+        if not isinstance(network, nn.Module | Mapping):
+            raise SpiritlevelError(
+                "The 'to' argument must be a network, a state dict, or a list of one or two of "
+                f"them. Got {type(network).__name__}. Load a checkpoint into a copy of the model "
+                "with spiritlevel.study.checkpoints.load_checkpoint."
+            )
+    if len(found) > 2:
+        raise SpiritlevelError(
+            "The 'to' argument must name one other network (a line) or two (a plane). Got "
+            f"{len(found)}. Draw them in several pictures."
+        )
+    return found
+
+
+class Between:
+    """Weights mixed from networks: the first one plus t times the way to each other one."""
+
+    def __init__(self, surface: Surface, others: Sequence[Network]) -> None:
+        own = tensors_of(surface.model)
+        self._names = [name for name, t in own.items() if t.is_floating_point()]
+        self._parameters = {name for name, _ in surface.model.named_parameters()}
+        kept = surface.model.state_dict().keys()
+        self._networks = [own, *(_fitting(own, network, kept) for network in others)]
+        self.mixes_statistics = any(name not in self._parameters for name in self._names)
+
+    def at(self, point: Sequence[float]) -> Weights:
+        """At a network itself exactly its weights.
+
+        Buffers such as running statistics are mixed in the same way, but never beyond the
+        networks: a variance would become negative there.
+        """
+        if not any(point):
+            return {}
+        shares = [1.0 - sum(point), *point]
+        inside = [max(share, 0.0) for share in shares]
+        inside = [share / sum(inside) for share in inside]
+        return {
+            name: self._mixed(name, shares if name in self._parameters else inside)
+            for name in self._names
+        }
+
+    def steps(self) -> list[Weights]:
+        """The way to each other network, parameters only."""
+        own, *others = self._networks
+        return [
+            {name: other[name].double() - own[name].double() for name in self._parameters}
+            for other in others
+        ]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that the slice depends on, by network and name."""
+        return {f"{i}/{n}": t for i, net in enumerate(self._networks) for n, t in net.items()}
+
+    def _mixed(self, name: str, shares: Sequence[float]) -> Tensor:
+        own = self._networks[0][name]
+        total = torch.zeros_like(own, dtype=torch.float64)
+        for share, network in zip(shares, self._networks, strict=True):
+            if share:
+                total += share * network[name].double()
+        return total.to(own.dtype)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, each under one name."""
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    return parameters | dict(model.named_buffers())
+
+
+def _fitting(own: Mapping[str, Tensor], other: Network, kept: Collection[str]) -> dict[str, Tensor]:
+    """The tensors of another network, on the same device and in the same precision.
+
+    `kept` is what a state dict holds; a buffer that it never holds may be missing there.
+    """
+    theirs = tensors_of(unwrapped(other)) if isinstance(other, nn.Module) else other
+    if unknown := [name for name in theirs if name not in own and name not in kept]:
+        raise _misfit(f"has {unknown[0]!r} beside what the model has")
+    found: dict[str, Tensor] = {}
+    for name, tensor in own.items():
+        if name not in theirs:
+            if name in kept:
+                raise _misfit(f"has no {name!r}")
+            found[name] = tensor
+            continue
+        value = theirs[name].detach()
+        if value.shape != tensor.shape:
+            shapes = f"{tuple(value.shape)}, needed is {tuple(tensor.shape)}"
+            raise _misfit(f"has {name!r} in the shape {shapes}")
+        value = value.to(device=tensor.device, dtype=tensor.dtype)
+        if not tensor.is_floating_point():
+            if not name.endswith(COUNTERS) and not torch.equal(value, tensor):
+                raise _misfit(f"differs in {name!r}, which holds whole numbers and has no between")
+        elif not bool(value.isfinite().all()):
+            raise _misfit(f"has NaN or infinite values in {name!r}")
+        found[name] = value
+    if all(torch.equal(value, own[name]) for name, value in found.items()):
+        raise _misfit("holds the very weights of the model, so there is no way to it")
+    return found
+
+
+def _misfit(cause: str) -> SpiritlevelError:
+    return SpiritlevelError(
+        "The 'to' argument must be another network of the same architecture with finite weights. "
+        f"The one that was given {cause}. Check which checkpoint was loaded, and build it with "
+        "the options that the model was built with."
+    )

@@ -1,0 +1,171 @@
+"""What a slice of the loss is: a record that prints, draws and reloads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...results import Cost, read_json
+
+FORMAT = "spiritlevel-landscape-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One direction in the space of weights, and where along it the loss was taken.
+
+    At coordinate t the weights have moved by t times the direction, whose length is `length`.
+    Along an eigenvector `eigenvalue` is known to within `residual`, and `slope` is the derivative
+    of the loss at 0.
+    """
+
+    name: str
+    coordinates: tuple[float, ...]
+    length: float
+    eigenvalue: float | None = None
+    residual: float | None = None
+    slope: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A network that lies on the slice."""
+
+    name: str
+    at: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Landscape:
+    """The mean loss at each point of a line or a plane through a network's weights.
+
+    `losses` go through the last axis first, as nested loops would: `grid()` gives rows. A loss
+    that overflowed is kept as it came, infinite or NaN. `errors` are the shares of missed targets
+    where the loss is a cross-entropy, else None.
+    """
+
+    directions: str  # "random", "eigen" or "path"
+    axes: tuple[Axis, ...]
+    losses: tuple[float, ...]
+    errors: tuple[float, ...] | None
+    marks: tuple[Mark, ...]
+    notes: tuple[str, ...]  # what a reader must know
+    settings: Mapping[str, Any]
+    cost: Cost
+
+    @property
+    def text(self) -> str:
+        """The notes as one paragraph."""
+        return " ".join(self.notes)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that every loss is the mean over."""
+        return int(self.settings["num_samples"])
+
+    def grid(self, values: Sequence[float] | None = None) -> list[list[float]]:
+        """Losses, or other values of the same points, in rows: one for each point of axis 0."""
+        values = self.losses if values is None else values
+        width = len(self.axes[1].coordinates) if len(self.axes) == 2 else 1
+        return [list(values[i : i + width]) for i in range(0, len(values), width)]
+
+    def at(self, *coordinates: float) -> float:
+        """The loss at a point of the grid."""
+        index = 0
+        for axis, t in zip(self.axes, coordinates, strict=True):
+            index = index * len(axis.coordinates) + axis.coordinates.index(t)
+        return self.losses[index]
+
+    def parabola(self) -> list[float] | None:
+        """L(0) + g·t + λ·t²/2 along an eigenvector; None where the slice is another one."""
+        if len(self.axes) != 1 or self.axes[0].eigenvalue is None or self.axes[0].slope is None:
+            return None
+        axis, start = self.axes[0], self.at(0.0)
+        bend, slope = self.axes[0].eigenvalue, self.axes[0].slope
+        return [start + slope * t + bend * t * t / 2 for t in axis.coordinates]
+
+    @property
+    def barrier(self) -> float | None:
+        """How far the loss on the way between two checkpoints rises above their straight line.
+
+        The largest difference at the points of the grid from 0 to 1; None for other slices.
+        """
+        if self.directions != "path" or len(self.axes) != 1:
+            return None
+        start, end = self.at(0.0), self.at(1.0)
+        pairs = zip(self.axes[0].coordinates, self.losses, strict=True)
+        rises = [loss - ((1 - t) * start + t * end) for t, loss in pairs if 0 <= t <= 1]
+        return math.nan if any(math.isnan(rise) for rise in rises) else max(rises)
+
+    def __str__(self) -> str:
+        finite = [loss for loss in self.losses if math.isfinite(loss)]
+        lines = [
+            f"{axis.name}: {axis.coordinates[0]:g} to {axis.coordinates[-1]:g}, "
+            f"{len(axis.coordinates)} points, a step of 1 is {axis.length:.4g} long"
+            for axis in self.axes
+        ]
+        lines += [f"loss {self.at(*mark.at):.6g} at {mark.name}" for mark in self.marks]
+        lines.append(f"loss from {min(finite):.6g} to {max(finite):.6g} on the slice")
+        if self.barrier is not None:
+            lines.append(f"barrier {self.barrier:.4g} above the line between the checkpoints")
+        for axis in self.axes:
+            if axis.eigenvalue is not None and axis.residual is not None:
+                lines.append(
+                    f"{axis.name}: eigenvalue {axis.eigenvalue:.6g}, residual {axis.residual:.1e}"
+                )
+        count = self.num_samples
+        return "\n".join(
+            [*lines, self.text, f"{count} samples, {self.cost.passes(count)} over the data"]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types; NaN and infinity become strings, which JSON lacks."""
+        return {
+            "format": FORMAT,
+            "directions": self.directions,
+            "axes": [dataclasses.asdict(a) | {"coordinates": [*a.coordinates]} for a in self.axes],
+            "losses": [*map(plain, self.losses)],
+            "errors": None if self.errors is None else [*map(plain, self.errors)],
+            "marks": [{"name": mark.name, "at": [*mark.at]} for mark in self.marks],
+            "notes": [*self.notes],
+            "settings": dict(self.settings),
+            "cost": dataclasses.asdict(self.cost),
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The record as JSON text; `Landscape.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
+        """The inverse of `to_dict`."""
+        errors = data["errors"]
+        return cls(
+            directions=data["directions"],
+            axes=tuple(
+                Axis(**axis | {"coordinates": tuple(axis["coordinates"])}) for axis in data["axes"]
+            ),
+            losses=tuple(map(float, data["losses"])),
+            errors=None if errors is None else tuple(map(float, errors)),
+            marks=tuple(Mark(mark["name"], tuple(mark["at"])) for mark in data["marks"]),
+            notes=tuple(data["notes"]),
+            settings=data["settings"],
+            cost=Cost(**data["cost"]),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Landscape:
+        """Read what `to_json` wrote."""
+        return read_json(text, "Landscape", FORMAT, cls.from_dict)
+
+
+def plain(value: float) -> float | str:
+    """A string where JSON has no such number; `float` reads it back.
+
+    >>> plain(1.5), plain(math.inf), float(plain(-math.inf))
+    (1.5, 'inf', -inf)
+    """
+    return value if math.isfinite(value) else str(value)

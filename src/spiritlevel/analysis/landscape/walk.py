@@ -1,0 +1,80 @@
+"""From point to point of a grid: what is known is taken over, what is new is kept."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...engine.weight_space.probes import VECTOR_BYTES
+from ...engine.workspace import Workspace
+from ...errors import SpiritlevelError
+from ...model.surface import Progress
+from . import fingerprints
+from .cache import Cache, Point
+from .directions import Points
+from .evaluation import Height, heights
+
+TOGETHER = 4  # points that a pass over the data takes: few, since a stopped pass is lost
+ELSEWHERE = ("device", "torch", "reduction")  # settings that another machine may have otherwise
+
+
+def open_cache(
+    workspace: Workspace, path: str | os.PathLike[str], settings: Mapping[str, Any]
+) -> Cache:
+    """For the same weights, data, loss and directions; the grid may be another one."""
+    with workspace.surface.processes.together():
+        data = fingerprints.of_data(workspace.surface)
+    key = {name: value for name, value in settings.items() if name not in ELSEWHERE}
+    return Cache(path, key | {"data": data})
+
+
+def walk(
+    workspace: Workspace,
+    points: Points,
+    grid: Sequence[Point],
+    cache: Cache | None,
+    progress: Progress | None,
+) -> tuple[list[Height], int]:
+    """The height of every point of the grid, and how many of them were there already."""
+    surface = workspace.surface
+    known: dict[Point, Height] = {}
+    with surface.processes.together():
+        if cache is not None and surface.processes.rank == 0:
+            known = cache.read()
+    known = surface.processes.gather(known)[0]
+    missing = sorted((point for point in grid if point not in known), key=any)  # the network first
+    size = sum(p.numel() * p.element_size() for p in workspace.perturbed.weights.values())
+    together = max(1, min(TOGETHER, VECTOR_BYTES // size))
+    for first in range(0, len(missing), together):
+        group = missing[first : first + together]
+        _count_all(workspace, progress, before=first, group=len(group), points=len(missing))
+        moved = [points.at(point) for point in group]
+        values = heights(surface, moved, chunk=workspace.perturbed.chunk)
+        _check_middle(group, values)
+        known.update(zip(group, values, strict=True))
+        with surface.processes.together():
+            if cache is not None and surface.processes.rank == 0:
+                cache.add(group, values)
+    return [known[point] for point in grid], len(grid) - len(missing)
+
+
+def _check_middle(group: Sequence[Point], values: Sequence[Height]) -> None:
+    """Refuse a loss that has no value at the network itself."""
+    for point, height in zip(group, values, strict=True):
+        if not any(point) and not math.isfinite(height.loss):
+            raise SpiritlevelError(
+                "The loss must be finite at the network's own weights. It is "
+                f"{height.loss} although the outputs are finite. Check their size "
+                "and the 'loss' argument."
+            )
+
+
+def _count_all(
+    workspace: Workspace, progress: Progress | None, *, before: int, group: int, points: int
+) -> None:
+    """Let the next pass report the samples of the whole slice, not its own."""
+    if progress is not None:
+        start, total = workspace.num_samples * before, workspace.num_samples * points
+        workspace.surface.progress = lambda done, _: progress(start + group * done, total)

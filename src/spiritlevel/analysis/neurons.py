@@ -1,0 +1,55 @@
+"""Flatness of every single neuron: ρ(j) of Petzka et al. 2019, Table 1."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import api
+from ..engine.hessian import NEEDS, precise
+from ..measures.layer_weights import measured_weights
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Neurons:
+    """ρ(j) = w_jᵀ H w_j of a layer's input neurons (in a convolution: its input channels)."""
+
+    values: Tensor
+    stderr: Tensor  # of the probes; zeros where the values are exact
+    exact: bool  # whether they are the Hessian's own
+    text: str  # otherwise how they were found, or of which matrix they are
+
+
+def neurons(model: nn.Module, data: Iterable[Any], **options: Any) -> dict[str, Neurons]:
+    """ρ(j) of every neuron, by layer. The model is left exactly as it was.
+
+    Takes what `measure` takes, but for 'measures'. Their sum and maximum over a layer and over the
+    network are the measures neuron.rho_sum and neuron.rho_max.
+
+    >>> import spiritlevel as sl
+    >>> net = nn.Linear(3, 1, bias=False).double()
+    >>> x, y = torch.eye(3).double(), torch.zeros(3, 1).double()
+    >>> (found,) = sl.neurons(net, (x, y), loss="mse").values()      # 2·mean x_j² · w_j²
+    >>> bool(torch.allclose(found.values, net.weight[0].detach() ** 2 * 2 / 3))
+    True
+    """
+    workspace = api.open_measurement(model, data, **options)
+    workspace.want(NEEDS["rho"])
+    with workspace.surface.preserved():
+        weights = measured_weights(workspace, "neuron.rho_sum")
+        rows = precise(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
+        found = {}
+        for layer in weights:
+            estimates = rows.neurons(layer)
+            whole = rows.found({layer: 1.0})
+            found[layer] = Neurons(
+                values=torch.tensor([e.value for e in estimates], dtype=torch.float64),
+                stderr=torch.tensor([e.stderr for e in estimates], dtype=torch.float64),
+                exact=whole.exact,
+                text=whole.text,
+            )
+    return found

@@ -1,0 +1,214 @@
+"""Eigenvalues and spectral density of the Hessian or the GGN, whole or of chosen layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, get_args
+
+from torch import Tensor, nn
+
+from ..api import open_workspace
+from ..engine.weight_space.density import Density
+from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
+from ..engine.weight_space.lanczos import Which
+from ..engine.weight_space.products import Operator, Space
+from ..engine.workspace import Workspace
+from ..errors import SpiritlevelError
+from ..model.batches import Forward
+from ..model.surface import Progress
+from ..results import Cost
+
+Matrix = Literal["hessian", "ggn"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Eigenvalues:
+    """Some eigenvalues with their vectors; an eigenvalue lies within `residuals` of each value."""
+
+    values: list[float]
+    residuals: list[float]
+    converged: list[bool]
+    vectors: Tensor  # shape: (values, parameters), orthonormal rows
+    names: tuple[str, ...]  # of the parameters, in the order of the vectors
+    cost: Cost
+    settings: dict[str, Any]
+
+    def __str__(self) -> str:
+        rows = zip(self.values, self.residuals, self.converged, strict=True)
+        lines = [
+            f"{value:14.6g}  residual {residual:.1e}" + ("" if found else "  not converged")
+            for value, residual, found in rows
+        ]
+        count = self.settings["num_samples"]
+        return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the vectors, in plain types."""
+        return {
+            "values": self.values,
+            "residuals": self.residuals,
+            "converged": self.converged,
+            "cost": dataclasses.asdict(self.cost),
+            "settings": self.settings,
+        }
+
+    def vector(self, index: int = 0) -> dict[str, Tensor]:
+        """One eigenvector by parameter name, flat."""
+        sizes = [self.settings["sizes"][name] for name in self.names]
+        return dict(zip(self.names, self.vectors[index].split(sizes), strict=True))
+
+
+def eigenvalues(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    num: int = 1,
+    which: Which = "largest",
+    matrix: Matrix = "hessian",
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    forward: Forward | None = None,
+    start: Eigenvalues | None = None,
+    rtol: float | None = None,
+    max_passes: int = 200,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> Eigenvalues:
+    """Extreme eigenvalues by Lanczos with full reorthogonalization.
+
+    Args:
+        num: how many, at each end that `which` names.
+        which: "largest", "smallest" (both with their sign) or "both".
+        matrix: "hessian", or "ggn" for its positive semidefinite part.
+        layers: module paths or patterns: the eigenvalues of that block; "head" for the head.
+        start: an earlier result on the same parameters, to save products as training goes on.
+        rtol: the residual at which an eigenvalue counts as found, relative to it; None takes 1e-6
+            in float64 and 1e-4 in float32, which makes the value itself better than that.
+        max_passes: products to spend at most, each one pass over the data.
+
+    The other arguments are those of `measure`.
+
+    >>> import torch, spiritlevel as sl
+    >>> net = nn.Linear(3, 1, bias=False).double()
+    >>> x, y = torch.diag(torch.tensor([1.0, 2.0, 3.0])).double(), torch.zeros(3, 1).double()
+    >>> found = sl.eigenvalues(net, (x, y), loss="mse", num=2)     # H = 2·mean x xᵀ
+    >>> [round(value, 6) for value in found.values]
+    [6.0, 2.666667]
+    """
+    if not 1 <= num <= max_passes:
+        raise SpiritlevelError(
+            "The 'num' argument must be at least 1 and at most 'max_passes', since every "
+            f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
+            "Ask for fewer eigenvalues or more passes."
+        )
+    workspace = _open(
+        model,
+        data,
+        matrix=matrix,
+        layers=layers,
+        head=head,
+        loss=loss,
+        forward=forward,
+        memory=memory,
+        seed=seed,
+        distributed=distributed,
+        progress=progress,
+    )
+    with workspace.surface.preserved():
+        workspace.run(workspace.wanted)
+        space = Space(workspace.surface)
+        (found,) = eigenpairs_of(
+            workspace.products,
+            [space],
+            operator=matrix,
+            num=num,
+            which=which,
+            seed=seed,
+            max_products=max_passes,
+            rtol=rtol,
+            starts=[_warm(start, space)],
+        )
+    return Eigenvalues(
+        values=found.values.tolist(),
+        residuals=found.residuals.tolist(),
+        converged=found.converged.tolist(),
+        vectors=found.vectors,
+        names=space.names,
+        cost=workspace.cost,
+        settings=_settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes},
+    )
+
+
+def density(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    num_vectors: int = 8,
+    steps: int = 40,
+    matrix: Matrix = "hessian",
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    forward: Forward | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> Density:
+    """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
+
+    Takes num_vectors × steps products. `Density.curve()` gives the smoothed density,
+    `Density.moment(1)` an estimate of Tr H / n with its error; `plots.density` draws it.
+    """
+    workspace = _open(
+        model,
+        data,
+        matrix=matrix,
+        layers=layers,
+        head=head,
+        loss=loss,
+        forward=forward,
+        memory=memory,
+        seed=seed,
+        distributed=distributed,
+        progress=progress,
+    )
+    with workspace.surface.preserved():
+        return density_of(
+            workspace.products,
+            Space(workspace.surface),
+            operator=matrix,
+            num_vectors=num_vectors,
+            steps=steps,
+            seed=seed,
+        )
+
+
+def _open(model: nn.Module, data: Iterable[Any], *, matrix: Operator, **options: Any) -> Workspace:
+    if matrix not in get_args(Matrix):
+        raise SpiritlevelError(
+            f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got {matrix!r}."
+        )
+    return open_workspace(model, data, **options)
+
+
+def _warm(start: Eigenvalues | None, space: Space) -> Tensor | None:
+    if start is None:
+        return None
+    if start.names != space.names or start.vectors.shape[1] != space.size:
+        raise SpiritlevelError(
+            "The 'start' argument must be a result for the same parameters. It has "
+            f"{start.vectors.shape[1]} entries from {start.names[0]!r} on, needed are "
+            f"{space.size} from {space.names[0]!r} on. Leave it out, or choose the same 'layers'."
+        )
+    return start.vectors
+
+
+def _settings(workspace: Workspace, space: Space, matrix: Matrix) -> dict[str, Any]:
+    sizes = {name: part.stop - part.start for name, part in space.slices.items()}
+    kept = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
+    return {key: workspace.settings()[key] for key in kept} | {"matrix": matrix, "sizes": sizes}

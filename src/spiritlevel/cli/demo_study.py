@@ -1,0 +1,118 @@
+"""The demo: a population of small networks, trained, measured, analysed and reported.
+
+It is the study `digits` with its preset `quick`, the page that `spiritlevel report` makes of it,
+figures, and the audit of one of its networks: what every user of the package does with networks of
+his own. Stopped at any moment, it goes on where it was when it is started again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ..analysis.audit import Audit, audit
+from ..errors import require
+from ..files import write_atomically
+from ..pages import figures as plots
+from ..pages import report
+from ..pages.report import study as study_page
+from ..study import control, table
+from ..study.checkpoints import load_checkpoint
+from ..study.executors.live import Watch, standing
+from ..study.runs.networks import build_model
+from ..study.runs.run_data import load_data
+from ..study.settings.definition import Study
+from ..study.settings.run import RunSettings
+from ..study.statistics import StudyStatistics
+from ..study.storage.store import Counts, Store
+
+AUDITED = ("curvature.trace", "curvature.lambda_max", "relative.kappa", "neuron.rho_sum")
+SAMPLES = 200  # of the training data, for the audit
+PICTURES = ("gap-log", "correlations")
+NEEDS = (  # now, not after the training
+    ("plotly", "The demo's report", "report"),
+    ("matplotlib", "The demo's picture", "plots"),
+    ("yaml", "The demo's study", "study"),
+)
+
+Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is being done
+
+
+@dataclasses.dataclass(frozen=True)
+class Demo:
+    """What the demo found, and where it left it."""
+
+    folder: pathlib.Path
+    study: Study
+    counts: Counts
+    statistics: StudyStatistics
+    lead: str  # the report's first sentence
+    audited: RunSettings
+    audit: Audit
+
+    @property
+    def checkpoint(self) -> pathlib.Path:
+        """The weights of the network that was audited."""
+        with Store.open(self.folder / "study") as store:
+            return store.checkpoint(self.audited.id)
+
+
+def run(
+    folder: str | os.PathLike[str],
+    *,
+    preset: str = "quick",
+    workers: int = 2,
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+) -> Demo:
+    """Do what is left of it in `folder`.
+
+    Args:
+        folder: gets study/, report.html, audit.html and the figures.
+        preset: of the study `digits`; "glance" trains next to nothing.
+        workers: processes that train side by side.
+        watch: called with the counts of the runs while they train.
+        progress: called while the report and the audit are made.
+    """
+    for package, what, extra in NEEDS:
+        require(package, what=what, extra=extra)
+    out = pathlib.Path(folder)
+    tell = progress or (lambda done, total, text: None)
+    study = control.find("digits").with_preset(preset)
+    control.check(study)
+    with Store.create(out / "study", study) as store:
+        if watch is not None:
+            watch(standing(store))
+        counts = control.execute(store, workers=workers, watch=watch)
+        tell(0, 3, "statistics")
+        found = table.statistics(store)
+        page = study_page.page_of(store, found=found)
+        write_atomically(out / "report.html", report.render(page).encode())
+        tell(1, 3, "figures")
+        drawn = plots.study_figures(plots.Population.of(store), found).drawn
+        for name in PICTURES:
+            write_atomically(out / f"{name}.png", plots.save(drawn[name](), "png"))
+        tell(2, 3, "audit")
+        settings, model = _first_network(store)
+        audited = audit(model, _samples(settings), measures=list(AUDITED))
+        report.save(audited, out / "audit.html", title=f"Audit of run {settings.id}")
+    return Demo(out, study, counts, found, page.lead, settings, audited)
+
+
+def _first_network(store: Store) -> tuple[RunSettings, nn.Module]:
+    """The first of the grid that was trained."""
+    done = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
+    settings = next(each for each in store.settings() if each.id in done)
+    model = build_model(settings, "cpu")
+    load_checkpoint(model, store.checkpoint(settings.id))
+    return settings, model.eval()
+
+
+def _samples(settings: RunSettings) -> Any:
+    data = load_data(settings)
+    return data.x[:SAMPLES], data.y[:SAMPLES]

@@ -1,0 +1,216 @@
+"""Which outputs of rectifiers are 0, and how large the inputs of layers are, over all data.
+
+Nothing is kept but sums, and one bit an output: whether it was ever not 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import SpiritlevelError
+from ..model import batches as _batches
+from ..model.distributed import Processes
+from ..model.layers import Layout, candidate_layouts
+from ..model.surface import Place, Surface
+from .moments import Moments
+from .observers import label_of, observed, watching
+
+Kind = Literal["rectifiers", "inputs"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where rectifiers are applied and layers called, and how the samples lie there."""
+
+    rectifiers: dict[str, Layout]
+    inputs: dict[str, Layout | None]  # by call; None where all samples share the input
+    constant: frozenset[str]  # rectifiers of weights: no activity
+    layers: tuple[str, ...]  # that are called, each once
+
+
+def find_places(surface: Surface, head: nn.Module | None = None) -> Places:
+    """Run two samples, then the second alone: what changes is where the samples are.
+
+    `head` is a module whose output need not be formed.
+    """
+    batch = surface.first_samples(2)
+    two = _look(surface, batch, head)
+    one = _look(surface, _batches.take(batch, slice(1, 2)), head)
+    rectifiers = _layouts(two.rectified, one.rectified)
+    return Places(
+        rectifiers={label: found for label, found in rectifiers.items() if found is not None},
+        inputs=_layouts(two.entered, one.entered),
+        constant=frozenset(label for label, found in rectifiers.items() if found is None),
+        layers=tuple(two.layers),
+    )
+
+
+class _Look:
+    """Everything that is seen of one call of the model."""
+
+    def __init__(self) -> None:
+        self.rectified: dict[str, Tensor] = {}
+        self.entered: dict[str, Tensor] = {}
+        self.layers: dict[str, None] = {}
+
+    def on_rectified(self, path: str, call: int, output: Tensor) -> None:
+        self.rectified[label_of(path, call)] = output.clone()  # it may be changed in place later
+
+    def on_entered(self, path: str, call: int, a: Tensor) -> None:
+        self.entered[label_of(path, call)] = a.clone()
+        self.layers[path] = None
+
+
+def _look(surface: Surface, batch: Any, head: nn.Module | None) -> _Look:
+    seen = _Look()
+    with (
+        observed(surface, lambda: watching(surface, seen.on_rectified, seen.on_entered)),
+        torch.no_grad(),
+    ):
+        if head is None:
+            surface.outputs(batch, where=Place(0))
+        else:
+            surface.features(batch, where=Place(0), head=head)
+    return seen
+
+
+def _layouts(two: dict[str, Tensor], one: dict[str, Tensor]) -> dict[str, Layout | None]:
+    for label in two.keys() ^ one.keys():
+        raise SpiritlevelError(_unsteady(label))
+    return {label: _layout(label, x, one[label]) for label, x in two.items()}
+
+
+def _layout(label: str, two: Tensor, one: Tensor) -> Layout | None:
+    """Where the samples are in a tensor, or None if it is the same for any of them."""
+    if one.shape == two.shape:
+        return None
+    for layout in candidate_layouts(two.shape, 2, one.shape, 1, leading=two.dim()):
+        second = layout.split(two)[1]
+        own = dataclasses.replace(layout, num_samples=1).split(one)[0]
+        # a sum in another order is off by round-off, another sample by its whole size
+        if float((second - own).abs().max()) <= 1e-2 * float(two.abs().max()):
+            return layout
+    raise SpiritlevelError(
+        f"The samples cannot be told apart at {label!r}: two of them give a tensor of shape "
+        f"{tuple(two.shape)}, one gives {tuple(one.shape)}. Keep one dimension for the samples "
+        "there, or leave the measures of the family 'activity' out."
+    )
+
+
+class Activity:
+    """Sums over the data at every place.
+
+    What cannot be compared between samples is no reason to stop a pass that serves other measures:
+    it is kept in `troubles`, for those who ask for it.
+    """
+
+    def __init__(self, surface: Surface, places: Places) -> None:
+        """Starts empty."""
+        self.surface, self.places = surface, places
+        self.active = Moments(places.rectifiers, surface.device)  # non-zero outputs of a sample
+        self.squares = Moments(places.layers, surface.device)  # ‖input‖² of a sample
+        self.alive: dict[str, Tensor] = {}  # outputs that are not 0 for some sample
+        self.troubles: dict[Kind, str] = {}
+        self.num_samples = 0  # in the batch that comes next
+        self._counts: dict[str, Tensor] = {}
+        self._norms: dict[str, Tensor] = {}
+
+    def refuse(self, kind: Kind) -> None:
+        """Raise if something went wrong with the rectifiers or with the layers."""
+        if kind in self.troubles:
+            raise SpiritlevelError(self.troubles[kind])
+
+    @contextlib.contextmanager
+    def observer(self) -> Iterator[None]:
+        """Around one call of the model with `num_samples` samples."""
+        self._counts, self._norms = {}, {}
+        with watching(self.surface, self._rectified, self._entered):
+            yield
+        for label in self.places.rectifiers.keys() - self._counts.keys():
+            self.troubles.setdefault("rectifiers", _unsteady(label))
+        ones = torch.ones(self.num_samples, dtype=torch.float64, device=self.surface.device)
+        for moments, found in ((self.active, self._counts), (self.squares, self._norms)):
+            if moments.index:
+                rows = [found.get(name, torch.zeros_like(ones)) for name in moments.index]
+                moments.add(torch.stack(rows), ones)
+
+    def _rectified(self, path: str, call: int, output: Tensor) -> None:
+        label = label_of(path, call)
+        if label in self.places.constant or "rectifiers" in self.troubles:
+            return
+        rows = self._split(self.places.rectifiers.get(label), output)
+        if rows is None:
+            self.troubles["rectifiers"] = _unsteady(label)
+            return
+        nonzero = rows != 0
+        known = self.alive.setdefault(label, torch.zeros_like(nonzero[0]))
+        if known.shape != nonzero.shape[1:]:
+            self.troubles["rectifiers"] = _uneven(label, known.shape, nonzero.shape[1:])
+            return
+        # bytes and narrow sums: `any` and sums in 64 bits take longer than a layer
+        known |= nonzero.view(torch.uint8).amax(dim=0).bool()
+        self._counts[label] = nonzero.flatten(1).sum(dim=1, dtype=torch.int32).double()
+
+    def _entered(self, path: str, call: int, a: Tensor) -> None:
+        label = label_of(path, call)
+        layout = self.places.inputs.get(label)
+        shared = label in self.places.inputs and layout is None  # by all samples
+        rows = a[None] if shared else self._split(layout, a)
+        if rows is None:
+            self.troubles["inputs"] = _unsteady(label)
+            return
+        wide = torch.promote_types(a.dtype, torch.float32)
+        norms = torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=wide).double().square()
+        self._norms[path] = self._norms.get(path, 0.0) + norms.expand(self.num_samples)
+
+    def _split(self, layout: Layout | None, x: Tensor) -> Tensor | None:
+        """One row a sample; None where that cannot be."""
+        if layout is None or x.dim() <= layout.dim or x.shape[layout.dim] % self.num_samples:
+            return None
+        return dataclasses.replace(layout, num_samples=self.num_samples).split(x)
+
+    def reduce(self, processes: Processes) -> None:
+        """Add up over the processes; one without data takes the shapes of the others."""
+        self.active.reduce(processes)
+        self.squares.reduce(processes)
+        if processes.size == 1:
+            return
+        for troubles in processes.gather(self.troubles):
+            self.troubles = troubles | self.troubles
+        shapes = processes.gather({label: bits.shape for label, bits in self.alive.items()})
+        for label in self.places.rectifiers:
+            known = [part[label] for part in shapes if label in part]
+            for shape in known:
+                if shape != known[0]:
+                    self.troubles.setdefault("rectifiers", _uneven(label, known[0], shape))
+        if "rectifiers" in self.troubles or not any(shapes):  # the same in all processes
+            return
+        for label in self.places.rectifiers:
+            shape = next(part[label] for part in shapes if label in part)
+            empty = torch.zeros(shape, dtype=torch.bool, device=self.surface.device)
+            count = self.alive.get(label, empty).int()
+            processes.sum_(count)
+            self.alive[label] = count > 0
+
+
+def _unsteady(label: str) -> str:
+    return (
+        f"The activity at {label!r} cannot be compared between samples: it is reached in some "
+        "batches only, or with another layout. Leave the measures of the family 'activity' out, or "
+        "measure batches of one kind."
+    )
+
+
+def _uneven(label: str, one: torch.Size, other: torch.Size) -> str:
+    shapes = [tuple(shape[1:] if shape[0] == 1 else shape) for shape in (one, other)]
+    return (
+        f"The outputs of the rectifier at {label!r} must have one shape for all samples, since an "
+        f"output is dead only if it is 0 for every one. Got {shapes[0]} and {shapes[1]} in "
+        "different batches. Cut or pad the samples to one length."
+    )

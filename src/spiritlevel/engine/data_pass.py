@@ -1,0 +1,242 @@
+"""One pass over the data that brings back the sweep, the head and the softmax together."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..errors import SpiritlevelError
+from ..math.curvature import SoftmaxCurvature
+from ..math.positions import OutputCurvature, PositionCurvature
+from ..model import batches as _batches
+from ..model.losses import CrossEntropy
+from ..model.surface import Surface
+from ..results import Cost
+from .activity import Activity, Places
+from .head.finding import Head
+from .head.rows import Block, block_of_outputs, block_of_tokens, margins_of_tokens
+from .moments import Moments
+from .observers import observed
+from .plan import Plan
+from .sweep.backward import Probes, Sweep
+from .sweep.spreads import Scales
+from .sweep.sums import Sums
+
+SAMPLED_CHUNKS, SAMPLES_A_CHUNK = 4, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a pass over the data should bring back."""
+
+    sweep: bool = False
+    kappa: bool = False
+    standardized: bool = False  # κ with features of one scale as well; only together with κ
+    rho: bool = False
+    head: bool = False
+    features: bool = False  # keep the rows of the head for λ_max and Tr H²
+    softmax: bool = False
+    activity: bool = False  # which outputs of rectifiers are 0, and the norms of layers' inputs
+    margins: bool = False  # of every target that counts
+    products: bool = False  # products with the Hessian will follow: the pass need bring nothing
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(
+            **{
+                field.name: getattr(self, field.name) or getattr(other, field.name)
+                for field in dataclasses.fields(self)
+            }
+        )
+
+    def covers(self, other: Needs) -> bool:
+        """Whether a pass for these needs also serves `other`."""
+        return (self | other) == self
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """How much of everything a pass may hold."""
+
+    chunk: int  # samples at a time
+    memory: int = 1 << 62  # bytes of head rows to keep for later
+    stream: int | None = None  # bytes for a head whose outputs are not formed; None forms them
+
+
+@dataclasses.dataclass
+class Pass:
+    """What a pass over the data brought back."""
+
+    needs: Needs
+    num_samples: int
+    total_weight: float  # what sums over the data are divided by
+    cost: Cost
+    sweep: Sums  # trace, κ and ρ; empty unless the sweep was needed
+    head: Moments  # rows "trace" and "kappa"
+    softmax: Moments  # rows "gini", "entropy" and "confidence"
+    margin: Moments  # row "margin": of the targets that count, whatever their class weight
+    margins: list[Tensor]  # the same one by one, on the host
+    activity: Activity | None
+    blocks: list[Block] | None  # None where they did not fit
+    sampled: list[Any]  # a few samples from a few places of the data, for the certificate
+    streamed: bool  # whether the head's outputs were never formed
+
+
+def run_pass(
+    surface: Surface,
+    plan: Plan,
+    needs: Needs,
+    *,
+    head: Head | None,
+    budget: Budget,
+    seed: int = 0,
+    probes: Probes | None = None,
+    places: Places | None = None,
+    scales: Scales | None = None,
+) -> Pass:
+    """Go over the data once, in all processes; `scales` are those of standardized features."""
+    before = surface.cost
+    sweep = None
+    if needs.sweep:
+        sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho, probes=probes, scales=scales)
+    result = Pass(
+        needs=needs,
+        num_samples=0,
+        total_weight=0.0,
+        cost=Cost(),
+        sweep=sweep.sums if sweep is not None else Sums(surface),
+        head=Moments(["trace", "kappa"], surface.device),
+        softmax=Moments(["gini", "entropy", "confidence"], surface.device),
+        margin=Moments(["margin"], surface.device),
+        margins=[],
+        activity=None if places is None else Activity(surface, places),
+        blocks=[],
+        sampled=[],
+        streamed=budget.stream is not None,
+    )
+    watch = head.module if needs.head and head is not None else None
+    generator = torch.Generator().manual_seed(seed)
+    total = torch.zeros((), dtype=torch.float64, device=surface.device)
+    observer = None if result.activity is None else result.activity.observer
+    with surface.processes.together(), observed(surface, observer):
+        for index, (where, batch) in enumerate(surface.chunks(budget.chunk)):
+            _sample(result.sampled, index, batch, generator)
+            result.num_samples += _batches.num_samples(batch)
+            if result.activity is not None:
+                result.activity.num_samples = _batches.num_samples(batch)
+            if budget.stream is not None and head is not None:
+                with torch.no_grad():
+                    a, targets = surface.features(batch, where=where, head=head.module)
+                    total += _add_tokens(surface, result, head, a, targets, budget)
+                continue
+            if sweep is not None:
+                outputs, targets, curvature = sweep.run(batch, where, watch)
+            else:
+                with torch.no_grad():
+                    outputs, targets = surface.outputs(batch, where=where, watch=watch)
+                    curvature = surface.loss.curvature(outputs.double(), targets)
+            with torch.no_grad():
+                sample_weights = surface.loss.weights(outputs, targets).double()
+                total += sample_weights.sum()
+                if watch is not None and head is not None:
+                    assert surface.watched is not None
+                    rows = block_of_outputs(head, surface.watched, outputs, curvature)
+                    _add_head(result, rows, head, sample_weights, len(outputs), budget)
+                if isinstance(surface.loss, CrossEntropy):
+                    if needs.softmax:
+                        sums = _softmax_sums(surface.loss, outputs, targets, curvature)
+                        result.softmax.add(sums, sample_weights)
+                    if needs.margins:
+                        _add_margins(result, *surface.loss.margins(outputs.double(), targets))
+    _reduce(surface, result, total)
+    result.cost = surface.processes.total_cost(surface.cost - before)
+    return result
+
+
+def _reduce(surface: Surface, result: Pass, total: Tensor) -> None:
+    """Add up over the processes, and see that there was something to add."""
+    processes = surface.processes
+    result.sweep.reduce(processes)
+    for moments in (result.head, result.softmax, result.margin):
+        moments.reduce(processes)
+    if result.activity is not None:
+        result.activity.reduce(processes)
+    if result.needs.margins:
+        mine = torch.cat([*result.margins, torch.zeros(0, dtype=torch.float64)])
+        result.margins = processes.gather(mine)
+    processes.sum_(total)
+    result.total_weight = float(total)
+    result.num_samples = sum(processes.gather(result.num_samples))
+    if result.total_weight == 0.0:
+        raise SpiritlevelError(
+            f"The data must hold at least one target that counts. All of {result.num_samples} "
+            "samples are ignored, masked or have class weight 0. Check ignore_index, the mask and "
+            "the labels."
+        )
+
+
+def _sample(kept: list[Any], index: int, batch: Any, generator: torch.Generator) -> None:
+    """Reservoir sampling: every chunk of the data is kept with the same probability."""
+    place = index
+    if index >= SAMPLED_CHUNKS:
+        place = int(torch.randint(index + 1, (), generator=generator))
+        if place >= SAMPLED_CHUNKS:
+            return
+    length = _batches.num_samples(batch)
+    order = torch.randperm(length, generator=generator)[:SAMPLES_A_CHUNK]
+    first = _batches.tensors(batch)[0]
+    part = _batches.take(batch, order.to(first.device))
+    kept[place : place + 1] = [part]
+
+
+def _add_head(
+    result: Pass, block: Block, head: Head, weights: Tensor, num_samples: int, budget: Budget
+) -> None:
+    """Rows are added up by sample, so that the data error is that of independent samples."""
+    rows = torch.stack(block.trace_and_kappa(head.weight()))
+    rows = rows.reshape(2, num_samples, -1).sum(dim=2)
+    result.head.add(rows, weights.reshape(num_samples, -1).sum(dim=1))
+    if result.needs.features and result.blocks is not None:
+        result.blocks.append(block.kept())
+        if sum(kept.nbytes for kept in result.blocks) > budget.memory:
+            result.blocks = None
+
+
+def _softmax_sums(
+    loss: CrossEntropy, outputs: Tensor, targets: Tensor, curvature: OutputCurvature
+) -> Tensor:
+    """Σ over the positions of weight × Gini, entropy and confidence, shape (3, N)."""
+    rows = curvature.rows if isinstance(curvature, PositionCurvature) else curvature
+    assert isinstance(rows, SoftmaxCurvature)
+    positions = loss.positions(outputs, targets)
+    weights = loss.row_weights(rows.p, loss.row_targets(targets, positions))
+    values = (rows.gini(), rows.entropy(), rows.p_top)
+    return torch.stack([positions.by_sample(v * weights).sum(dim=1) for v in values])
+
+
+def _add_tokens(
+    surface: Surface, result: Pass, head: Head, a: Tensor, targets: Tensor, budget: Budget
+) -> Tensor:
+    """A batch whose outputs are not formed; returns its weight."""
+    assert budget.stream is not None
+    if result.needs.margins:
+        loss = cast(CrossEntropy, surface.loss)
+        found, shown = margins_of_tokens(head, loss, a, targets, budget.stream)
+        _add_margins(result, found.reshape(len(a), -1), shown.reshape(len(a), -1))
+    block, weights = block_of_tokens(surface, head, a, targets, budget.stream)
+    by_sample = weights.reshape(len(a), -1).sum(dim=1)
+    _add_head(result, block, head, weights, len(a), budget)
+    values = (block.sums.gini, block.sums.entropy, block.sums.confidence)
+    sums = [(v * weights).reshape(len(a), -1).sum(dim=1) for v in values]
+    result.softmax.add(torch.stack(sums), by_sample)
+    return weights.sum()
+
+
+def _add_margins(result: Pass, margins: Tensor, shown: Tensor) -> None:
+    """Of shape (N, positions); class weights have no say in how often one counts."""
+    zeros = torch.zeros_like(margins)
+    sums = torch.where(shown, margins, zeros).sum(dim=1)
+    result.margin.add(sums[None], shown.sum(dim=1).double())
+    result.margins.append(margins[shown].cpu())

@@ -1,0 +1,1 @@
+"""The last linear map of a network, whose flatness has a closed form."""

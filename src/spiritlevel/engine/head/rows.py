@@ -1,0 +1,173 @@
+"""The rows of the head: features and output curvature of every sample or position.
+
+What needs them more than once (λ_max, Tr H²) keeps them if they fit, and runs the network again for
+each use if they do not. The head of a language model never forms its outputs: its rows keep what
+one sweep over the vocabulary leaves of a token, and products go over the vocabulary again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...math.curvature import RowCurvature
+from ...math.head import head_kappa, head_product, head_trace
+from ...math.margins import stream_margins
+from ...math.positions import OutputCurvature, Positions, row_curvature
+from ...math.streaming import TokenSums, stream_product, stream_tokens
+from ...model.losses import CrossEntropy
+from ...model.surface import Place, Surface
+from .finding import Head
+
+
+@dataclasses.dataclass(frozen=True)
+class RowBlock:
+    """Some rows with their curvature, in float64."""
+
+    features: Tensor
+    curvature: RowCurvature
+
+    @property
+    def nbytes(self) -> int:
+        """What keeping it takes."""
+        return self.features.nbytes + sum(t.nbytes for t in self.curvature.arguments())
+
+    def trace_and_kappa(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Tr and κ of each row."""
+        return (
+            head_trace(self.curvature, self.features),
+            head_kappa(self.curvature, self.features, weight.double()),
+        )
+
+    def add_product(self, direction: Tensor, image: Tensor) -> None:
+        """Add Σ over the rows of A (V φ) φᵀ to `image`."""
+        ones = torch.ones_like(self.features[:, 0])
+        there = direction.to(self.features.device)
+        image += head_product(self.curvature, self.features, ones, there).to(image.device)
+
+    def kept(self) -> RowBlock:
+        """The same where there is most room: on the host."""
+        made = type(self.curvature)(*(t.cpu() for t in self.curvature.arguments()))
+        return RowBlock(self.features.cpu(), made)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenBlock:
+    """Some rows of a head whose outputs are not formed."""
+
+    features: Tensor  # in the model's own precision
+    masses: Tensor  # what the softmax Hessian of each row is multiplied by
+    sums: TokenSums
+    head: Head
+    budget: int
+
+    @property
+    def nbytes(self) -> int:
+        """What keeping it takes."""
+        return self.features.nbytes + 7 * self.masses.nbytes
+
+    def trace_and_kappa(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Tr and κ of each row."""
+        squares = self.masses * self.features.double().square().sum(dim=1)
+        assert self.sums.quadratic is not None
+        return squares * self.sums.gini, squares * self.sums.quadratic
+
+    def add_product(self, direction: Tensor, image: Tensor) -> None:
+        """Add Σ over the rows of A (V φ) φᵀ to `image`, which may be as large as the weight."""
+        weight, bias = self.head.weight(), _bias(self.head)
+        features = self.features.to(weight.device)
+        sums = _moved(self.sums, weight.device)
+        stream_product(
+            features,
+            weight,
+            bias,
+            sums,
+            self.masses.to(weight.device),
+            direction,
+            budget=self.budget // 16,  # beside vectors as large as the weight
+            into=image,
+        )
+
+    def kept(self) -> TokenBlock:
+        """The same where there is most room: on the host."""
+        sums = _moved(self.sums, torch.device("cpu"))
+        return dataclasses.replace(
+            self, features=self.features.cpu(), masses=self.masses.cpu(), sums=sums
+        )
+
+
+Block = RowBlock | TokenBlock
+
+
+def block_of_outputs(
+    head: Head, a: Tensor, outputs: Tensor, curvature: OutputCurvature
+) -> RowBlock:
+    """From the head's input and the outputs it led to."""
+    rows = row_curvature(curvature, _positions(head, outputs))
+    assert rows is not None  # a loss that ties positions together has no head by position
+    return RowBlock(head.features(a).double(), rows)
+
+
+def block_of_tokens(
+    surface: Surface, head: Head, a: Tensor, targets: Tensor, budget: int
+) -> tuple[TokenBlock, Tensor]:
+    """From the head's input alone, with the weights of the rows."""
+    loss = cast(CrossEntropy, surface.loss)
+    features = head.features(a)
+    row_targets = targets.flatten() if not targets.is_floating_point() else targets.flatten(0, -2)
+    like = features.new_empty(len(features), 0, dtype=torch.float64)
+    sums = stream_tokens(features, head.weight(), _bias(head), kappa=True, budget=budget)
+    block = TokenBlock(features, loss.row_masses(like, row_targets), sums, head, budget)
+    return block, loss.row_weights(like, row_targets)
+
+
+def margins_of_tokens(
+    head: Head, loss: CrossEntropy, a: Tensor, targets: Tensor, budget: int
+) -> tuple[Tensor, Tensor]:
+    """z_y − max_{j≠y} z_j of each row, and which rows count."""
+    features, labels = head.features(a), targets.flatten()
+    weight = head.weight()
+    shown = loss.row_weights(features.new_empty(len(features), 0), labels) > 0
+    known = labels.clamp(0, len(weight) - 1)
+    return stream_margins(features, weight, _bias(head), known, budget=budget), shown
+
+
+def iterate_blocks(
+    surface: Surface, head: Head, *, chunk: int, stream: int | None
+) -> Iterator[Block]:
+    """The rows of all data, by running the network; `stream` is a budget in bytes, or None."""
+    for where, batch in surface.chunks(chunk):
+        with torch.no_grad():
+            yield _block(surface, head, where, batch, stream)
+
+
+def _block(surface: Surface, head: Head, where: Place, batch: Any, stream: int | None) -> Block:
+    if stream is not None:
+        a, targets = surface.features(batch, where=where, head=head.module)
+        return block_of_tokens(surface, head, a, targets, stream)[0]
+    outputs, targets = surface.outputs(batch, where=where, watch=head.module)
+    assert surface.watched is not None
+    curvature = surface.loss.curvature(outputs.double(), targets)
+    return block_of_outputs(head, surface.watched, outputs, curvature)
+
+
+def _positions(head: Head, outputs: Tensor) -> Positions:
+    if head.by_position:
+        return head.positions(outputs)
+    return Positions((outputs[0].numel(),), 1)
+
+
+def _moved(sums: TokenSums, device: torch.device) -> TokenSums:
+    moved: dict[str, Any] = {
+        name: None if held is None else held.to(device) for name, held in vars(sums).items()
+    }
+    return TokenSums(**moved)
+
+
+def _bias(head: Head) -> Tensor | None:
+    bias = cast(Tensor | None, head.module.bias)
+    return None if bias is None else bias.detach()

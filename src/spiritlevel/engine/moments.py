@@ -1,0 +1,81 @@
+"""Sums over samples that give a weighted mean and its sampling error for any group of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ..model.distributed import Processes
+
+
+class Moments:
+    """Σv, Σvvᵀ and Σvw over samples, for named rows v and sample weights w, in float64.
+
+    The mean of a group of rows is Σ_rows Σ_n v / Σ_n w. Because products of rows are kept too, the
+    standard error of any such group comes out without a second pass over the data.
+    """
+
+    def __init__(self, names: Iterable[str], device: torch.device) -> None:
+        """One row a name."""
+        self.index = {name: i for i, name in enumerate(names)}
+        rows = len(self.index)
+        zeros = {"dtype": torch.float64, "device": device}
+        self.sums = torch.zeros(rows, **zeros)  # type: ignore[call-overload]
+        self.products = torch.zeros(rows, rows, **zeros)  # type: ignore[call-overload]
+        self.with_weights = torch.zeros(rows, **zeros)  # type: ignore[call-overload]
+        self.weights = torch.zeros(2, **zeros)  # type: ignore[call-overload]
+        self.count = 0
+
+    def add(self, rows: Tensor, weights: Tensor) -> None:
+        """`rows` has shape (names, N), `weights` has shape (N,); both float64."""
+        self.sums += rows.sum(dim=1)
+        self.products += rows @ rows.T
+        self.with_weights += rows @ weights
+        self.weights += torch.stack([weights.sum(), weights.square().sum()])
+        self.count += rows.shape[1]
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that is a sum over samples."""
+        return [self.sums, self.products, self.with_weights, self.weights]
+
+    def reduce(self, processes: Processes) -> None:
+        """Add up over the processes."""
+        processes.sum_(*self.tensors())
+        self.count = sum(processes.gather(self.count))
+
+    @property
+    def total_weight(self) -> float:
+        """Σ w."""
+        return float(self.weights[0])
+
+    def mean(self, names: Iterable[str], factors: Iterable[float] | None = None) -> float:
+        """Σ of the rows' means, each times its factor."""
+        return float(self.combination(names, factors) @ self.sums) / self.total_weight
+
+    def stderr(self, names: Iterable[str], factors: Iterable[float] | None = None) -> float | None:
+        """Standard error of `mean` over draws of the samples; None for a single sample.
+
+        >>> moments = Moments(["a"], torch.device("cpu"))
+        >>> moments.add(torch.tensor([[1.0, 2.0, 3.0]]).double(), torch.ones(3).double())
+        >>> moments.mean(["a"]), round(moments.stderr(["a"]), 4)   # std 1 over √3
+        (2.0, 0.5774)
+        """
+        if self.count < 2:
+            return None
+        c = self.combination(names, factors)
+        value = float(c @ self.sums) / self.total_weight
+        # Σ_n (v_n − value·w_n)², the residuals of the ratio estimate
+        squares = float(c @ self.products @ c)
+        squares += -2 * value * float(c @ self.with_weights) + value**2 * float(self.weights[1])
+        return math.sqrt(max(squares, 0.0) * self.count / (self.count - 1)) / self.total_weight
+
+    def combination(self, names: Iterable[str], factors: Iterable[float] | None) -> Tensor:
+        """A vector with each name's factor in its row."""
+        names = list(names)
+        c = torch.zeros_like(self.sums)
+        for name, factor in zip(names, factors or [1.0] * len(names), strict=True):
+            c[self.index[name]] = factor
+        return c

@@ -1,0 +1,150 @@
+"""Settings of single measures, in one place: radii, tolerances, regions, numbers of draws."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..errors import SpiritlevelError, suggestion
+
+BANDWIDTHS = ("likelihood", "scott", "silverman")
+TARGETS = ("auto", "error", "loss")
+
+
+TEXTS = {
+    "rho": "radius of the ball that worst-case sharpness looks into",
+    "adaptive_rho": "the same in units of the weights' own size",
+    "ascent_steps": "steps that an ascent may take",
+    "restarts": "ascents from random starts, beside that along the gradient",
+    "m": "samples that m-sharpness perturbs together",
+    "sigma": "standard deviation of the noise of average-case sharpness",
+    "adaptive_sigma": "the same in units of the weights' own size",
+    "deviation": "rise of error or loss that the PAC-Bayes search allows",
+    "target": "what may rise: 'error', 'loss', or 'auto' by the kind of loss",
+    "draws": "noise vectors of the PAC-Bayes search",
+    "initial": "model or state_dict from before training",
+    "delta": "relative size of the feature perturbations",
+    "region": "top, left, height, width of the part of an image to leave out",
+    "bandwidth": "of the kernel: 'likelihood', 'scott', 'silverman', or a share of the spread",
+    "splits": "random halves of the data that representativeness is averaged over",
+    "failure": "probability with which the bound may fail",
+}
+LEAST = {"ascent_steps": 1, "restarts": 0, "m": 1, "draws": 2, "splits": 1}  # whole numbers
+POSITIVE = (
+    "rho",
+    "adaptive_rho",
+    "sigma",
+    "adaptive_sigma",
+    "deviation",
+    "delta",
+    "failure",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a measure can be told beside its name; every card lists the settings it reads.
+
+    >>> Options(rho=0.1).rho
+    0.1
+    """
+
+    rho: float = 0.05
+    adaptive_rho: float = 0.5
+    ascent_steps: int = 20
+    restarts: int = 2
+    m: int = 128
+    sigma: float = 0.01
+    adaptive_sigma: float = 0.1
+    deviation: float = 0.1
+    target: str = "auto"
+    draws: int = 16
+    initial: Any = None
+    delta: float = 0.1
+    region: tuple[int, int, int, int] | None = None
+    bandwidth: str | float = "likelihood"
+    splits: int = 20
+    failure: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in POSITIVE:
+            value = getattr(self, name)
+            if not _is_number(value) or not 0.0 < value < math.inf:
+                raise _refusal(name, "a positive number", value)
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise _refusal(name, f"a whole number of at least {least}", value)
+        if self.target not in TARGETS:
+            raise _refusal("target", f"one of {', '.join(TARGETS)}", self.target)
+        known = _is_number(self.bandwidth) and float(self.bandwidth) > 0
+        if not known and self.bandwidth not in BANDWIDTHS:
+            need = f"one of {', '.join(BANDWIDTHS)}, or a positive number"
+            raise _refusal("bandwidth", need, self.bandwidth)
+        if not self.failure < 1.0:
+            raise _refusal("failure", "a probability below 1", self.failure)
+        if self.region is not None:
+            object.__setattr__(self, "region", _as_region(self.region))
+        if self.initial is not None and not isinstance(self.initial, Mapping | nn.Module):
+            raise _refusal("initial", "a model or its state_dict", type(self.initial).__name__)
+
+    def chosen(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Some settings in plain types, for the record."""
+        found = {name: getattr(self, name) for name in names}
+        if "initial" in found:
+            found["initial"] = "given"
+        return found
+
+    def initial_state(self) -> dict[str, Tensor]:
+        """The parameters before training, by name."""
+        if isinstance(self.initial, nn.Module):
+            return {name: p.detach() for name, p in self.initial.named_parameters()}
+        return dict(self.initial or {})
+
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
+
+
+def as_options(given: Options | Mapping[str, Any] | None) -> Options:
+    """From what a user passes: an Options, a mapping of some settings, or nothing."""
+    if given is None:
+        return Options()
+    if isinstance(given, Options):
+        return given
+    if not isinstance(given, Mapping):
+        raise SpiritlevelError(
+            "The 'options' argument must be a mapping such as {'rho': 0.1}, or sl.Options. "
+            f"Got {type(given).__name__}."
+        )
+    for name in given:
+        if name not in TEXTS:
+            hint = suggestion(str(name), TEXTS, most=1)
+            raise SpiritlevelError(
+                f"The 'options' argument knows no {name!r}.{hint} Known: {', '.join(TEXTS)}."
+            )
+    return Options(**given)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _as_region(region: Any) -> tuple[int, int, int, int]:
+    try:
+        top, left, height, width = (int(number) for number in region)
+    except (TypeError, ValueError):
+        raise _refusal("region", "(top, left, height, width) in pixels", region) from None
+    if min(top, left) < 0 or min(height, width) < 1:
+        raise _refusal("region", "(top, left, height, width) with a positive size", region)
+    return top, left, height, width
+
+
+def _refusal(name: str, need: str, got: Any) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"The option {name!r} must be {need}. Got {got!r}. It is {TEXTS[name]}; "
+        f"default {DEFAULTS[name]!r}."
+    )

@@ -1,0 +1,370 @@
+"""The plan of a measurement: found by running three samples, before any real work starts.
+
+For every parameter it settles which way its per-sample gradients come about, and it does not trust
+the kinds of layers for that: on the three samples the rule's gradient of one sample must equal
+autograd's, and the other two samples' must be zero. What fails goes the generic way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import SpiritlevelError
+from ..model import batches as _batches
+from ..model.layer_hooks import Use, parameter_uses, saved_bytes, tapped
+from ..model.layers import (
+    AbstractMatrixRule,
+    AbstractRule,
+    Layout,
+    Wants,
+    candidate_layouts,
+    rule_for,
+)
+from ..model.model_state import ROOT
+from ..model.surface import Place, Surface
+from ..results import Cost
+from .head.finding import Head, find_heads
+from .sweep.footprint import Footprint, footprint
+from .sweep.per_sample import can_vectorize
+
+# single: one use, contracted as it comes; sum: several uses, G is formed and added up first;
+# generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
+Route = Literal["single", "sum", "generic", "unused"]
+
+PROBE_SAMPLES = 3
+OTHER_SAMPLES = 5  # what grows from 3 to 5 samples is the sample dimension
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a surface will be measured, and what that takes.
+
+    Routes and layouts are there for a sweep only: finding them takes every layer's gradient.
+    """
+
+    sweep: bool
+    routes: dict[str, Route]
+    layouts: dict[str, Layout]
+    heads: dict[str, Head]
+    vectorize: bool
+    num_outputs: int
+    num_columns: int
+    footprint: Footprint  # of all columns
+    probe_footprint: Footprint  # of one output probe
+
+    def cost(
+        self,
+        num_samples: int,
+        *,
+        sweep: bool,
+        num_columns: int | None = None,
+        spreads: bool = False,
+    ) -> Cost:
+        """Counted work for a data set: one forward, and one backward a factor column or probe.
+
+        One forward more where the spreads of the features are looked at first.
+        """
+        generic = "generic" in self.routes.values()
+        ways = (1 + generic) if sweep else 0
+        columns = self.num_columns if num_columns is None else num_columns
+        forwards = max(ways, 1) + spreads
+        return Cost(forwards=num_samples * forwards, backwards=num_samples * columns * ways)
+
+
+def rules_of(surface: Surface) -> dict[str, AbstractRule]:
+    """Rules by layer, for every module that has one."""
+    found: dict[str, AbstractRule] = {}
+    for name, module in surface.model.named_modules():
+        rule = rule_for(module)
+        if rule is not None:
+            found[name or ROOT] = rule
+    return found
+
+
+def matrix_layers(surface: Surface) -> dict[str, AbstractMatrixRule]:
+    """Layers whose weight is measured and acts as a matrix, in the model's order."""
+    rules = rules_of(surface)
+    found = {}
+    for name in surface.parameters:
+        layer = surface.layer_of(name)
+        rule = rules.get(layer)
+        if name.rpartition(".")[2] == "weight" and isinstance(rule, AbstractMatrixRule):
+            found[layer] = rule
+    return found
+
+
+def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Plan:
+    """Probe the model on three samples and settle everything that a sweep needs.
+
+    `memories` counts the scales of the features that κ is taken at.
+    """
+    rules = rules_of(surface)
+    batch = surface.first_samples(PROBE_SAMPLES)
+    modules = {name: surface.module(name) for name in rules}
+    saving, sizes = saved_bytes()
+    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
+        outputs, targets = _probe(surface, batch)
+    try:
+        _check_independent(surface, batch, outputs.detach())
+        _check_trainable(outputs)
+        num_columns = surface.loss.num_columns(outputs, targets)
+        shapes = _other_shapes(surface, modules)
+        routes, layouts = _find_routes(surface, rules, taps.uses, shapes, outputs)
+        generic = [name for name, route in routes.items() if route == "generic"]
+        vectorize = bool(generic) and can_vectorize(
+            surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
+        )
+        saved = _saved(surface.model, sizes) // PROBE_SAMPLES
+        held = sum(surface.parameters[name].nbytes for name in generic)
+        uses = [(u, rules[u.layer], layouts[u.layer]) for u in taps.uses if u.layer in layouts]
+
+        def footprint_of(columns: int) -> Footprint:
+            return footprint(
+                uses,
+                saved=saved,
+                generic=2 * columns * held,
+                num_columns=columns,
+                kappa=kappa,
+                memories=memories,
+                largest=_largest_output(taps.uses, PROBE_SAMPLES),
+                on_cpu=surface.device.type == "cpu",
+            )
+
+        return Plan(
+            sweep=True,
+            routes=routes,
+            layouts=layouts,
+            heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
+            vectorize=vectorize,
+            num_outputs=outputs[0].numel(),
+            num_columns=num_columns,
+            footprint=footprint_of(num_columns),
+            probe_footprint=footprint_of(1),
+        )
+    finally:
+        taps.close()
+
+
+def make_head_plan(surface: Surface) -> Plan:
+    """What measures without a sweep need, from one sample: outputs may be very large."""
+    modules = {name: surface.module(name) for name in rules_of(surface)}
+    batch = surface.first_samples(1)
+    saving, sizes = saved_bytes()
+    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
+        outputs, targets = _probe(surface, batch)
+    try:
+        _check_trainable(outputs)
+        found = footprint(
+            [],
+            saved=_saved(surface.model, sizes),
+            generic=0,
+            num_columns=1,
+            kappa=False,
+            memories=1,
+            largest=_largest_output(taps.uses, 1),
+            on_cpu=surface.device.type == "cpu",
+        )
+        return Plan(
+            sweep=False,
+            routes={},
+            layouts={},
+            heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
+            vectorize=False,
+            num_outputs=outputs[0].numel(),
+            num_columns=surface.loss.num_columns(outputs, targets),
+            footprint=found,
+            probe_footprint=found,
+        )
+    finally:
+        taps.close()
+
+
+def check_samples(surface: Surface, head: Head | None) -> None:
+    """That samples do not act on each other, seen at the outputs or at what goes into a head."""
+    batch = surface.first_samples(PROBE_SAMPLES)
+
+    def run(part: Any) -> Tensor:
+        with torch.no_grad():
+            if head is not None and head.can_be_left_out:
+                return surface.features(part, where=Place(0), head=head.module)[0]
+            return surface.outputs(part, where=Place(0))[0]
+
+    _check_independent(surface, batch, run(batch), run)
+
+
+def _check_trainable(outputs: Tensor) -> None:
+    if not outputs.requires_grad:
+        raise SpiritlevelError(
+            "The model's outputs do not depend on any trainable parameter. Check that forward "
+            "does not run under torch.no_grad() and does not detach its result."
+        )
+
+
+def _saved(model: nn.Module, sizes: dict[int, int]) -> int:
+    """Bytes that autograd keeps; parameters and buffers are kept anyway."""
+    own = _storages(model)
+    return sum(size for address, size in sizes.items() if address not in own)
+
+
+def _largest_output(uses: list[Use], num_samples: int) -> int:
+    return max((use.output.nbytes for use in uses), default=0) // num_samples
+
+
+def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
+    """Outputs of the probe; what is wrong with it is said of the user's own batches."""
+    try:
+        result = surface.outputs(batch, where=Place(0))
+        surface.settle()
+        return result
+    except SpiritlevelError:
+        seen = 0
+        with torch.no_grad():
+            for where, whole in surface.batches():
+                surface.outputs(whole, where=where)
+                surface.settle()
+                seen += _batches.num_samples(whole)
+                if seen >= OTHER_SAMPLES:
+                    break
+        raise
+
+
+def _storages(model: nn.Module) -> set[int]:
+    """Addresses of parameters and buffers: they are saved for backward too, but cost nothing."""
+    return {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
+
+
+def _check_independent(
+    surface: Surface, batch: Any, outputs: Tensor, run: Callable[[Any], Tensor] | None = None
+) -> None:
+    """A sample alone must give the outputs it gives in a batch, and a batch give them again."""
+    with torch.no_grad():
+        run = run or (lambda part: surface.outputs(part, where=Place(0))[0])
+        alone, again = run(_batches.take(batch, slice(1, 2))), run(batch)
+    gaps = {
+        f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES}": alone[0]
+        - outputs[1],
+        f"The same {PROBE_SAMPLES} samples run again differ": again - outputs,
+    }
+    scale = float(outputs.abs().max())
+    # Kernels for other batch sizes add in another order; anything above this is a real difference.
+    tolerance = min(1e3 * torch.finfo(outputs.dtype).eps, 0.05)
+    for finding, difference in gaps.items():
+        gap = float(difference.abs().max())
+        if gap > tolerance * max(scale, 1e-30):
+            raise SpiritlevelError(
+                "The outputs for a sample must not depend on the rest of its batch or on chance. "
+                f"{finding} by {gap:.2g} (outputs up to {scale:.2g}). Look for dropout or noise in "
+                "forward, or for batch statistics; call model.eval()."
+            )
+
+
+def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
+    """Output shapes of the same uses for another number of samples."""
+    # with gradients, though none is taken: without them torch may fuse layers past our taps
+    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
+        _probe(surface, surface.first_samples(OTHER_SAMPLES))
+    shapes = [use.output.shape for use in taps.uses]
+    taps.close()
+    return shapes
+
+
+def _find_routes(
+    surface: Surface,
+    rules: dict[str, AbstractRule],
+    uses: list[Use],
+    shapes: list[torch.Size],
+    outputs: Tensor,
+) -> tuple[dict[str, Route], dict[str, Layout]]:
+    """Compare every rule with autograd on a cotangent that touches only the middle sample."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
+    cotangent = torch.zeros_like(outputs)
+    cotangent[1] = noise[1]
+    deltas: dict[int, Tensor] = {}
+    for i, use in enumerate(uses):
+        use.on_output = lambda g, i=i: deltas.__setitem__(i, g)
+    names = list(surface.parameters)
+    truth = dict(
+        zip(names, surface.pull(outputs, cotangent, list(surface.parameters.values())), strict=True)
+    )
+    by_id = {id(p): name for name, p in surface.parameters.items()}
+    counts = parameter_uses(outputs)
+    seen: dict[str, int] = {}
+    sums: dict[str, Tensor] = {}
+    layouts: dict[str, Layout] = {}
+    broken: set[str] = set()
+    foreign: set[str] = set()
+    wants = Wants(kappa=False, num_columns=1, contract=False)
+    for i, (use, other) in enumerate(itertools.zip_longest(uses, shapes[: len(uses)])):
+        rule = rules[use.layer]
+        own = {key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id}
+        layout = _find_layout(rule, use, other, deltas.get(i), layouts.get(use.layer))
+        if layout is None:
+            broken |= {by_id[id(p)] for p in own.values()}
+            continue
+        layouts[use.layer] = layout
+        if i not in deltas:
+            gradients = {}
+        else:
+            call = rule.begin(use.module, use.input, use.output.shape, layout, wants)
+            gradients = call.gradients(deltas[i])
+        for key, parameter in own.items():
+            name = by_id[id(parameter)]
+            seen[name] = seen.get(name, 0) + 1
+            if surface.layer_of(name) != use.layer:
+                foreign.add(name)  # a shared weight, used by a module that is not its first owner
+            if key in gradients:
+                sums[name] = sums.get(name, torch.zeros_like(gradients[key])) + gradients[key]
+            elif gradients:
+                broken.add(name)
+    routes: dict[str, Route] = {}
+    for name, parameter in surface.parameters.items():
+        count = counts.get(id(parameter), 0)
+        if count == 0:
+            routes[name] = "unused"
+        elif (
+            name in broken or seen.get(name, 0) != count or not _agrees(sums.get(name), truth[name])
+        ):
+            routes[name] = "generic"
+        else:
+            routes[name] = "single" if count == 1 and name not in foreign else "sum"
+    return routes, layouts
+
+
+def _find_layout(
+    rule: AbstractRule,
+    use: Use,
+    other: torch.Size | None,
+    delta: Tensor | None,
+    known: Layout | None,
+) -> Layout | None:
+    """The layout in which only the middle sample has a gradient."""
+    if other is None:
+        return None
+    shape = use.output.shape
+    leading = rule.leading(use.module, shape)
+    for layout in candidate_layouts(shape, PROBE_SAMPLES, other, OTHER_SAMPLES, leading=leading):
+        if known is not None and layout != known:
+            continue
+        if delta is None:
+            return layout
+        split = layout.split(delta)
+        if not bool(split[0].any()) and not bool(split[2].any()):
+            return layout
+    return None
+
+
+def _agrees(found: Tensor | None, truth: Tensor | None) -> bool:
+    if found is None or truth is None:
+        return found is None and truth is None
+    expected = torch.zeros_like(found)
+    expected[1] = truth
+    scale = float(truth.abs().max())
+    # Both are sums over positions in different orders; a wrong rule is off by its whole size.
+    return float((found - expected).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale

@@ -1,0 +1,1 @@
+"""One backward pass per output column, contracted by every layer as the signal arrives."""

@@ -1,0 +1,1 @@
+"""Work in the space of all weights: products, probes, eigenvalues, noise."""

@@ -1,0 +1,236 @@
+"""The spectral density of a symmetric operator by stochastic Lanczos quadrature."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import SpiritlevelError
+from .lanczos import ROUNDOFF
+from .long_rows import columns
+
+WIDTH = 0.01  # of the spectrum's range: the default broadening of a curve
+MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass out there
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Density:
+    """Eigenvalue distribution as seen by random vectors: each gives nodes with weights of sum 1.
+
+    A vector's row is its own Gauss quadrature: exact for polynomials of degree below twice the
+    steps. Rows that needed fewer nodes are padded with weight 0.
+    """
+
+    nodes: Tensor  # shape: (num_vectors, steps), float64
+    weights: Tensor  # shape: (num_vectors, steps), float64
+    size: int  # of the matrix
+
+    def moment(self, power: int) -> tuple[float, float | None]:
+        """Mean and standard error over the vectors of Σ w θ^power; no error from one vector.
+
+        Unbiased for Tr(H^power)/size if the signs or directions of the vectors are random.
+
+        >>> nodes = torch.tensor([[1.0], [3.0]]).double()
+        >>> density = Density(nodes, torch.ones_like(nodes), size=5)
+        >>> density.moment(1)
+        (2.0, 1.0)
+        """
+        num_vectors, steps = self.nodes.shape
+        # After `size` steps nothing of the matrix is left unseen.
+        if not (power >= 0 and (power < 2 * steps or steps >= self.size)):
+            raise SpiritlevelError(
+                f"The 'power' argument of Density.moment must be in 0..{2 * steps - 1} for {steps} "
+                f"steps. Got {power!r}. For higher powers take {power // 2 + 1} steps or more."
+            )
+        sums = (self.weights * self.nodes**power).sum(dim=1)
+        if num_vectors == 1:
+            return float(sums), None
+        return float(sums.mean()), float(sums.std()) / math.sqrt(num_vectors)
+
+    def curve(self, num_points: int = 1000, *, width: float | None = None) -> tuple[Tensor, Tensor]:
+        """Grid and density on it, each node broadened to a Gaussian; its integral is 1.
+
+        Args:
+            width: Standard deviation of the Gaussian; by default 1% of the range of the nodes.
+
+        >>> nodes, weights = torch.tensor([[[0.0, 1.0]], [[0.75, 0.25]]]).double()
+        >>> density = Density(nodes, weights, size=4)
+        >>> grid, height = density.curve(width=0.05)
+        >>> round(float(torch.trapezoid(height, grid)), 6)
+        1.0
+        >>> round(float(torch.trapezoid(height[grid < 0.5], grid[grid < 0.5])), 6)
+        0.75
+        """
+        nodes, weights = self.nodes.flatten(), self.weights.flatten()
+        low, high = float(nodes.min()), float(nodes.max())
+        if width is None:
+            # A range that is round-off, as of a multiple of the identity, is no scale.
+            width = WIDTH * max(high - low, WIDTH * max(abs(low), abs(high))) or WIDTH
+        if not 0 < width < math.inf:
+            raise SpiritlevelError(
+                f"The 'width' argument of Density.curve must be positive. Got {width!r}. "
+                f"Leave it out for {WIDTH:.0%} of the range {high - low:.3g}."
+            )
+        need = math.ceil((high - low) / width) + 2 * MARGIN + 1
+        if num_points < need:  # wider steps would miss peaks, and the integral with them
+            raise SpiritlevelError(
+                f"The 'num_points' argument of Density.curve must be at least {need}, one a width. "
+                f"Got {num_points!r}. Raise it, or raise width={width:.3g}."
+            )
+        low, high = low - MARGIN * width, high + MARGIN * width
+        grid = torch.linspace(low, high, num_points, dtype=torch.float64)
+        z = (grid[:, None] - nodes) / width
+        heights = torch.exp(-z.square() / 2) @ weights
+        return grid, heights / (len(self.nodes) * width * math.sqrt(2 * math.pi))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, ready for JSON."""
+        return {
+            "nodes": self.nodes.tolist(),
+            "weights": self.weights.tolist(),
+            "size": self.size,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Density:
+        """The inverse of `to_dict`."""
+        nodes = torch.tensor(data["nodes"], dtype=torch.float64)
+        weights = torch.tensor(data["weights"], dtype=torch.float64)
+        return cls(nodes, weights, data["size"])
+
+
+class Quadrature:
+    """One Lanczos recurrence a start vector, all side by side; runs in `lanczos.solve`.
+
+    Nothing is reorthogonalized, so three vectors a start are alive, with the products, however
+    many the steps: where orthogonality is lost, copies of an eigenvalue share its weight, which
+    changes no integral. The nodes are therefore not a list of eigenvalues; `Lanczos` finds those.
+
+    Args:
+        start: Shape (num_vectors, size). Random signs make the first moment least noisy.
+        steps: Products with each vector; no more than `size` are taken.
+
+    >>> from spiritlevel.engine.weight_space.lanczos import solve
+    >>> diagonal = torch.tensor([5.0, 5.0, 1.0, 1.0])
+    >>> run = Quadrature(torch.tensor([[1.0, -1.0, 1.0, 1.0]]), steps=3)
+    >>> [density] = solve([run], lambda directions: {0: diagonal * directions[0]})
+    >>> [round(x, 5) for x in density.nodes[0].tolist()]     # two are enough, the third is padding
+    [1.0, 5.0, 5.0]
+    >>> [round(x, 5) for x in density.weights[0].tolist()]
+    [0.5, 0.5, 0.0]
+    """
+
+    def __init__(self, start: Tensor, *, steps: int) -> None:
+        _check(start, steps)
+        num_vectors, self._size = start.shape
+        self.products = 0
+        self._steps = min(steps, self._size)
+        self._step = 0
+        self._eps = torch.finfo(start.dtype).eps
+        self._diagonal = torch.zeros(num_vectors, self._steps, dtype=torch.float64)
+        self._side = torch.zeros(num_vectors, self._steps, dtype=torch.float64)
+        self._lengths = [self._steps] * num_vectors
+        self._rows = torch.arange(num_vectors)  # the start vector of each row still going
+        self._current = start.detach() / _dot(start, start).sqrt().to(start)[:, None]
+        self._previous = torch.zeros_like(self._current)
+
+    @property
+    def done(self) -> bool:
+        """Whether all vectors have taken their steps or exhausted their subspace."""
+        return self._step == self._steps or not len(self._rows)
+
+    def directions(self) -> Tensor:
+        """The unit rows to multiply next, to be read only; fewer once some have finished."""
+        return self._current[:0] if self.done else self._current
+
+    @torch.no_grad()
+    def update(self, products: Tensor) -> None:
+        """Take H times each of `directions`."""
+        if self.done or products.shape != self._current.shape:
+            raise SpiritlevelError(
+                f"The 'products' argument of Quadrature.update must have shape "
+                f"{tuple(self.directions().shape)}, one row for each of directions(). "
+                f"Got {tuple(products.shape)}. Call directions() again."
+            )
+        rows, step = self._rows, self._step
+        alpha = _dot(products, self._current)
+        if not alpha.isfinite().all():
+            raise SpiritlevelError(
+                f"The 'products' argument of Quadrature.update must be finite. Got NaN or infinity "
+                f"after {self.products} finite products. Check that loss and gradient are finite "
+                f"at these parameters, or compute the products in float64."
+            )
+        back = self._side[rows, step - 1] if step else torch.zeros(len(rows), dtype=torch.float64)
+        a, b = alpha[:, None], back.to(alpha)[:, None]
+        following = self._previous  # in its place: the older vector is needed for the last time
+        for part in columns(3 * len(rows), self._size):
+            following[:, part] = (
+                products[:, part].double()
+                - a * self._current[:, part].double()
+                - b * following[:, part].double()
+            )
+        beta = _dot(following, following).sqrt()
+        self.products += len(rows)
+        self._step += 1
+        self._diagonal[rows, step] = alpha.cpu()
+        self._side[rows, step] = beta.cpu()
+
+        # ‖T‖ from its largest entries: less than round-off of it ends in an invariant subspace.
+        scale = torch.maximum(self._diagonal[rows].abs(), self._side[rows]).amax(dim=1)
+        going = beta.cpu() > ROUNDOFF * self._eps * scale
+        for row in rows[~going].tolist():
+            self._lengths[row] = self._step
+        following /= beta.to(following)[:, None]
+        self._current, self._previous = following, self._current
+        if not going.all():
+            self._rows = rows[going]
+            self._current = self._current[going.to(following.device)]
+            self._previous = self._previous[going.to(following.device)]
+
+    def result(self) -> Density:
+        """Nodes and weights of every start vector, from the steps taken so far."""
+        if not self._step:
+            raise SpiritlevelError(
+                "Quadrature.result must come after the first update. Got 0 products. Call solve."
+            )
+        nodes, weights = torch.zeros_like(self._diagonal), torch.zeros_like(self._diagonal)
+        for row, length in enumerate(self._lengths):
+            k = min(length, self._step)
+            side = self._side[row, : k - 1]
+            T = self._diagonal[row, :k].diag() + side.diag(1) + side.diag(-1)
+            values, vectors = torch.linalg.eigh(T)
+            nodes[row, :k], weights[row, :k] = values, vectors[0].square()
+            nodes[row, k:] = values[-1]  # weight 0, at a place that does not widen the range
+        return Density(nodes, weights, self._size)
+
+
+def _dot(A: Tensor, B: Tensor) -> Tensor:
+    """Inner product of each row of A with its row of B, summed in float64."""
+    total = torch.zeros(len(A), dtype=torch.float64, device=A.device)
+    for part in columns(2 * len(A), A.shape[1]):
+        total += (A[:, part].double() * B[:, part].double()).sum(dim=1)
+    return total
+
+
+def _check(start: Tensor, steps: int) -> None:
+    if start.dim() != 2 or not start.numel() or start.dtype not in (torch.float32, torch.float64):
+        raise SpiritlevelError(
+            f"The 'start' argument of Quadrature must be a float32 or float64 tensor of shape "
+            f"(num_vectors, size). Got {start.dtype} of shape {tuple(start.shape)}. "
+            f"Typical: ten rows of random signs."
+        )
+    norms = _dot(start.detach(), start.detach())
+    if not (norms.isfinite() & (norms > 0)).all():
+        raise SpiritlevelError(
+            f"The 'start' argument of Quadrature must have finite rows other than 0. Got squared "
+            f"norms {norms.tolist()}. Typical: ten rows of random signs."
+        )
+    if steps < 1:
+        raise SpiritlevelError(
+            f"The 'steps' argument of Quadrature must be at least 1. Got {steps!r}. Typical: 100."
+        )

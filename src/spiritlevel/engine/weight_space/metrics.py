@@ -1,0 +1,158 @@
+"""What a probe in weight space measures: E⟨v, Hv⟩ for random v is Tr(M H) with M = E[v vᵀ].
+
+    trace   M = I                        v = ξ
+    kappa   M = W Wᵀ in every column     v = R ξ with R Rᵀ = W Wᵀ     (κ = Σ ⟨w_s,w_s'⟩ Tr H_ss')
+    rho     M = Σ_j w_j w_jᵀ             v = Σ_j ξ_j w_j               (ρ(j) = w_jᵀ H w_j)
+
+With standardized features κ has v = R ξ V⁻¹ with R Rᵀ = W V² Wᵀ,
+
+with ξ random signs. Rows are what is told apart: parameters for the trace, layers for κ and ρ.
+Since the signs of different rows are independent, ⟨v_l, (Hv)_l⟩ estimates every row from one
+product.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ...math.signs import random_signs
+from ...model.layers import Relative
+from ...model.surface import Surface
+from ..plan import matrix_layers
+from ..sweep.spreads import by_column
+from ..sweep.sums import Kind
+from .products import Space
+
+_STREAMS: dict[Kind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_var": 1, "rho": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """One row: how its signs become a direction of its parameter, and back."""
+
+    parameter: str
+    size: int  # of ξ
+    lift: Callable[[Tensor], Tensor]  # ξ -> v, both flat
+    drop: Callable[[Tensor], Tensor]  # its transpose
+
+
+class Metric:
+    """The linear map from signs to directions, over some rows."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        kind: Kind,
+        rows: Sequence[str],
+        scales: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`rows` are names of parameters (trace) or of layers whose weight is a matrix.
+
+        `scales` are those of the features by layer, where κ is one of standardized features.
+        """
+        self.kind: Kind = kind
+        if kind in ("trace", "rho"):
+            make = _identity if kind == "trace" else _rho
+            self.rows = {name: make(surface, name) for name in rows}
+        else:
+            self.rows = {name: _kappa(surface, name, (scales or {}).get(name)) for name in rows}
+        self.space = Space(surface, [row.parameter for row in self.rows.values()])
+        self.parts: dict[str, slice] = {}
+        end = 0
+        for name, row in self.rows.items():
+            self.parts[name] = slice(end, end + row.size)
+            end += row.size
+        self.size = end
+
+    def signs(self, seed: int, first: int, count: int) -> Tensor:
+        """ξ of probes first, first + 1, …; each is a function of the seed and its number."""
+        numbers = torch.arange(first, first + count, device=self.space.device)
+        stream = 1000 + _STREAMS[self.kind]  # apart from those of the output probes
+        return random_signs(seed, stream, numbers, self.size, self.space.dtype)
+
+    def lift(self, signs: Tensor) -> Tensor:
+        """Directions of shape (count, parameters)."""
+        return torch.stack(
+            [
+                self.space.join([row.lift(xi[self.parts[name]]) for name, row in self.rows.items()])
+                for xi in signs
+            ]
+        )
+
+    def drop(self, vectors: Tensor) -> Tensor:
+        """The transpose: shape (count, size)."""
+        return torch.stack(
+            [
+                torch.cat(
+                    [row.drop(v[self.space.slices[row.parameter]]) for row in self.rows.values()]
+                )
+                for v in vectors
+            ]
+        )
+
+    def by_row(self, left: Tensor, right: Tensor) -> Tensor:
+        """⟨left, right⟩ within each row, for (count, size) each: shape (count, rows), float64."""
+        products = left.double() * right.double()
+        return torch.stack([products[:, part].sum(dim=1) for part in self.parts.values()], dim=1)
+
+
+def _identity(surface: Surface, name: str) -> _Row:
+    return _Row(name, surface.parameters[name].numel(), lambda xi: xi, lambda v: v)
+
+
+def _matrix(surface: Surface, layer: str) -> tuple[str, Tensor, Tensor]:
+    """Name of the weight, the weight as (g, out, in), and where in the weight each entry lies."""
+    module = surface.module(layer)
+    rule = matrix_layers(surface)[layer]
+    weight: Tensor = module.weight.detach()  # type: ignore[operator]
+    place = torch.arange(weight.numel(), device=weight.device).view(weight.shape)
+    name = next(n for n, p in surface.parameters.items() if p is module.weight)
+    return name, rule.matrix(module, weight), rule.matrix(module, place).flatten()
+
+
+def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
+    name, matrix, place = _matrix(surface, layer)
+    g, out, width = matrix.shape
+    inverse = matrix.new_ones(1, 1, 1)
+    if scale is not None:
+        relative = Relative.of(matrix, by_column(scale, matrix))
+        assert relative.inverse is not None
+        matrix, inverse = relative.matrix, relative.inverse
+    if out <= width:  # the square root of W Wᵀ does what W does, with fewer signs
+        values, vectors = torch.linalg.eigh(matrix.double() @ matrix.mT.double())
+        root = (vectors * values.clamp(min=0).sqrt()[:, None]) @ vectors.mT
+        root = root.to(matrix.dtype)
+    else:
+        root = matrix
+    columns = root.shape[2]
+
+    def lift(xi: Tensor) -> Tensor:
+        flat = torch.empty(place.numel(), dtype=xi.dtype, device=xi.device)
+        flat[place] = (root @ xi.view(g, columns, width) * inverse).flatten()
+        return flat
+
+    def drop(v: Tensor) -> Tensor:
+        return (root.mT @ (v[place].view(g, out, width) * inverse)).flatten()
+
+    return _Row(name, g * columns * width, lift, drop)
+
+
+def _rho(surface: Surface, layer: str) -> _Row:
+    name, matrix, place = _matrix(surface, layer)
+    neurons = matrix_layers(surface)[layer].neurons(surface.module(layer))
+    g = len(matrix)
+    blocks = matrix.unflatten(2, (-1, neurons))  # neuron j owns the columns j, j + neurons, ...
+
+    def lift(xi: Tensor) -> Tensor:
+        flat = torch.empty(place.numel(), dtype=xi.dtype, device=xi.device)
+        flat[place] = (blocks * xi.view(g, 1, 1, neurons)).flatten()
+        return flat
+
+    def drop(v: Tensor) -> Tensor:
+        return (blocks * v[place].view(blocks.shape)).sum(dim=(1, 2)).flatten()
+
+    return _Row(name, g * neurons, lift, drop)

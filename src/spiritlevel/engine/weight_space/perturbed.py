@@ -1,0 +1,198 @@
+"""Loss and gradient at other weights than the network's own, over the whole data or a part."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...errors import SpiritlevelError
+from ...model import batches as _batches
+from ...model.losses import CrossEntropy
+from ...model.model_state import full_precision
+from ...model.surface import Place, Surface
+from ...results import Cost
+from .products import Space
+
+Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are
+Score = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to Σ over the batch, float64
+OVERFLOW = 1e30  # stands for the loss of a network that overflows
+ROUND_OFF = 4  # units in the last place that a mean loss is known to
+
+Part = list[tuple[Place, Any]]  # batches that are measured together
+
+
+@dataclasses.dataclass(frozen=True)
+class Slope:
+    """Mean loss and its gradient in the measured parameters, which is in float64."""
+
+    loss: float
+    gradient: Weights
+    weight: float  # what the sums were divided by; 0 where no target counts
+
+
+class Perturbed:
+    """The loss as a function of the weights; every point is one pass over the data.
+
+    Differences of losses cancel. Sums are taken in float64, from outputs that the network has in
+    its own precision: in float32 a loss is known to about 1e-7 of itself, so a rise of 1e-4 of the
+    loss has three digits.
+    """
+
+    def __init__(self, surface: Surface, *, chunk: int, gradient_chunk: int) -> None:
+        """Samples that go through the network at a time, without and with a backward."""
+        self.surface = surface
+        self.chunk, self.gradient_chunk = chunk, gradient_chunk
+        self.space = Space(surface)
+
+    @functools.cached_property
+    def own(self) -> Tensor:
+        """The measured parameters as one vector, in float64."""
+        return flat(self.weights)
+
+    def displaced(self, step: Tensor) -> Weights:
+        """The weights a step away, in the parameters' own types."""
+        return self.space.split(self.own + step)
+
+    @property
+    def weights(self) -> Weights:
+        """The measured parameters as they are."""
+        return {name: p.detach() for name, p in self.surface.parameters.items()}
+
+    @functools.cached_property
+    def here(self) -> Slope:
+        """Loss and gradient at the network's own weights; worked out once."""
+        return self.slope({})
+
+    @functools.cached_property
+    def loss_here(self) -> float:
+        """The loss as `losses` has it: in float32 that of `here` may differ in the last digit."""
+        return self.losses([{}])[0]
+
+    @functools.cached_property
+    def error_here(self) -> float:
+        """The share of missed targets at the network's own weights."""
+        return self.errors([{}])[0]
+
+    def round_off(self, loss: float) -> float:
+        """What a mean loss of this size is known to."""
+        return ROUND_OFF * torch.finfo(self.surface.dtype).eps * abs(loss)
+
+    def losses(self, points: Sequence[Weights]) -> list[float]:
+        """The mean loss at each point; all go through the network while a chunk is at hand."""
+        return self.scores(points, self._loss_sums)
+
+    def errors(self, points: Sequence[Weights]) -> list[float]:
+        """The share of targets that the largest output misses, weighted as in the loss."""
+        return self.scores(points, self._error_sums)
+
+    def scores(self, points: Sequence[Weights], score: Score) -> list[float]:
+        """Σ score / Σ weight over the data at each point.
+
+        Where a network overflows at a point it misses its targets, by more than can be said.
+        """
+        surface = self.surface
+        sums = torch.zeros(len(points) + 1, dtype=torch.float64, device=surface.device)
+        with torch.no_grad(), full_precision(), surface.processes.together():
+            for where, batch in surface.chunks(self.chunk):
+                for i, point in enumerate(points):
+                    outputs, targets = surface.outputs(
+                        batch, where=where, parameters=point, may_overflow=bool(point)
+                    )
+                    sums[i] += score(outputs, targets)
+                sums[-1] += surface.loss.weights(outputs, targets).double().sum()
+        surface.processes.sum_(sums)
+        return (sums[:-1] / sums[-1]).tolist()
+
+    def slope(self, point: Weights) -> Slope:
+        """Loss and gradient at a point, over the data of all processes."""
+        surface = self.surface
+        with surface.processes.together():
+            total, sums = self._sums(point, surface.chunks(self.gradient_chunk))
+        surface.processes.sum_(total, *sums.values())
+        found = _means(total, sums)
+        if found.weight == 0.0:
+            raise SpiritlevelError(
+                "The data must hold at least one target that counts. All samples are ignored, "
+                "masked or have class weight 0. Check ignore_index, the mask and the labels."
+            )
+        return found
+
+    def part_slope(self, point: Weights, part: Part) -> Slope:
+        """The same over a few batches of this process; other processes take no part in it."""
+        return _means(*self._sums(point, part))
+
+    def parts(self, size: int) -> Iterator[Part]:
+        """The samples in their order, `size` at a time however the loader cuts them.
+
+        The last part may be smaller. Batches are joined up to what a backward may take at once.
+        """
+        part: Part = []
+        missing = size
+        for where, batch in self.surface.chunks(min(self.gradient_chunk, size)):
+            start, length = 0, _batches.num_samples(batch)
+            while start < length:
+                piece = _batches.take(batch, slice(start, start + missing))
+                self._append(part, dataclasses.replace(where, start=where.start + start), piece)
+                taken = _batches.num_samples(piece)
+                start, missing = start + taken, missing - taken
+                if missing == 0:
+                    yield part
+                    part, missing = [], size
+        if part:
+            yield part
+
+    def _append(self, part: Part, where: Place, piece: Any) -> None:
+        if part:
+            first, held = part[-1]
+            if _batches.num_samples(held) + _batches.num_samples(piece) <= self.gradient_chunk:
+                joined = _batches.join(held, piece)
+                if joined is not None:
+                    part[-1] = first, joined
+                    return
+        part.append((where, piece))
+
+    def _sums(self, point: Weights, batches: Iterable[tuple[Place, Any]]) -> tuple[Tensor, Weights]:
+        """Σ loss and Σ weight, and Σ gradient."""
+        surface = self.surface
+        at = self.weights | point
+        total = torch.zeros(2, dtype=torch.float64, device=surface.device)
+        sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in at.items()}
+        with torch.enable_grad(), full_precision():
+            for where, batch in batches:
+                leaves = {name: value.detach().requires_grad_() for name, value in at.items()}
+                outputs, targets = surface.outputs(batch, where=where, parameters=leaves)
+                loss = surface.loss.values(outputs.double(), targets).sum()
+                found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                surface.cost += Cost(backwards=_batches.num_samples(batch))
+                for name, gradient in zip(leaves, found, strict=True):
+                    if gradient is not None:
+                        sums[name] += gradient
+                weights = surface.loss.weights(outputs.detach(), targets).double()
+                total += torch.stack([loss.detach(), weights.sum()])
+        return total, sums
+
+    def _loss_sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        values = self.surface.loss.values(outputs.double(), targets)
+        return values.nan_to_num(nan=OVERFLOW, posinf=OVERFLOW).sum()
+
+    def _error_sums(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = cast(CrossEntropy, self.surface.loss)
+        whole = outputs.isfinite().reshape(len(outputs), -1).all(dim=1)
+        missed = loss.errors(outputs.nan_to_num(), targets)
+        return missed.where(whole, loss.weights(outputs, targets)).double().sum()
+
+
+def flat(parts: Weights) -> Tensor:
+    """As one vector in float64."""
+    return torch.cat([part.flatten().double() for part in parts.values()])
+
+
+def _means(total: Tensor, sums: Weights) -> Slope:
+    loss, weight = total.tolist()
+    by = weight or 1.0
+    return Slope(loss / by, {name: value.div_(by) for name, value in sums.items()}, weight)

@@ -1,0 +1,348 @@
+"""The shared work behind the measures: each piece is done once, however many measures use it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import SpiritlevelError
+from ..model.losses import CrossEntropy
+from ..model.model_state import full_precision, twice_differentiable
+from ..model.surface import Surface
+from ..results import Cost
+from .activity import Places, find_places
+from .certificate import Certificate, certify_parameters
+from .data_pass import Budget, Needs, Pass, run_pass
+from .estimate import Estimate, cautious
+from .head.finding import Head, choose_head
+from .head.rows import Block, iterate_blocks
+from .options import Options
+from .plan import Plan, check_samples, make_head_plan, make_plan
+from .precision import Precision
+from .sweep.backward import Probes
+from .sweep.spreads import POWERS, Scales, Spread, find_spreads, scales_of, unseen_layers
+from .sweep.sums import Kind, pooled
+from .weight_space.noise import Draws
+from .weight_space.perturbed import Perturbed
+from .weight_space.products import Products
+
+CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
+EXACT_COLUMNS = 16  # up to here all columns cost no more than a few probes with their error bars
+MIN_SPREADS = 32  # samples × (probes − 1) that an error of output probes rests on
+STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
+GRAPH_FACTOR = 6  # a gradient's graph and what flows through it, against what a forward saves
+
+
+class Workspace:
+    """A surface, the plan for it, and what has been computed on it so far."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        *,
+        head: str | None = None,
+        memory: int | None = None,
+        seed: int = 0,
+        precision: Precision | None = None,
+        options: Options | None = None,
+    ) -> None:
+        """`memory` bounds in bytes what a chunk of samples may take."""
+        self.surface = surface
+        self.seed = seed
+        self.head_name = head
+        self.precision = precision or Precision()
+        self.options = options or Options()
+        self.asked: frozenset[str] = frozenset()  # the measures of this call, by name
+        self.cache: dict[Any, Any] = {}  # estimates that several measures share
+        self._memory = memory
+        self._plan: Plan | None = None
+        self._pass: Pass | None = None
+        self._more: list[Pass] = []  # further output probes
+        self._wanted = Needs()
+
+    def want(self, needs: Needs) -> None:
+        """Announce what will be asked for, so that the first pass brings all of it."""
+        if self.precision.method in ("hutchinson", "hutch++"):  # they do without the sweep
+            needs = dataclasses.replace(
+                needs, sweep=False, kappa=False, standardized=False, rho=False
+            )
+        self._wanted = needs
+
+    @property
+    def wanted(self) -> Needs:
+        """What the first pass will bring."""
+        return self._wanted
+
+    @property
+    def plan(self) -> Plan:
+        """How this surface is measured; made anew where a sweep is wanted after all."""
+        plan = self._network_plan
+        if self._wanted.activity:
+            with contextlib.suppress(SpiritlevelError):  # raised again for those who need it
+                _ = self.places  # looked for before the pass that counts
+        return plan
+
+    @property
+    def _network_plan(self) -> Plan:
+        wanted = self._wanted
+        if self._plan is None or (wanted.sweep and not self._plan.sweep):
+            with full_precision():
+                if wanted.sweep:
+                    memories = 1 + len(POWERS) * wanted.standardized
+                    self._plan = make_plan(self.surface, kappa=wanted.kappa, memories=memories)
+                else:
+                    self._plan = make_head_plan(self.surface)
+                    fitting = [head for head in self._plan.heads.values() if head.fits]
+                    check_samples(self.surface, fitting[-1] if fitting else None)
+        return self._plan
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Where rectifiers are applied and layers called."""
+        heads = [h for h in self._network_plan.heads.values() if h.fits and h.can_be_left_out]
+        with full_precision():
+            return find_places(self.surface, heads[-1].module if heads else None)
+
+    @functools.cached_property
+    def head(self) -> Head:
+        """The last linear map."""
+        return choose_head(self.plan.heads, self.head_name)
+
+    @functools.cached_property
+    def certificates(self) -> dict[str, Certificate]:
+        """Per parameter, whether the outputs are linear in it, in the samples of all processes."""
+        batches = self.run(Needs()).sampled
+        with full_precision(), twice_differentiable():
+            mine = certify_parameters(self.surface, self.plan, batches, self.seed)
+        found = self.surface.processes.gather(mine)
+        return {
+            name: max((part[name] for part in found), key=lambda c: (not c.linear, c.curvature))
+            for name in mine
+        }
+
+    @functools.cached_property
+    def spreads(self) -> tuple[dict[str, Spread], Cost]:
+        """Of what goes into each layer, in all processes, and what finding it cost."""
+        return find_spreads(self.surface, self.plan.footprint.chunk(self.memory, sweep=False))
+
+    @functools.cached_property
+    def unseen_layers(self) -> list[str]:
+        """Layers that have inputs which their modules do not see."""
+        return unseen_layers(self.surface)
+
+    @functools.cached_property
+    def scales(self) -> Scales:
+        """What standardized features are divided by."""
+        return scales_of(self.spreads[0])
+
+    @functools.cached_property
+    def products(self) -> Products:
+        """Products with the Hessian over this surface."""
+        size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
+        chunk = max(1, self.memory // size)
+        return Products(self.surface, chunk=min(chunk, self.plan.footprint.fitting))
+
+    @functools.cached_property
+    def perturbed(self) -> Perturbed:
+        """Loss and gradient at other weights than the network's own."""
+        plain = self.plan.footprint.chunk(self.memory, sweep=False)
+        size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
+        return Perturbed(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
+
+    @functools.cached_property
+    def draws(self) -> Draws:
+        """Noise on the weights, the same for all measures."""
+        return Draws(self.surface, seed=self.seed, memory=self.memory)
+
+    @functools.cached_property
+    def memory(self) -> int:
+        """Bytes that a chunk of samples may take."""
+        if self._memory is not None:
+            return self._memory
+        if self.surface.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.surface.device)
+            return int(free // 2)
+        return CPU_MEMORY
+
+    # -- the pass over the data --------------------------------------------------------------
+
+    def run(self, needs: Needs) -> Pass:
+        """The pass over the data, with at least these needs."""
+        if self._pass is None or not self._pass.needs.covers(needs):
+            self._wanted = self._wanted | needs
+            self._more = []
+            probes = None
+            if self._wanted.sweep and self.by_probes:
+                probes = self._probes(0, self.pilot_count)
+            self._pass = self._run(self._wanted, probes)
+        return self._pass
+
+    def head_blocks(self) -> Iterable[Block]:
+        """The rows of the head, kept from the pass or by running the network again."""
+        run = self.run(Needs(head=True, features=True))
+        if run.blocks is not None:
+            return run.blocks
+        chunk = self.plan.footprint.chunk(self.memory, sweep=False)
+        stream = self.memory // 4 if run.streamed else None
+        return iterate_blocks(self.surface, self.head, chunk=chunk, stream=stream)
+
+    def _run(self, needs: Needs, probes: Probes | None) -> Pass:
+        head = self.head if needs.head else None
+        stream = None
+        if (needs.head or needs.softmax or needs.margins) and not needs.sweep:
+            fitting = [h for h in self.plan.heads.values() if h.fits]
+            if head is None and fitting:
+                head = self.head
+            if head is not None and self._streams(head):
+                stream = self.memory // 4
+        footprint = self.plan.footprint if probes is None else self.plan.probe_footprint
+        chunk = footprint.chunk(self.memory, sweep=needs.sweep)
+        budget = Budget(chunk=chunk, memory=self.memory, stream=stream)
+        return run_pass(
+            self.surface,
+            self.plan,
+            needs,
+            head=head,
+            budget=budget,
+            seed=self.seed,
+            probes=probes,
+            places=self.places if needs.activity else None,
+            scales=self.scales if needs.standardized and needs.sweep else None,
+        )
+
+    def _streams(self, head: Head) -> bool:
+        """Whether the head's outputs are too many to form: a large vocabulary or long sequences."""
+        if not head.can_be_left_out:
+            return False
+        large = len(head.weight()) >= STREAM_FROM or 48 * self.plan.num_outputs > self.memory // 4
+        return large and isinstance(self.surface.loss, CrossEntropy)
+
+    # -- the sweep, exact or by output probes ------------------------------------------------
+
+    @property
+    def by_probes(self) -> bool:
+        """Whether output probes stand in for the factor columns."""
+        method = self.precision.method
+        if method in ("auto", "split"):
+            return self.plan.num_columns > EXACT_COLUMNS
+        return method == "output_probes"
+
+    @functools.cached_property
+    def num_samples(self) -> int:
+        """Samples in all processes, counted without running the model where that is possible."""
+        return sum(self._counts)
+
+    @functools.cached_property
+    def _counts(self) -> list[int]:
+        return self.surface.processes.gather(self.surface.count_samples())
+
+    @property
+    def pilot_count(self) -> int:
+        """Two for a large data set; more where few samples would leave the error unknown."""
+        return 1 + max(1, math.ceil(MIN_SPREADS / max(self.num_samples, 1)))
+
+    def _probes(self, first: int, count: int) -> Probes:
+        offset = sum(self._counts[: self.surface.processes.rank])
+        return Probes(self.seed, range(first, first + count), offset)
+
+    def sweep_to(self, needs: Needs, kind: Kind, factors: Mapping[str, float], rtol: float) -> None:
+        """Add output probes until Σ factor × value of a kind is within `rtol`."""
+        self.run(needs)
+        while self.probed:
+            found = self.sweep_estimate(kind, factors)
+            count = self.num_probes
+            if found.value == 0.0 and found.variance == 0.0:
+                return
+            deciding = self._passes[0].sweep.effective_samples(kind, factors)
+            least = 1 + math.ceil(MIN_SPREADS / max(deciding, 1.0))
+            if count >= least and found.within(rtol, self.precision.confidence):
+                return
+            margin = rtol * abs(found.value)
+            growth = (found.half_width(self.precision.confidence) / margin) ** 2 if margin else 4.0
+            wanted = max(math.ceil(1.05 * count * min(growth, 4.0)), least)
+            if self.precision.method != "output_probes" and wanted >= self.plan.num_columns:
+                self._more = []
+                self._pass = self._run(self._wanted, None)  # all columns are no more than that
+                return
+            more = min(wanted, self.precision.max_passes) - count
+            if more < 2:  # fewer leave their error unknown
+                return
+            self._more.append(self._run(self._wanted, self._probes(count, more)))
+
+    @property
+    def swept(self) -> bool:
+        """Whether there was a sweep at all."""
+        return self._pass is not None and self._pass.needs.sweep
+
+    @property
+    def probed(self) -> bool:
+        """Whether the sweep so far is one of output probes."""
+        return self._pass is not None and self._pass.sweep.num_probes is not None
+
+    @property
+    def num_probes(self) -> int:
+        """Output probes so far."""
+        return sum(p.sweep.num_probes or 0 for p in self._passes)
+
+    @property
+    def _passes(self) -> list[Pass]:
+        return [] if self._pass is None else [self._pass, *self._more]
+
+    @property
+    def sweep_cost(self) -> Cost:
+        """Of all passes with a sweep."""
+        return sum((p.cost for p in self._passes), Cost())
+
+    def sweep_estimate(self, kind: Kind, factors: Mapping[str, float]) -> Estimate:
+        """Σ factor × value of the GGN's rows."""
+        parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
+        return parts[0][1] if len(parts) == 1 else pooled(parts)
+
+    def sweep_neurons(self, layer: str) -> Tensor:
+        """ρ(j) of the GGN, a row a probe; one row if exact."""
+        return torch.cat([p.sweep.neuron_values(layer) for p in self._passes])
+
+    @property
+    def sweep_text(self) -> str:
+        """How the GGN's part came about."""
+        if self.probed:
+            return f"{self.num_probes} output probes for {self.plan.num_columns} columns"
+        return "the GGN exactly"
+
+    def sweep_budget(self, kind: Kind, factors: Mapping[str, float]) -> str:
+        """What would have sufficed for the precision that was missed."""
+        found, asked = self.sweep_estimate(kind, factors), self.precision
+        wider = found.half_width(asked.confidence) / (asked.rtol * abs(found.value))
+        enough = cautious(self.num_probes * wider**2, found.dof)
+        return f"max_passes={enough} would have sufficed."
+
+    # -- the record --------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """What a reader needs to repeat the numbers."""
+        surface = self.surface
+        return {
+            "loss": surface.loss.name,
+            "reduction": "mean",
+            "layers": list(surface.layers()),
+            "num_samples": self.num_samples if self._pass is None else self._pass.num_samples,
+            "num_outputs": self.plan.num_outputs,
+            "seed": self.seed,
+            "dtype": str(surface.dtype).removeprefix("torch."),
+            "device": surface.device.type,
+            "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
+            "torch": torch.__version__,
+            "processes": surface.processes.size,
+        } | dataclasses.asdict(self.precision)
+
+    @property
+    def cost(self) -> Cost:
+        """All work counted so far, the plan and the certificate included."""
+        return self.surface.processes.total_cost(self.surface.cost)

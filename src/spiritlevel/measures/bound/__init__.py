@@ -1,0 +1,3 @@
+"""The family bound: its cards, and what only it computes."""
+
+from . import cards as cards

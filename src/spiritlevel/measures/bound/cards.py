@@ -1,0 +1,264 @@
+"""Generalization bounds that rest on the density of the head's features.
+
+The theorem bounds the gap by |S|^{−2/(4+m)} (κ/2m + C1 + C2/√Δ). The papers do not give all of its
+constants; these follow from its proof idea, a kernel density whose bandwidth at z is δ‖z‖ with
+δ = |S|^{−1/(4+m)}. With a kernel k of second moment s² a coordinate:
+
+robustness   the loss changes by δ² E‖u‖²κ/2m on average, which is κ/2m only if E‖u‖² = m s² = 1.
+             So the kernel here is the Gaussian with s² = 1/m, and all three terms belong to it.
+bias         E p̂ − p = ½ s² δ² ∇²(p‖z‖²), so C1 = η L ∫|∇²(p‖z‖²)| with η = s²/2 = 1/2m.
+variance     Var p̂ = p ∫k² / (n δ^m ‖z‖^m); by Cauchy and Schwarz its root integrates to at most
+             n^{−2/(4+m)} √(αβ Vol) with α = ∫k² and β = ∫ p/‖z‖^m: so C2 = √(αβ) L √Vol.
+
+m counts the features that vary over the data.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...engine.data_pass import Needs
+from ...engine.estimate import Estimate, cautious
+from ...engine.head.features import HeadFeatures, check_rows, head_features
+from ...engine.weight_space.probes import next_count
+from ...engine.workspace import Workspace
+from ...results import Measurement, Status
+from ..registry import Measured, measure
+from ..requirements import head
+from .feature_density import (
+    curvature_integral,
+    head_density,
+    log_inverse_norms,
+    log_volume,
+    representativeness,
+)
+
+HEAD = Needs(head=True)
+REQUIRED = (head, check_rows)
+INVARIANT = {
+    "layer_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
+PETZKA = "Petzka et al. 2021, Relative Flatness and Generalization"
+THEOREM = PETZKA + ", Theorem 6; Taleghani et al., Theorem 4 and Appendix B"
+CONSTANTS = (
+    "The paper's appendix with the exact constants was not at hand: they are reconstructed from "
+    "its proof idea with a Gaussian kernel."
+)
+ONE_MORE = "1 forward beside the shared pass"
+PAIRS = ONE_MORE + ", then work that grows with the square of the number of samples"
+
+
+@measure(
+    name="bound.representativeness",
+    summary="How far a density of one half of the features misses the loss of the other half",
+    formula=r"\operatorname{mean}_{(A,B)} \Bigl|\operatorname{mean}_{i \in B} \ell_i - "
+    r"\operatorname{mean}_{i \in A} E_{\xi \sim N(0, h^2)}\, "
+    r"\ell\bigl(\psi(\phi_i + \xi), y_i\bigr)\Bigr|",
+    paper=PETZKA + ", eq. 3 in feature space, approximated as in section 6",
+    invariant=INVARIANT,
+    misleads=(
+        "An approximation, not a bound: both halves are training data, which the network fits "
+        "alike, so the gap to new data does not show. Neuron-wise rescaling moves it. Few samples "
+        "in many features leave a density that is little more than the samples themselves."
+    ),
+    direction=None,
+    needs=HEAD,
+    requires=REQUIRED,
+    options=("bandwidth", "splits"),
+    found_by="draws",
+    default=False,
+    cost=PAIRS,
+)
+def bound_representativeness(workspace: Workspace) -> Measured:
+    """The mean over random halves; labels stay what they are under a perturbation."""
+    found, count = representativeness(workspace)
+    text = (
+        f"{count} random draws of a half; the error is that of drawing halves, which overlap, and "
+        f"not of having only these samples; {head_density(workspace).text}"
+    )
+    return Measured(_drawn(workspace, "bound.representativeness", found, count, text))
+
+
+@measure(
+    name="bound.c1",
+    summary="Bias term of the bound: curvature of the feature density times the largest loss",
+    formula=r"\eta L \int \bigl|\nabla^2 \bigl(\hat p(z) \|z\|^2\bigr)\bigr|\, dz, "
+    r"\quad \eta = \tfrac{1}{2m}",
+    paper=THEOREM + " (absolute value inside the integral as in section 1 of the former)",
+    invariant=INVARIANT,
+    misleads=(
+        CONSTANTS + " The density is estimated, and its curvature is that of the kernels: a "
+        "smaller bandwidth raises the value without limit. With the absolute value outside, as "
+        "Taleghani et al. print it, the integral would be zero for every density."
+    ),
+    direction=None,
+    needs=HEAD,
+    requires=REQUIRED,
+    options=("bandwidth",),
+    found_by="draws",
+    default=False,
+    cost=PAIRS,
+)
+def bound_c1(workspace: Workspace) -> Measured:
+    """E over z ~ p̂ of |‖z‖² Δp̂/p̂ + 4 z·∇p̂/p̂ + 2m|, times L/2m."""
+    rows = head_features(workspace)
+    found, count = curvature_integral(workspace)
+    text = f"{count} random draws around every sample; {head_density(workspace).text}"
+    scaled = found.scaled(_bias_factor(rows))
+    return Measured(_drawn(workspace, "bound.c1", scaled, count, text))
+
+
+@measure(
+    name="bound.c2",
+    summary="Variance term of the bound: extent of the features times the largest loss",
+    formula=r"L \sqrt{\alpha\, \beta \operatorname{Vol}(\phi(S))}, \quad "
+    r"\alpha = \int k^2 = \bigl(\tfrac{m}{4\pi}\bigr)^{m/2}, \quad "
+    r"\beta = \operatorname{mean}_{\phi_n \ne 0} \|\phi_n\|^{-m}",
+    paper=THEOREM,
+    invariant=INVARIANT,
+    misleads=(
+        CONSTANTS + " The volume is that of a box around the features, which in many dimensions "
+        "is nearly all empty: the value grows or shrinks exponentially with the number of features "
+        "and says little beyond that number. A single sample with small features decides β, and "
+        "where all are zero, which ReLU allows, the theorem's condition fails: the text counts "
+        "such samples."
+    ),
+    direction=None,
+    needs=HEAD,
+    requires=REQUIRED,
+    default=False,
+    cost=ONE_MORE,
+)
+def bound_c2(workspace: Workspace) -> Measured:
+    """In log space: volume and norms overflow long before their product does."""
+    rows = head_features(workspace)
+    value, text = _variance_term(rows)
+    common: dict[str, Any] = {"text": text, "cost": rows.cost, "settings": workspace.settings()}
+    if math.isinf(value):
+        found = Measurement("bound.c2", value, exact=False, status=Status.NONFINITE, **common)
+    else:
+        found = Measurement("bound.c2", value, exact=True, **common)
+    return Measured(found)
+
+
+@measure(
+    name="bound.generalization",
+    summary="Bound on the generalization gap from relative flatness and the feature density",
+    formula=r"|S|^{-2/(4+m)} \Bigl(\tfrac{\kappa}{2m} + C_1 + \tfrac{C_2}{\sqrt{\Delta}}\Bigr)",
+    paper=THEOREM,
+    invariant=INVARIANT,
+    misleads=(
+        "Vacuous (larger than the largest loss) for nearly every real network: the text says which "
+        "term makes it so. " + CONSTANTS + " It assumes a local minimum, labels that do not change "
+        "near a sample, and leaves out higher orders in 1/|S|, so that even a small value is no "
+        "guarantee."
+    ),
+    direction=None,
+    needs=HEAD,
+    requires=REQUIRED,
+    options=("bandwidth", "failure"),
+    found_by="draws",
+    default=False,
+    cost=PAIRS,
+)
+def bound_generalization(workspace: Workspace) -> Measured:
+    """κ is that of the whole head; C1 and C2 as in the measures of these names."""
+    name = "bound.generalization"
+    rows = head_features(workspace)
+    n, m = rows.features.shape
+    rate = n ** (-2 / (4 + m))
+    integral, count = curvature_integral(workspace)
+    bias = integral.scaled(rate * _bias_factor(rows))
+    variance, note = _variance_term(rows)
+    terms = {
+        "flatness (κ/2m)": rate * workspace.run(HEAD).head.mean(["kappa"]) / (2 * m),
+        "the density's bias (C1)": bias.value,
+        "the density's variance (C2/√Δ)": rate * variance / math.sqrt(workspace.options.failure),
+    }
+    total = sum(terms.values())
+    verdict = _verdict(terms, rows.largest_loss)
+    text = f"{verdict}; {count} random draws; {head_density(workspace).text}"
+    if "β" in note or math.isinf(total):
+        text += f"; C2 {note}"
+    if math.isinf(total):
+        common = {"text": text, "cost": rows.cost, "settings": workspace.settings()}
+        status = Status.NONFINITE
+        return Measured(Measurement(name, total, exact=False, status=status, **common))  # type: ignore[arg-type]
+    found = Estimate(total, bias.variance, bias.dof)
+    return Measured(_drawn(workspace, name, found, count, text))
+
+
+def _bias_factor(rows: HeadFeatures) -> float:
+    """η L."""
+    return rows.largest_loss / (2 * rows.features.shape[1])
+
+
+def _variance_term(rows: HeadFeatures) -> tuple[float, str]:
+    """C2, and how it came about."""
+    m = rows.features.shape[1]
+    log_alpha = m / 2 * math.log(m / (4 * math.pi))
+    (log_beta, num_zero), log_vol = log_inverse_norms(rows.features), log_volume(rows.features)
+    text = f"in {m} features, {rows.num_constant} constant ones left out"
+    if num_zero:
+        text += (
+            f"; {num_zero} of {len(rows.features)} samples have only zeros in them and are left "
+            "out of β: for their part the theorem does not hold"
+        )
+    if rows.largest_loss == 0.0:
+        return 0.0, text
+    log_value = (log_alpha + log_beta + log_vol) / 2 + math.log(rows.largest_loss)
+    try:
+        return math.exp(log_value), text
+    except OverflowError:
+        digits = log_value / math.log(10)
+        return math.inf, f"too large for a float: 10^{digits:.0f}; {text}"
+
+
+def _verdict(terms: dict[str, float], largest: float) -> str:
+    """Whether the bound says anything, in plain words."""
+    total = sum(terms.values())
+    top = max(terms, key=lambda name: terms[name])
+    shares = ", ".join(f"{name} {value:.3g}" for name, value in terms.items())
+    if total <= largest:
+        return f"not vacuous: below the largest loss of {largest:.3g} on the data; {shares}"
+    alone = [name for name, value in terms.items() if value > largest]
+    cause = f"by {' and by '.join(alone)} alone" if alone else f"{top} being the largest term"
+    return (
+        f"vacuous, {cause}: no sample here has a loss above {largest:.3g}, so the bound says "
+        f"nothing; {shares}"
+    )
+
+
+def _drawn(workspace: Workspace, name: str, found: Estimate, count: int, text: str) -> Measurement:
+    """A mean over draws with its interval, and how many draws would do where it is too wide."""
+    asked = workspace.precision
+    common: dict[str, Any] = {
+        "cost": head_features(workspace).cost,
+        "settings": workspace.settings(),
+    }
+    if not found.variance:
+        return Measurement(name, found.value, exact=True, text=text, **common)
+    status = Status.OK
+    if not found.within(asked.rtol, asked.confidence):
+        status = Status.NOT_CONVERGED
+        enough = next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)
+        if math.isfinite(enough):
+            text += f". max_passes={cautious(enough, found.dof)} would have sufficed."
+        else:
+            text += f". Try max_passes={4 * asked.max_passes}."
+    margin = found.half_width(asked.confidence)
+    return Measurement(
+        name,
+        found.value,
+        exact=False,
+        stderr=found.stderr,
+        interval=(found.value - margin, found.value + margin),
+        status=status,
+        text=text,
+        **common,
+    )

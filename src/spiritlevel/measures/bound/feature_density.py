@@ -1,0 +1,150 @@
+"""The density of the head's features, and what the bounds of the papers ask of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...engine.estimate import Estimate, of_repetitions
+from ...engine.head.features import HeadFeatures, head_features
+from ...engine.weight_space.probes import GROWTH, next_count
+from ...engine.workspace import Workspace
+from ...errors import NotApplicable
+from ...math import kde
+
+PILOT = 8  # draws before the first look
+LEAST_POINTS = 256  # of a draw
+NOISE_PAIRS = 4  # perturbations ±ξ of each row, for the loss that the density expects
+
+
+@dataclasses.dataclass(frozen=True)
+class Density:
+    """A kernel density of the head's features."""
+
+    rows: HeadFeatures
+    mixture: kde.GaussianMixture
+    how: str  # the bandwidth was found
+
+    @property
+    def text(self) -> str:
+        """For the results."""
+        left_out = self.rows.num_constant
+        constant = f", {left_out} constant ones left out" if left_out else ""
+        rows, m = self.rows.features.shape
+        return (
+            f"density of {rows} points in {m} features{constant}, bandwidth "
+            f"{self.mixture.bandwidth:.3g} ({self.how})"
+        )
+
+
+def head_density(workspace: Workspace) -> Density:
+    """With the bandwidth that was asked for."""
+    if "head_density" not in workspace.cache:
+        rows, asked = head_features(workspace), workspace.options.bandwidth
+        found: float | None
+        if isinstance(asked, str):
+            rule = {"likelihood": kde.most_likely, "scott": kde.scott, "silverman": kde.silverman}
+            found = rule[asked](rows.features)
+            if found is None:
+                raise NotApplicable(
+                    "The option 'bandwidth'='likelihood' needs features that differ from sample to "
+                    "sample. So many are the same here that the likelihood grows without end as "
+                    "the bandwidth shrinks. Use bandwidth='scott' or a number, or remove samples "
+                    "that occur twice."
+                )
+        else:
+            found = float(asked) * kde.deviation(rows.features)  # a factor, as scipy has it
+        how = asked if isinstance(asked, str) else f"{asked:g} standard deviations"
+        workspace.cache["head_density"] = Density(
+            rows, kde.GaussianMixture(rows.features, found), how
+        )
+    density: Density = workspace.cache["head_density"]
+    return density
+
+
+def representativeness(workspace: Workspace) -> tuple[Estimate, int]:
+    """|loss of a held-out half − loss that the other half's density expects|, mean over halves.
+
+    And the number of halves drawn: `splits` at least, and more up to `max_passes` until the mean
+    is as precise as asked.
+
+    A perturbation hξ of the features moves the outputs by hWξ. That is drawn as h√(WWᵀ)u with u of
+    as many entries as there are outputs: the same in distribution, and it depends neither on how
+    the units are numbered nor on how the layers share their scale.
+    """
+    density = head_density(workspace)
+    rows, count = density.rows, len(density.rows.features)
+    U, S, _ = torch.linalg.svd(rows.weight, full_matrices=False)
+    root = (U * S) @ U.T * density.mixture.bandwidth
+    generator = torch.Generator().manual_seed(workspace.seed)
+
+    def gap() -> float:
+        order = torch.randperm(count, generator=generator)
+        inside, outside = order[: count // 2], order[count // 2 :]
+        expected = 0.0
+        for _ in range(NOISE_PAIRS):
+            u = torch.randn(len(inside), len(root), generator=generator, dtype=torch.float64)
+            for shift in (u @ root, -u @ root):
+                losses = rows.losses_at(rows.outputs[inside] + shift, inside)
+                expected += float(losses.mean()) / (2 * NOISE_PAIRS)
+        return abs(float(rows.losses[outside].mean()) - expected)
+
+    return _repeated(gap, workspace, pilot=max(2, workspace.options.splits))
+
+
+def curvature_integral(workspace: Workspace) -> tuple[Estimate, int]:
+    """∫ |∇²(p(z)‖z‖²)| dz by points drawn from p itself, and the number of draws.
+
+    A draw takes a point around every sample, or several where there are few samples.
+    """
+    if "curvature_integral" not in workspace.cache:
+        workspace.cache["curvature_integral"] = _integrate(workspace)
+    found: tuple[Estimate, int] = workspace.cache["curvature_integral"]
+    return found
+
+
+def log_inverse_norms(features: Tensor) -> tuple[float, int]:
+    """Logarithm of mean ‖φ‖^{−m} over the rows that are not zero, and how many are."""
+    squares = features.square().sum(dim=1)
+    squares = squares[squares > 0]
+    logs = squares.log() * (-features.shape[1] / 2)
+    return float(logs.logsumexp(dim=0)) - math.log(len(squares)), len(features) - len(squares)
+
+
+def log_volume(features: Tensor) -> float:
+    """Logarithm of the volume of the smallest box along the axes around the features."""
+    return float((features.amax(dim=0) - features.amin(dim=0)).log().sum())
+
+
+def _integrate(workspace: Workspace) -> tuple[Estimate, int]:
+    mixture = head_density(workspace).mixture
+    centers = mixture.centers.repeat(-(-LEAST_POINTS // len(mixture.centers)), 1)
+    generator = torch.Generator().manual_seed(workspace.seed)
+
+    def mean() -> float:
+        noise = torch.randn(centers.shape, generator=generator, dtype=torch.float64)
+        return float(mixture.weighted_laplacian(centers + mixture.bandwidth * noise).abs().mean())
+
+    return _repeated(mean, workspace, pilot=max(2, min(PILOT, workspace.precision.max_passes)))
+
+
+def _repeated(
+    draw: Callable[[], float], workspace: Workspace, *, pilot: int
+) -> tuple[Estimate, int]:
+    """The mean of independent draws, `pilot` and then as many as the precision asks for."""
+    asked = workspace.precision
+    values = [draw() for _ in range(pilot)]
+    while True:
+        found, count = of_repetitions(values), len(values)
+        if not found.variance or found.within(asked.rtol, asked.confidence):
+            return found, count
+        enough = next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)
+        more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
+        more = min(max(more, 1), asked.max_passes - count)
+        if more <= 0:
+            return found, count
+        values += [draw() for _ in range(more)]

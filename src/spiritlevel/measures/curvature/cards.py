@@ -1,0 +1,145 @@
+"""Curvature: trace, Frobenius norm and extreme eigenvalues of the Hessian, and the GGN's trace."""
+
+from __future__ import annotations
+
+from ...engine.data_pass import Needs
+from ...engine.hessian import Found, columns_text, precise, probes_text
+from ...engine.workspace import Workspace
+from ...results import Measurement, Status
+from ..eigenvalues import known_of_network, of_network
+from ..hessian_results import eigenvalue_measurement, hessian_measurement
+from ..registry import Measured, measure
+from .trace_squared import trace_squared as estimate_trace_squared
+
+SWEEP = Needs(sweep=True)
+PRODUCTS = Needs(products=True)
+
+
+@measure(
+    name="curvature.trace",
+    summary="Trace of the Hessian of the loss in every trainable parameter",
+    formula=r"\operatorname{Tr} \nabla^2_\theta L",
+    paper="Hochreiter & Schmidhuber 1997; Taleghani et al., Theorem 1 (head); here every layer",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "Rescaling weights changes it at will without changing the function; a confident network "
+        "has a small trace whatever its generalization. Compare only networks of one architecture "
+        "and scale."
+    ),
+    needs=SWEEP,
+)
+def trace(workspace: Workspace) -> Measured:
+    """Per layer: the parameters of that module, bias included."""
+    names = list(workspace.surface.parameters)
+    rows = precise(workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0))
+    layers = {
+        layer: hessian_measurement(
+            workspace, "curvature.trace", rows.found(dict.fromkeys(own, 1.0))
+        )
+        for layer, own in workspace.surface.layers().items()
+    }
+    return Measured(hessian_measurement(workspace, "curvature.trace", rows.found()), layers)
+
+
+@measure(
+    name="curvature.ggn_trace",
+    summary="Trace of the generalized Gauss–Newton matrix, for any network",
+    formula=r"\operatorname{mean}_n \operatorname{Tr}(J_n^\top \nabla^2_z \ell_n\, J_n)",
+    paper="Schraudolph 2002; Sharpness can be manipulated, eq. of the Gauss–Newton trace",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "Equal to the Hessian's trace only where the outputs are piecewise linear in the weights; "
+        "moves under rescaling like the trace."
+    ),
+    needs=SWEEP,
+    default=False,
+)
+def ggn_trace(workspace: Workspace) -> Measured:
+    """The same sums as the trace, claimed for the GGN alone: no certificate needed."""
+    whole = dict.fromkeys(workspace.surface.parameters, 1.0)
+    workspace.sweep_to(SWEEP, "trace", whole, workspace.precision.rtol)
+
+    def of(names: list[str], *, judged: bool = False) -> Measurement:
+        estimate = workspace.sweep_estimate("trace", dict.fromkeys(names, 1.0))
+        status, text = Status.OK, columns_text(workspace) if judged else ""
+        if estimate.variance:
+            text = probes_text(workspace)
+        if judged and not estimate.within(workspace.precision.rtol, workspace.precision.confidence):
+            status = Status.NOT_CONVERGED
+            text = f"{text}; {workspace.sweep_budget('trace', whole)}"
+        found = Found(estimate, "GGN", status, text, workspace.sweep_cost)
+        return hessian_measurement(workspace, "curvature.ggn_trace", found)
+
+    layers = {layer: of(names) for layer, names in workspace.surface.layers().items()}
+    return Measured(of(list(whole), judged=True), layers)
+
+
+@measure(
+    name="curvature.trace_squared",
+    summary="Trace of the squared Hessian: the sum of its squared eigenvalues",
+    formula=r"\operatorname{Tr} (\nabla^2_\theta L)^2 = \mathbb{E}_z \|\nabla^2_\theta L\, z\|^2",
+    paper="Flatness-Aware Regularization, eq. 1",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "A few large eigenvalues decide it. Moves under rescaling. An estimate: read its interval."
+    ),
+    needs=PRODUCTS,
+    found_by="draws",
+    default=False,
+)
+def trace_squared(workspace: Workspace) -> Measured:
+    """Of all chosen parameters together; `layers=` restricts it to a block."""
+    known = known_of_network(workspace)  # its cost is that of the eigenvalues
+    before = workspace.cost
+    square = estimate_trace_squared(workspace, known)
+    status, text = Status.OK, square.text
+    if square.enough is not None:
+        status = Status.NOT_CONVERGED
+        advice = f"max_passes={square.enough} would have sufficed"
+        text = "; ".join(filter(None, [text, square.reason, f"{advice}."]))
+    found = Found(square.estimate, "Hessian", status, text, workspace.cost - before)
+    return Measured(hessian_measurement(workspace, "curvature.trace_squared", found))
+
+
+@measure(
+    name="curvature.lambda_max",
+    summary="Largest eigenvalue of the Hessian",
+    formula=r"\lambda_{\max}\bigl(\nabla^2_\theta L\bigr)",
+    paper="Keskar et al. 2017; Petzka et al. 2019, for one layer",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "One direction out of millions, and rescaling moves it at will: only networks of one "
+        "architecture and scale compare. Set by the optimizer's step size more than by the data."
+    ),
+    needs=PRODUCTS,
+    found_by="products",
+    default=False,
+)
+def lambda_max(workspace: Workspace) -> Measured:
+    """Of all chosen parameters together; `layers=` restricts it to a block."""
+    return Measured(_extreme(workspace, "curvature.lambda_max"))
+
+
+@measure(
+    name="curvature.lambda_min",
+    summary="Smallest eigenvalue of the Hessian; negative where the loss still curves downwards",
+    formula=r"\lambda_{\min}\bigl(\nabla^2_\theta L\bigr)",
+    paper="Sagun et al. 2018, Empirical analysis of the Hessian",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "Negative is normal for trained networks and does not mean that training failed. Moves "
+        "under rescaling."
+    ),
+    direction=None,
+    needs=PRODUCTS,
+    found_by="products",
+    default=False,
+)
+def lambda_min(workspace: Workspace) -> Measured:
+    """Of all chosen parameters together; `layers=` restricts it to a block."""
+    return Measured(_extreme(workspace, "curvature.lambda_min"))
+
+
+def _extreme(workspace: Workspace, name: str) -> Measurement:
+    pairs, index, cost = of_network(workspace, name)
+    return eigenvalue_measurement(workspace, name, pairs, cost=cost, index=index)

@@ -1,0 +1,60 @@
+"""What products at hand tell of Tr(H²), so that probes are left with the rest alone.
+
+With orthonormal rows Q and P = 1 − QᵀQ, the squares of H, block by block, are
+
+    Tr H² = 2‖HQᵀ‖² − ‖QHQᵀ‖² + Tr (PHP)²
+
+and only the last term takes probes: E‖PHPz‖². Any basis is allowed, and one of the dominant
+directions leaves little: they are in the images of random vectors, and in what Lanczos has built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ...engine.weight_space.lanczos import Subspace
+from ...engine.weight_space.long_rows import columns, inner, orthonormal, outside
+
+
+class Deflation:
+    """A basis, and the part of Tr(H²) that it brings."""
+
+    def __init__(self, basis: Tensor, value: float) -> None:
+        """`value` is 2‖HQᵀ‖² − ‖QHQᵀ‖²."""
+        self.basis, self.value = basis, value
+
+    def probes(self, signs: Tensor) -> Tensor:
+        """Pz: what to multiply in the place of z."""
+        return outside(signs, self.basis)
+
+    def squares(self, images: Tensor) -> Tensor:
+        """‖PHPz‖² from HPz."""
+        return outside(images, self.basis).double().square().sum(dim=1)
+
+
+class LanczosDeflation(Deflation):
+    """From a Lanczos run: HQᵀ = QᵀT + RᵀC, so that no further product is needed."""
+
+    def __init__(self, known: Subspace) -> None:
+        """`known` is read for as long as there are probes."""
+        C = known.coupling
+        super().__init__(known.basis, float(known.T.square().sum() + 2 * C.square().sum()))
+        self._beyond, self._coupling = known.beyond, C
+
+    def squares_of_plain(self, signs: Tensor, images: Tensor) -> Tensor:
+        """‖PHPz‖² from Hz itself: PHPz = PHz − RᵀCQz."""
+        along = inner(signs, self.basis) @ self._coupling.T.to(signs.device)
+        rest = outside(images, self.basis).double()
+        for part in columns(len(rest) + len(self._beyond), rest.shape[1]):
+            rest[:, part] -= along @ self._beyond[:, part].double()
+        return rest.square().sum(dim=1)
+
+
+def sketched(images: Tensor, multiply: Callable[[Tensor], Tensor]) -> Deflation:
+    """From H times random rows, which are overwritten, and as many products again."""
+    basis = orthonormal(images)
+    products = multiply(basis)
+    whole, inside = inner(products, products).trace(), inner(products, basis).square().sum()
+    return Deflation(basis, float(2 * whole - inside))

@@ -1,0 +1,229 @@
+"""Tr(H²) = E‖Hz‖² for random signs z, to the precision that was asked for.
+
+A few large eigenvalues decide the trace of a square, and the error of a probe with it: of a trained
+network a thousand probes may miss 5 %. So the dominant directions are taken out first where probes
+alone would take long (`deflation`): those that eigenvalues of the same call have found, or the
+space of the images of the first probes, as in Hutch++.
+
+The error from having these samples only: with H the mean of H_n over the samples, a small change dH
+changes Tr(H²) by 2⟨H, dH⟩. So it is twice the standard error of the mean of ⟨H, H_n⟩, and that is
+E⟨Hz, H_n z⟩: the parts of the data differ in it, and the products of the first look are enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...engine.estimate import Estimate, of_repetitions
+from ...engine.moments import Moments
+from ...engine.weight_space.eigenvalues import BASIS_BYTES
+from ...engine.weight_space.lanczos import Subspace
+from ...engine.weight_space.probes import (
+    CLUSTERS,
+    GROWTH,
+    PILOT,
+    ROUND_OFF,
+    VECTOR_BYTES,
+    next_count,
+    promised_count,
+)
+from ...engine.weight_space.products import Request, Space
+from ...engine.workspace import Workspace
+from ...math.signs import random_signs
+from .deflation import Deflation, LanczosDeflation, sketched
+
+_STREAM = 1003  # of random signs: next to those of the other weight probes
+_FOLDING = 1004
+FOLDED = 1024  # numbers that are kept of H_n z: their products are off by 1/√1024, and average out
+MOST_PARTS = 4 * CLUSTERS
+LEAST_SKETCH = 4  # directions; fewer take out too little
+AFTER_SKETCH = 8  # probes of what a sketch leaves, before the first look at it
+OUTSIDE = 12  # the same where directions are known from the start: the data error rests on them too
+
+
+@dataclasses.dataclass(frozen=True)
+class Square:
+    """Tr(H²) and how it was found; `enough` passes would have sufficed, None where they did."""
+
+    estimate: Estimate
+    text: str
+    enough: int | None = None
+    reason: str = ""
+
+
+def trace_squared(workspace: Workspace, known: Subspace | None = None) -> Square:
+    """Over all measured parameters; `known` is what eigenvalues have told of H already."""
+    asked = workspace.precision
+    probes = _Probes(workspace, None if known is None else LanczosDeflation(known))
+    first = PILOT if known is None else OUTSIDE
+    probes.draw(max(2, min(first, asked.max_passes)))
+    while True:
+        found, rest = probes.estimate()
+        if not found.variance or found.within(asked.rtol, asked.confidence):
+            return Square(found, probes.text)
+        count = len(probes.values)
+        enough = next_count(found, rest, count, rtol=asked.rtol, confidence=asked.confidence)
+        left = asked.max_passes - probes.passes
+        if probes.sketch_pays(enough - count) and probes.sketch_size + AFTER_SKETCH <= left:
+            probes.sketch()
+            probes.draw(AFTER_SKETCH)
+            continue
+        more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
+        more = min(max(more, 1), left)
+        if more <= 0:
+            return _missed(probes, found, enough)
+        probes.draw(more)
+
+
+def _missed(probes: _Probes, found: Estimate, enough: float) -> Square:
+    others = probes.passes - len(probes.values)
+    promised = others + promised_count(enough, found)
+    reason = ""
+    if probes.sketch_pays(enough - len(probes.values)):
+        least = PILOT + min(PILOT, probes.room) + AFTER_SKETCH
+        reason = f"from max_passes={least} on the dominant directions are taken out first"
+    return Square(found, probes.text, promised, reason)
+
+
+class _Probes:
+    """Squares of every probe so far, and the data error that the first look gives."""
+
+    def __init__(self, workspace: Workspace, known: LanczosDeflation | None) -> None:
+        self.surface, self.products, self.seed = (
+            workspace.surface,
+            workspace.products,
+            workspace.seed,
+        )
+        self.space = Space(workspace.surface)
+        self.values: list[float] = []  # ‖Hz‖², or ‖PHPz‖² where some directions are known
+        self.passes = 0
+        self.data_variance: float | None = None  # None for one part of the data
+        self._known: Deflation | None = known
+        self._sketch: Tensor | None = None  # images of the first look, for the dominant directions
+        self._drawn = self._sketched = 0
+        self._looked = 0  # probes that the data error rests on
+        self._cluster = max(1, math.ceil(workspace.num_samples / CLUSTERS))
+
+    @property
+    def text(self) -> str:
+        """How many, of what."""
+        text = f"{len(self.values)} weight probes"
+        if self._sketched:
+            return f"{text} after {self._sketched} dominant directions"
+        if self._known is not None:
+            return f"{text} outside the {len(self._known.basis)} directions of the eigenvalues"
+        return text
+
+    @property
+    def sketch_size(self) -> int:
+        """Directions that a sketch would take out, and products that it would cost."""
+        return 0 if self._sketch is None else len(self._sketch)
+
+    @property
+    def room(self) -> int:
+        """Directions that may be kept."""
+        return BASIS_BYTES // (4 * self.space.size)
+
+    def estimate(self) -> tuple[Estimate, Estimate]:
+        """Tr(H²), and the part of it that probes are needed for."""
+        rest = of_repetitions(self.values, self.data_variance)
+        whole = rest
+        if self._known is not None:
+            whole = Estimate(self._known.value, data_variance=0.0) + rest
+        if whole.stderr <= ROUND_OFF * abs(whole.value):  # the basis is all of H
+            whole = dataclasses.replace(whole, variance=0.0)
+        return whole, rest
+
+    def sketch_pays(self, more: float) -> bool:
+        """Whether it would be cheaper than so many probes more, if it leaves them little to do."""
+        return self.sketch_size >= LEAST_SKETCH and more > 2 * self.sketch_size
+
+    def sketch(self) -> None:
+        """Take out the space that the images of the first probes span."""
+        assert self._sketch is not None
+        images, self._sketch = self._sketch, None
+        before = len(images)
+        self._known = sketched(images, self._multiply)
+        self._sketched = len(self._known.basis)
+        self.passes += before
+        self.values.clear()  # those probes have made the basis, and would look small in its light
+
+    def draw(self, count: int) -> None:
+        """`count` more probes."""
+        held = max(1, VECTOR_BYTES // (16 * self.space.size))
+        first_look = not self._drawn
+        while count > 0:
+            part = min(count, held)
+            numbers = torch.arange(self._drawn, self._drawn + part, device=self.space.device)
+            signs = random_signs(self.seed, _STREAM, numbers, self.space.size, self.space.dtype)
+            self.values.extend((self._first if first_look else self._later)(signs).tolist())
+            self._drawn += part
+            self.passes += part
+            count -= part
+
+    def _first(self, signs: Tensor) -> Tensor:
+        """Whole images: the data error needs them, and a sketch may."""
+        images = self._by_parts(Request("hessian", self.space, signs))
+        if isinstance(self._known, LanczosDeflation):
+            return self._known.squares_of_plain(signs, images)
+        own = images[: max(0, self.room - self.sketch_size)]
+        self._sketch = own if self._sketch is None else torch.cat([self._sketch, own])
+        return images.double().square().sum(dim=1)
+
+    def _later(self, signs: Tensor) -> Tensor:
+        if self._known is None:
+            return self._multiply(signs).double().square().sum(dim=1)
+        return self._known.squares(self._multiply(self._known.probes(signs)))
+
+    def _multiply(self, vectors: Tensor) -> Tensor:
+        (images,) = self.products.multiply([Request("hessian", self.space, vectors)])
+        return images
+
+    def _by_parts(self, request: Request) -> Tensor:
+        """The products, noting how the parts of the data differ."""
+        processes = self.surface.processes
+        sums = torch.zeros_like(request.vectors, dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=sums.device)
+        parts: list[Tensor] = []
+        weights: list[float] = []
+        with processes.together():
+            for weight, (found,) in self.products.by_chunk([request], chunk=self._cluster):
+                total += weight
+                sums += found
+                parts.append(self._folded(found))
+                weights.append(weight)
+                if len(parts) == MOST_PARTS:  # neighbours go together: memory stays bounded
+                    parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
+                    weights = [a + b for a, b in zip(weights[::2], weights[1::2], strict=True)]
+        processes.sum_(total, sums)
+        images = sums / total
+        moments = Moments(["all"], sums.device)
+        if parts:
+            whole = self._folded(images)
+            values = torch.stack([(part * whole).sum(dim=1).mean() for part in parts])
+            moments.add(values[None], torch.tensor(weights, dtype=torch.float64).to(values))
+        moments.reduce(processes)
+        stderr = moments.stderr(["all"])
+        if stderr is not None and len(sums) > self._looked:
+            self.data_variance, self._looked = (2 * stderr) ** 2, len(sums)
+        return images.to(request.vectors.dtype)
+
+    def _folded(self, rows: Tensor) -> Tensor:
+        """(count, FOLDED) sums of entries with random signs: inner products stay, on average."""
+        if self.space.size <= FOLDED:
+            return rows.double()
+        fill = (0, -self.space.size % FOLDED)
+        return torch.stack(
+            [F.pad(row.double() * self._signs, fill).view(-1, FOLDED).sum(dim=0) for row in rows]
+        )
+
+    @functools.cached_property
+    def _signs(self) -> Tensor:
+        zero = torch.zeros(1, device=self.space.device)
+        return random_signs(self.seed, _FOLDING, zero, self.space.size, self.space.dtype)[0]

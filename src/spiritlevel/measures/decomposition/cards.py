@@ -1,0 +1,184 @@
+"""The Gauss–Newton trace taken apart: input norm, path to the outputs, spread of the softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...engine.data_pass import Needs
+from ...engine.estimate import Estimate
+from ...engine.moments import Moments
+from ...engine.weight_space.eigenvalues import residual_tolerance
+from ...engine.workspace import Workspace
+from ...results import Measurement, Status
+from ..hessian_results import ROUND_OFF
+from ..layer_weights import largest_layer, measured_weights
+from ..registry import Measured, measure
+from ..requirements import softmax
+from .path_matrices import forms_matrices, path_matrices
+from .paths import centered_by_probes, check_paths
+
+REQUIRES = (softmax, measured_weights, check_paths)
+PAPER = "Sharpness can be manipulated and misleading for generalization"
+COST = (
+    "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs 2k+1 backwards for "
+    "each layer, k Lanczos steps until the residual is small)"
+)
+
+
+@measure(
+    name="decomposition.centered",
+    summary="Per-layer input norm times the spread of the class gradients along the paths, summed",
+    formula=(
+        r"\sum_l \operatorname{mean}_n s_{n,l} \sum_i p_i (v_i - \bar v)^\top M^{(l)}_n "
+        r"(v_i - \bar v)"
+    ),
+    paper=PAPER + ", section 3.3",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "For fully connected networks it is the GGN trace of the weights itself; with shared "
+        "weights (convolutions, sequences) only an upper bound of it, often a loose one. Rescaling "
+        "moves it like the trace, and confidence alone makes it small. Biases and normalization "
+        "parameters are not part of it."
+    ),
+    needs=Needs(),
+    default=False,
+    requires=REQUIRES,
+    cost=(
+        "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs a few output "
+        "probes)"
+    ),
+)
+def centered(workspace: Workspace) -> Measured:
+    """From the path matrices where they are formed, otherwise from factor columns or probes."""
+    name = "decomposition.centered"
+    layers = list(measured_weights(workspace, name))
+    if forms_matrices(workspace):
+        found = path_matrices(workspace)
+        rows = {layer: _mean(found.centered, [layer]) for layer in layers}
+        cost = found.cost
+
+        def of(part: Estimate) -> Measurement:
+            return Measurement(
+                name,
+                part.value,
+                exact=True,
+                data_stderr=part.data_stderr,
+                cost=cost,
+                settings=workspace.settings(),
+            )
+
+        whole = _mean(found.centered, layers)
+        return Measured(of(whole), {layer: of(row) for layer, row in rows.items()})
+    return _centered_by_probes(workspace, name, layers)
+
+
+def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> Measured:
+    rows, asked = centered_by_probes(workspace), workspace.precision
+    whole = rows.refine(dict.fromkeys(layers, 1.0), asked.rtol)
+
+    def of(factors: Mapping[str, float], *, judged: bool = False) -> Measurement:
+        found = rows.estimate(factors)
+        margin = found.half_width(asked.confidence)
+        missed = judged and not found.within(asked.rtol, asked.confidence)
+        text = rows.text if found.variance else ""
+        return Measurement(
+            name,
+            found.value,
+            exact=not found.variance,
+            stderr=found.stderr if found.variance else None,
+            interval=(found.value - margin, found.value + margin) if found.variance else None,
+            data_stderr=found.data_stderr,
+            status=Status.NOT_CONVERGED if missed else Status.OK,
+            text=rows.missed(whole, asked.rtol) if missed else text,
+            cost=rows.cost,
+            settings=workspace.settings(),
+        )
+
+    own = {layer: of({layer: 1.0}) for layer in layers}
+    return Measured(of(dict.fromkeys(layers, 1.0), judged=True), own)
+
+
+@measure(
+    name="decomposition.upper_bound",
+    summary="Scale-aware upper bound of the GGN trace: input norms times path eigenvalues, summed",
+    formula=(
+        r"2 \sum_l \operatorname{mean}_n s_{n,l}\, \lambda_{\max}\bigl(M^{(l)}_n\bigr) "
+        r"\sum_i p_i \|\delta_i\|^2"
+    ),
+    paper=PAPER + ", section 3.2 and appendix A.1",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "A loose bound: it does not see confidence at all (its last factor is 1 at the outputs), "
+        "so it stays large where the trace vanishes. Bounds the trace of the weights, not of "
+        "biases; moves under rescaling."
+    ),
+    needs=Needs(),
+    default=False,
+    requires=REQUIRES,
+    cost=COST,
+)
+def upper_bound(workspace: Workspace) -> Measured:
+    """The bound of each layer and their sum."""
+    name = "decomposition.upper_bound"
+    layers = list(measured_weights(workspace, name))
+    whole = _eigenvalues(workspace, name, "bound", layers)
+    return Measured(
+        whole, {layer: _eigenvalues(workspace, name, "bound", [layer]) for layer in layers}
+    )
+
+
+@measure(
+    name="decomposition.path_lambda_max",
+    summary="Largest eigenvalue of the path matrix, averaged over samples, of the layer with most",
+    formula=r"\max_l \operatorname{mean}_n \lambda_{\max}\bigl(M^{(l)}_n\bigr)",
+    paper=PAPER + ", section 3.1 (definition of the path matrix)",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "The scale of the weights behind a layer, not flatness: at a last linear layer it is 1 by "
+        "definition, and rescaling moves it at will."
+    ),
+    needs=Needs(),
+    default=False,
+    requires=REQUIRES,
+    cost=COST,
+)
+def path_lambda_max(workspace: Workspace) -> Measured:
+    """Of each layer, and the largest of them."""
+    name = "decomposition.path_lambda_max"
+    layers = {
+        layer: _eigenvalues(workspace, name, "top", [layer])
+        for layer in measured_weights(workspace, name)
+    }
+    return Measured(largest_layer(name, layers), layers)
+
+
+def _mean(moments: Moments, layers: list[str]) -> Estimate:
+    spread = moments.stderr(layers)
+    return Estimate(moments.mean(layers), data_variance=None if spread is None else spread**2)
+
+
+def _eigenvalues(workspace: Workspace, name: str, kind: str, layers: list[str]) -> Measurement:
+    """Σ over layers of one kind of the path matrices' rows."""
+    found = path_matrices(workspace)
+    mean = _mean(found.bound if kind == "bound" else found.top, layers)
+    parts = [found.residual(kind, layer) for layer in layers]
+    residual = None if None in parts else sum(part for part in parts if part is not None)
+    reached = (residual or 0.0) / abs(mean.value) if mean.value else 0.0
+    missed = reached > residual_tolerance(workspace.surface.dtype)
+    text = ""
+    if found.steps:
+        text = f"up to {found.steps} Lanczos steps a layer for {workspace.plan.num_outputs} outputs"
+    if missed:
+        enough = 2 * workspace.precision.max_passes
+        text += f"; the mean lies within the residual {residual:.2g}. Try max_passes={enough}."
+    return Measurement(
+        name,
+        mean.value,
+        exact=reached <= ROUND_OFF and not missed,
+        residual=residual,
+        data_stderr=mean.data_stderr,
+        status=Status.NOT_CONVERGED if missed else Status.OK,
+        text=text,
+        cost=found.cost,
+        settings=workspace.settings(),
+    )

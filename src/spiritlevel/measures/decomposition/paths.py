@@ -1,0 +1,201 @@
+"""Paths from a layer to the outputs: J = ∂outputs/∂pre-activations of a sample, and M = J Jᵀ.
+
+A weight with several positions or uses has all their pre-activations in J, and s, the squared norm
+of its input, is summed over all its patches. Then s Tr(A M), with A the curvature of the loss in
+the outputs, is the trace of the layer's GGN where the weight is used once a sample, and an upper
+bound of it where it is shared (Cauchy and Schwarz).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ...engine.plan import Plan, make_plan, matrix_layers, rules_of
+from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
+from ...engine.sweep.sums import RowSums
+from ...engine.workspace import Workspace
+from ...errors import SpiritlevelError
+from ...math.curvature import SoftmaxCurvature
+from ...math.positions import OutputCurvature, PositionCurvature, Positions
+from ...math.signs import random_signs
+from ...model.layer_hooks import Use, deepest, tapped
+from ...model.layers import AbstractMatrixRule
+from ...model.losses import CrossEntropy
+from ...model.model_state import full_precision
+from ...model.surface import Place
+
+_STREAM = 3000  # of random signs: apart from those of the sweep
+
+
+def path_plan(workspace: Workspace) -> Plan:
+    """Where each layer has its samples: as the sweep finds it, without a sweep."""
+    if workspace.plan.sweep:
+        return workspace.plan
+    if "path plan" not in workspace.cache:
+        with full_precision():
+            workspace.cache["path plan"] = make_plan(workspace.surface)
+    found: Plan = workspace.cache["path plan"]
+    return found
+
+
+def check_paths(workspace: Workspace, measure: str) -> None:
+    """Raise where a weight is not used by its own layer, which leaves no pre-activation to see."""
+    plan, surface = path_plan(workspace), workspace.surface
+    for layer in matrix_layers(surface):
+        name = next(n for n in surface.layers()[layer] if n.endswith("weight"))
+        if plan.routes[name] == "generic":
+            raise SpiritlevelError(
+                f"The measure {measure!r} needs the output of every measured layer. The weight "
+                f"{name!r} is used outside the forward of its own module {layer!r} (or its samples "
+                "cannot be told apart there). Choose other 'layers', or measure "
+                "curvature.ggn_trace, which holds for any parameter."
+            )
+
+
+class Paths:
+    """The measured layers of a network, watched while batches go through."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        """Modules that share a measured weight count as further uses of its layer."""
+        self.workspace, self.surface, self.plan = workspace, workspace.surface, path_plan(workspace)
+        self.numbers = SampleNumbers(workspace)
+        self.layers = list(matrix_layers(self.surface))
+        owners = {id(self.surface.module(layer).weight): layer for layer in self.layers}
+        self.rules: dict[str, AbstractMatrixRule] = {}
+        self.owner: dict[str, str] = {}  # by path of the module that uses the weight
+        for path, rule in rules_of(self.surface).items():
+            weight = getattr(self.surface.module(path), "weight", None)
+            if isinstance(rule, AbstractMatrixRule) and id(weight) in owners:
+                self.rules[path], self.owner[path] = rule, owners[id(weight)]
+
+    @contextlib.contextmanager
+    def opened(self, batch: Any, where: Place) -> Iterator[Seen]:
+        """One batch with its graph."""
+        modules: dict[str, nn.Module] = {path: self.surface.module(path) for path in self.rules}
+        with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
+            outputs, targets = self.surface.outputs(batch, where=where)
+        try:
+            with torch.no_grad():
+                yield Seen(self, outputs, targets, taps.uses)
+        finally:
+            taps.close()
+
+
+class Seen:
+    """Outputs of a batch and the places in its graph where layers gave theirs."""
+
+    def __init__(self, paths: Paths, outputs: Tensor, targets: Tensor, uses: list[Use]) -> None:
+        """The sums of squared inputs are worked out once."""
+        self.paths, self.outputs = paths, outputs
+        loss = paths.surface.loss
+        assert isinstance(loss, CrossEntropy)
+        self.num_samples = len(outputs)
+        self.positions: Positions = loss.positions(outputs, targets)
+        self.curvature: OutputCurvature = loss.curvature(outputs.detach().double(), targets)
+        self.weights = loss.weights(outputs.detach(), targets).double()
+        self.live = {layer: [u for u in uses if self._owns(layer, u)] for layer in paths.layers}
+
+    def _owns(self, layer: str, use: Use) -> bool:
+        return use.edge is not None and self.paths.owner[use.layer] == layer
+
+    @property
+    def used(self) -> list[Use]:
+        """Of all layers."""
+        return [use for uses in self.live.values() for use in uses]
+
+    @property
+    def edges(self) -> list[Any]:
+        """Where their gradients arrive."""
+        return [use.edge for use in self.used]
+
+    @property
+    def mass(self) -> Tensor:
+        """Σ over the positions of what the softmax Hessian is multiplied by, shape (N,)."""
+        if isinstance(self.curvature, PositionCurvature):
+            rows = cast(SoftmaxCurvature, self.curvature.rows)
+            return self.positions.by_sample(rows.mass).sum(dim=1)
+        return cast(SoftmaxCurvature, self.curvature).mass
+
+    def squared_inputs(self, layer: str) -> Tensor:
+        """Of a layer, the s above: over all patches of all uses, shape (N,)."""
+        total = torch.zeros_like(self.weights)
+        for use in self.live[layer]:
+            rule, layout = self.paths.rules[use.layer], self._layout(use)
+            total += rule.squared_inputs(use.module, use.input, use.output.shape, layout)
+        return total
+
+    def flat(self, use: Use, delta: Tensor) -> Tensor:
+        """The gradient at a use, one row a sample, float64."""
+        return self._layout(use).split(delta).reshape(self.num_samples, -1).double()
+
+    def _layout(self, use: Use) -> Any:
+        layout = self.paths.plan.layouts[use.layer]
+        return dataclasses.replace(layout, num_samples=self.num_samples)
+
+
+def centered_by_probes(workspace: Workspace) -> ProbedRows:
+    """Of each layer s Σ_k ‖δ_k‖², over the factor columns or over probes; worked out once."""
+    if "centered paths" not in workspace.cache:
+        paths = Paths(workspace)
+        columns = paths.plan.num_columns
+        workspace.cache["centered paths"] = ProbedRows(
+            workspace, lambda streams: _centered_pass(paths, streams), num_columns=columns
+        )
+    found: ProbedRows = workspace.cache["centered paths"]
+    return found
+
+
+def _centered_pass(paths: Paths, streams: range | None) -> RowSums:
+    surface = paths.surface
+    sums = RowSums(paths.layers, surface.device)
+    chunk = paths.plan.probe_footprint.chunk(paths.workspace.memory, sweep=True)
+    with surface.processes.together():
+        for where, batch in surface.chunks(chunk):
+            with paths.opened(batch, where) as seen:
+                draws = []
+                squares = torch.stack([seen.squared_inputs(layer) for layer in paths.layers])
+                if streams is None:
+                    draws.append(squares * _signal(seen, seen.curvature.columns()))
+                for stream in streams or ():
+                    numbers = paths.numbers.of(where, seen.num_samples)
+                    count = seen.curvature.num_signs
+                    seed = paths.workspace.seed
+                    signs = random_signs(seed, _STREAM + stream, numbers, count, torch.float64)
+                    draws.append(squares * _signal(seen, seen.curvature.probe(signs)))
+                sums.add(draws, seen.weights)
+    sums.reduce(surface.processes)
+    return sums
+
+
+def _signal(seen: Seen, columns: Any) -> Tensor:
+    """Σ over some columns of ‖δ‖², shape (layers, N)."""
+    layers = seen.paths.layers
+    total = torch.zeros(len(layers), seen.num_samples, dtype=torch.float64)
+    total = total.to(seen.outputs.device)
+    deep = deepest(seen.outputs, seen.edges) if seen.edges else []
+    factor = torch.zeros_like(seen.weights)
+
+    def listen(row: int, use: Use) -> Any:
+        def add(delta: Tensor) -> None:
+            total[row] += factor * seen.flat(use, delta).square().sum(dim=1)
+
+        return add
+
+    for row, layer in enumerate(layers):
+        for use in seen.live[layer]:
+            use.on_output = listen(row, use)
+    for column, sign in columns:
+        # of size 1 through the network: a confident one has columns of 1e-13 and less
+        size = column.abs().amax(dim=1, keepdim=True)
+        unit = column / torch.where(size > 0, size, torch.ones_like(size))
+        factor = sign * size.squeeze(1).square()
+        if deep:
+            unit = unit.to(seen.outputs.dtype).reshape(seen.outputs.shape)
+            seen.paths.surface.pull(seen.outputs, unit, deep)
+    return total

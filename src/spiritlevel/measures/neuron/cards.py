@@ -1,0 +1,59 @@
+"""Neuron-wise flatness: unchanged by every linear reparameterization of a ReLU network."""
+
+from __future__ import annotations
+
+from ...engine.data_pass import Needs
+from ...engine.hessian import precise
+from ...engine.workspace import Workspace
+from ..hessian_results import hessian_measurement
+from ..layer_weights import largest_layer, measured_weights
+from ..registry import EVERY, Measured, measure
+
+RHO = Needs(sweep=True, rho=True)
+PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Appendix B"
+
+
+@measure(
+    name="neuron.rho_sum",
+    summary="Curvature along each input neuron's outgoing weights, summed over neurons and layers",
+    formula=r"\sum_l \sum_j w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
+    paper=PAPER,
+    invariant=EVERY,
+    misleads=(
+        "Only looks along the weights themselves, one direction a neuron; curvature across them is "
+        "not seen. Falls with confidence like every softmax curvature."
+    ),
+    needs=RHO,
+    requires=(measured_weights,),
+)
+def rho_sum(workspace: Workspace) -> Measured:
+    """ρ_σ of each layer and ρ^Σ of the network."""
+    weights = measured_weights(workspace, "neuron.rho_sum")
+    rows = precise(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
+    layers = {
+        layer: hessian_measurement(workspace, "neuron.rho_sum", rows.found({layer: 1.0}))
+        for layer in weights
+    }
+    return Measured(hessian_measurement(workspace, "neuron.rho_sum", rows.found()), layers)
+
+
+@measure(
+    name="neuron.rho_max",
+    summary="Curvature along the outgoing weights of the sharpest neuron",
+    formula=r"\max_{l,j}\, w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
+    paper=PAPER,
+    invariant=EVERY,
+    misleads="As neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
+    needs=RHO,
+    requires=(measured_weights,),
+)
+def rho_max(workspace: Workspace) -> Measured:
+    """ρ of each layer and ρ^max of the network; in a conv the neuron is the input channel."""
+    weights = measured_weights(workspace, "neuron.rho_max")
+    rows = precise(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
+
+    layers = {
+        layer: hessian_measurement(workspace, "neuron.rho_max", rows.sharpest_neuron(layer))
+        for layer in weights
+    }
+    return Measured(largest_layer("neuron.rho_max", layers), layers)

@@ -1,0 +1,243 @@
+"""Norms of the weights, the Fisher–Rao norm, and the margin: what flatness is compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ...engine.data_pass import Needs
+from ...engine.workspace import Workspace
+from ...results import Measurement, Status
+from ..registry import EVERY, Measured, measure
+from .homogeneity import check_homogeneous, homogeneous
+from .radial import Radial, radial
+from .requirements import class_targets, initial
+
+NOTHING = Needs()
+MARGINS = Needs(margins=True)
+QUANTILE = 0.1
+LIANG = "Liang et al. 2019, Fisher-Rao Metric, Geometry, and Complexity of Neural Networks"
+JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find Them"
+
+
+@measure(
+    name="norms.weight",
+    summary="Euclidean norm of all measured parameters",
+    formula=r"\|\theta\|_2",
+    paper="Petzka et al. 2021, Relative Flatness and Generalization, Figure 5 (weight norm)",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "Rescaling moves it at will while the function stays. Biases and normalization parameters "
+        "are part of it."
+    ),
+    direction=None,
+    needs=NOTHING,
+    default=False,
+    cost="nothing beyond the shared pass",
+)
+def weight(workspace: Workspace) -> Measured:
+    """Of each layer's own parameters, and of all."""
+    return _euclidean(workspace, "norms.weight", workspace.perturbed.weights)
+
+
+@measure(
+    name="norms.distance",
+    summary="Euclidean distance of all measured parameters from where training started",
+    formula=r"\|\theta - \theta_0\|_2",
+    paper=JIANG + " (distance from initialization)",
+    invariant={"batch_split"},
+    misleads=(
+        "It compares weight by weight: another numbering of the units, or a rescaling, is as far "
+        "away as another function."
+    ),
+    direction=None,
+    needs=NOTHING,
+    default=False,
+    requires=(initial,),
+    options=("initial",),
+    cost="nothing beyond the shared pass",
+)
+def distance(workspace: Workspace) -> Measured:
+    """Of each layer's own parameters, and of all."""
+    before = initial(workspace, "norms.distance")
+    now = workspace.perturbed.weights
+    moved = {name: value.double() - before[name] for name, value in now.items()}
+    return _euclidean(workspace, "norms.distance", moved)
+
+
+@measure(
+    name="norms.fisher_rao",
+    summary="Squared Fisher–Rao norm: how a sample's loss changes when all weights grow together",
+    formula=r"\operatorname{mean}_n \langle \theta, \nabla_\theta \ell_n \rangle^2",
+    paper=LIANG + ", definition of the Fisher–Rao norm",
+    invariant=EVERY,
+    misleads=(
+        "It sees one direction of the weights only, and goes to 0 with the loss of a network that "
+        "fits its labels. The norm itself is the root of this. Each position of a sequence or an "
+        "image counts as a sample."
+    ),
+    needs=NOTHING,
+    default=False,
+    cost="2 forwards and 1 derivative of the outputs along the weights",
+)
+def fisher_rao(workspace: Workspace) -> Measured:
+    """With the labels of the data."""
+    return Measured(_radial_measurement(workspace, "norms.fisher_rao", radial(workspace), "labels"))
+
+
+@measure(
+    name="norms.fisher_rao_model",
+    summary="Squared Fisher–Rao norm for labels that the model itself would draw: θᵀ GGN θ",
+    formula=r"\operatorname{mean}_n\, (J_n \theta)^\top \nabla^2_z \ell_n\, (J_n \theta)",
+    paper=LIANG + ", definition of the Fisher–Rao norm, with labels from the model",
+    invariant=EVERY,
+    misleads=(
+        "As norms.fisher_rao; it is small for a confident network, right or wrong. With a loss "
+        "other than cross-entropy it is the quadratic form of the GGN, which is a Fisher "
+        "information up to a factor at most."
+    ),
+    needs=NOTHING,
+    default=False,
+    cost="2 forwards and 1 derivative of the outputs along the weights",
+)
+def fisher_rao_model(workspace: Workspace) -> Measured:
+    """The mean over the labels is taken in closed form: nothing is drawn."""
+    return Measured(
+        _radial_measurement(workspace, "norms.fisher_rao_model", radial(workspace), "model")
+    )
+
+
+@measure(
+    name="norms.fisher_rao_closed",
+    summary="Squared Fisher–Rao norm of a homogeneous network, from its outputs alone",
+    formula=r"k^2 \operatorname{mean}_n \langle \nabla_z \ell_n, z_n \rangle^2",
+    paper=LIANG + ", closed form for rectifier networks, with the degree k for their L + 1",
+    invariant=EVERY,
+    misleads=(
+        "For networks without biases and normalization only; others are refused. Deeper networks "
+        "have a larger k and so a larger value with the same outputs."
+    ),
+    needs=NOTHING,
+    default=False,
+    requires=(check_homogeneous,),
+    cost="3 forwards",
+)
+def fisher_rao_closed(workspace: Workspace) -> Measured:
+    """Equal to norms.fisher_rao up to round-off."""
+    found = homogeneous(workspace, "norms.fisher_rao_closed")
+    factors = [float(found.degree**2)]
+    return Measured(
+        Measurement(
+            "norms.fisher_rao_closed",
+            found.moments.mean(["labels"], factors),
+            exact=True,
+            data_stderr=found.moments.stderr(["labels"], factors),
+            text=f"degree {found.degree}",
+            cost=workspace.run(NOTHING).cost + found.cost,
+            settings=workspace.settings(),
+        )
+    )
+
+
+@measure(
+    name="norms.margin",
+    summary="The 10 % quantile over the data of how far the label's output leads all others",
+    formula=r"\operatorname{quantile}_{0.1,\,n} \bigl(z_{n,y_n} - \max_{j \ne y_n} z_{n,j}\bigr)",
+    paper=JIANG + " (margin)",
+    invariant=EVERY,
+    misleads=(
+        "Negative where more than a tenth is classified wrongly. Larger outputs mean a larger "
+        "margin: dividing by a norm is left to the reader. Every target that counts counts once, "
+        "whatever its class weight."
+    ),
+    direction="larger is flatter",
+    needs=MARGINS,
+    default=False,
+    requires=(class_targets,),
+)
+def margin(workspace: Workspace) -> Measured:
+    """Linear interpolation between the two nearest of the sorted margins."""
+    run = workspace.run(MARGINS)
+    value = _quantile(torch.cat(run.margins), QUANTILE)
+    return Measured(
+        Measurement("norms.margin", value, exact=True, cost=run.cost, settings=workspace.settings())
+    )
+
+
+@measure(
+    name="norms.margin_mean",
+    summary="Mean over the data of how far the label's output leads all others",
+    formula=r"\operatorname{mean}_n \bigl(z_{n,y_n} - \max_{j \ne y_n} z_{n,j}\bigr)",
+    paper=JIANG + " (margin), as a mean",
+    invariant=EVERY,
+    misleads="As norms.margin; a few easy samples can carry it.",
+    direction="larger is flatter",
+    needs=MARGINS,
+    default=False,
+    requires=(class_targets,),
+)
+def margin_mean(workspace: Workspace) -> Measured:
+    """Over all targets that count."""
+    run = workspace.run(MARGINS)
+    return Measured(
+        Measurement(
+            "norms.margin_mean",
+            run.margin.mean(["margin"]),
+            exact=True,
+            data_stderr=run.margin.stderr(["margin"]),
+            cost=run.cost,
+            settings=workspace.settings(),
+        )
+    )
+
+
+def _euclidean(workspace: Workspace, name: str, values: Mapping[str, Tensor]) -> Measured:
+    """The norm of each layer's parameters and of all."""
+    squares = {key: float(value.double().square().sum()) for key, value in values.items()}
+    cost, settings = workspace.run(NOTHING).cost, workspace.settings()
+
+    def norm(keys: list[str]) -> Measurement:
+        value = math.sqrt(math.fsum(squares[key] for key in keys))
+        return Measurement(name, value, exact=True, cost=cost, settings=settings)
+
+    layers = {layer: norm(keys) for layer, keys in workspace.surface.layers().items()}
+    return Measured(norm(list(squares)), layers)
+
+
+def _radial_measurement(workspace: Workspace, name: str, found: Radial, row: str) -> Measurement:
+    value, residual = found.moments.mean([row]), found.residual(row)
+    precise = residual is None or residual <= workspace.precision.rtol * abs(value)
+    return Measurement(
+        name,
+        value,
+        exact=residual is None,
+        residual=residual,
+        data_stderr=found.moments.stderr([row]),
+        status=Status.OK if precise else Status.NOT_CONVERGED,
+        text=_way_text(found.way, precise=precise),
+        cost=workspace.run(NOTHING).cost + found.cost,
+        settings=workspace.settings(),
+    )
+
+
+def _way_text(way: str, *, precise: bool) -> str:
+    if way != "difference":
+        return ""
+    told = "from differences of outputs: the model has no derivative that can be followed"
+    return told if precise else f"{told}, and steps of two lengths disagree. Try float64."
+
+
+def _quantile(values: Tensor, share: float) -> float:
+    """As numpy's linear one.
+
+    >>> _quantile(torch.tensor([3.0, 1.0, 2.0]), 0.25)
+    1.5
+    """
+    ordered = values.sort().values
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))

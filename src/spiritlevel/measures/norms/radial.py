@@ -1,0 +1,217 @@
+"""How the outputs change when all weights grow together: Dz[θ], the derivative along θ itself.
+
+Three ways give the same numbers:
+
+forward      a forward derivative: one run of the network.
+reverse      the derivative of ⟨Jᵀu, θ⟩ in u: a backward, and a backward through it.
+difference   z(θ + hθ) − z(θ − hθ) over 2h, extrapolated from h and 2h: needs the outputs only, and
+             loses a few digits.
+
+A forward derivative goes on where `no_grad` ends a gradient: it is taken only where both agree on
+two samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
+from ...engine.moments import Moments
+from ...engine.workspace import Workspace
+from ...errors import SpiritlevelError
+from ...model import batches as _batches
+from ...model.layer_hooks import lacks_second_derivative
+from ...model.losses import CrossEntropy, Loss
+from ...model.model_state import full_precision, twice_differentiable
+from ...model.surface import Place, Surface
+from ...results import Cost
+
+Way = Literal["forward", "reverse", "difference"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pushed:
+    """A batch with the derivative of its outputs along the weights."""
+
+    outputs: Tensor
+    targets: Tensor
+    along: Tensor  # Dz[θ]
+    rough: Tensor | None = None  # the same by a longer step, where steps were taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Radial:
+    """Σ over the data; rows "labels" and "model", and by the longer step as "… (rough)"."""
+
+    moments: Moments
+    way: Way
+    cost: Cost
+
+    def residual(self, row: str) -> float | None:
+        """How far the value may be off; None where it is known to round-off."""
+        if self.way != "difference":
+            return None
+        return abs(self.moments.mean([row]) - self.moments.mean([f"{row} (rough)"]))
+
+
+def radial(workspace: Workspace) -> Radial:
+    """One pass over the data, for all measures that ask for it."""
+    if "radial" not in workspace.cache:
+        workspace.cache["radial"] = _radial(workspace)
+    found: Radial = workspace.cache["radial"]
+    return found
+
+
+def _radial(workspace: Workspace) -> Radial:
+    surface = workspace.surface
+    way = choose_way(surface)
+    before = workspace.cost
+    moments = Moments(["labels", "model", "labels (rough)", "model (rough)"], surface.device)
+    chunk = workspace.perturbed.gradient_chunk if way == "reverse" else workspace.perturbed.chunk
+    with surface.processes.together(), full_precision(), twice_differentiable():
+        for where, batch in surface.chunks(max(1, chunk // 2)):
+            found = push(surface, batch, where, way)
+            rows = _rows(surface.loss, found, found.along)
+            rows += rows if found.rough is None else _rows(surface.loss, found, found.rough)
+            weights = surface.loss.weights(found.outputs, found.targets).double()
+            moments.add(torch.stack(rows), weights)
+    moments.reduce(surface.processes)
+    return Radial(moments, way, workspace.cost - before)
+
+
+def _rows(loss: Loss, found: Pushed, along: Tensor) -> list[Tensor]:
+    """Σ over a sample for the labels it has and for those that the model would draw."""
+    outputs, targets = found.outputs, found.targets
+    return [
+        squared_slopes(loss, outputs, targets, along),
+        _curved(loss, outputs, targets, along),
+    ]
+
+
+def squared_slopes(loss: Loss, outputs: Tensor, targets: Tensor, along: Tensor) -> Tensor:
+    """Σ over the positions of w ⟨∇_z ℓ, v⟩², shape (N,), for the loss ℓ before its weight w.
+
+    Where the loss has no positions of its own, a sample is one, and ℓ is the mean over it.
+    """
+    wide = outputs.detach().double().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(loss.values(wide, targets).sum(), wide)
+    terms = gradient.reshape(len(outputs), -1) * _centred(loss, outputs, targets, along)
+    if not isinstance(loss, CrossEntropy):
+        return _over_weight(terms.sum(dim=1), loss.weights(outputs, targets).double())
+    positions = loss.positions(outputs, targets)
+    rows = positions.rows(terms)
+    weights = loss.row_weights(rows, loss.row_targets(targets, positions))
+    return positions.by_sample(_over_weight(rows.sum(dim=1), weights)).sum(dim=1)
+
+
+def _over_weight(slopes: Tensor, weights: Tensor) -> Tensor:
+    """(w s)² / w; nothing where the weight is 0."""
+    shown = weights > 0
+    return torch.where(shown, slopes.square() / torch.where(shown, weights, 1.0), 0.0)
+
+
+def _curved(loss: Loss, outputs: Tensor, targets: Tensor, along: Tensor) -> Tensor:
+    """vᵀ A v of each sample, shape (N,)."""
+    v = _centred(loss, outputs, targets, along)
+    curvature = loss.curvature(outputs.detach().double(), targets)
+    return (v * curvature.apply(v)).sum(dim=1)
+
+
+def _centred(loss: Loss, outputs: Tensor, targets: Tensor, v: Tensor) -> Tensor:
+    """In float64, shape (N, elements).
+
+    A softmax does not notice what all classes have in common. Taken relative to the largest class,
+    the sums have no term that nearly cancels when a network is confident.
+    """
+    flat = v.detach().double().reshape(len(v), -1)
+    if not isinstance(loss, CrossEntropy):
+        return flat
+    positions = loss.positions(outputs, targets)
+    top = positions.rows(outputs.detach()).argmax(dim=1, keepdim=True)
+    rows = positions.rows(flat)
+    return positions.flat(rows - rows.gather(1, top))
+
+
+# -- the derivative ------------------------------------------------------------------------------
+
+
+def push(surface: Surface, batch: Any, where: Place, way: Way) -> Pushed:
+    """Outputs, targets and Dz[θ] of a batch."""
+    return {"forward": _forward, "reverse": _reverse, "difference": _difference}[way](
+        surface, batch, where
+    )
+
+
+def choose_way(surface: Surface) -> Way:
+    """The cheapest way that the model admits and that agrees with its gradients."""
+    batch = surface.first_samples(2)
+    found: dict[Way, Tensor] = {}
+    ways: tuple[Way, ...] = ("forward", "reverse")
+    for way in ways:
+        try:
+            with full_precision(), twice_differentiable():
+                found[way] = push(surface, batch, Place(0), way).along
+        except (RuntimeError, NotImplementedError) as error:
+            if isinstance(error, SpiritlevelError):
+                raise
+    if "reverse" not in found:
+        return "forward" if "forward" in found else "difference"
+    if "forward" in found:
+        gap = float((found["forward"] - found["reverse"]).abs().max())
+        eps = torch.finfo(found["reverse"].dtype).eps
+        if gap <= 1e4 * eps * float(found["reverse"].abs().max()):
+            return "forward"
+    return "reverse"
+
+
+def _weights(surface: Surface) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in surface.parameters.items()}
+
+
+def _forward(surface: Surface, batch: Any, where: Place) -> Pushed:
+    with torch.no_grad(), forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(p, p) for name, p in _weights(surface).items()}
+        outputs, targets = surface.outputs(batch, where=where, parameters=duals)
+        value, along = forward_ad.unpack_dual(outputs)
+        along = torch.zeros_like(value) if along is None else along
+    surface.cost += Cost(products=len(outputs))
+    return Pushed(value.detach(), targets, along.detach())
+
+
+def _reverse(surface: Surface, batch: Any, where: Place) -> Pushed:
+    leaves = {name: p.requires_grad_() for name, p in _weights(surface).items()}
+    with torch.enable_grad():
+        outputs, targets = surface.outputs(batch, where=where, parameters=leaves)
+        u = torch.zeros_like(outputs, requires_grad=True)
+        pulled = torch.autograd.grad(
+            outputs, list(leaves.values()), u, create_graph=True, allow_unused=True
+        )
+        if lacks_second_derivative(pulled):
+            raise RuntimeError("a function in the model is differentiable only once")
+        pairs = [(g, p.detach()) for g, p in zip(pulled, leaves.values(), strict=True)]
+        live = [(g, p) for g, p in pairs if g is not None and g.requires_grad]
+        along = torch.zeros_like(outputs)
+        if live:
+            (along,) = torch.autograd.grad([g for g, _ in live], u, [p for _, p in live])
+    surface.cost += Cost(backwards=2 * len(outputs))
+    return Pushed(outputs.detach(), targets, along.detach())
+
+
+def _difference(surface: Surface, batch: Any, where: Place) -> Pushed:
+    with torch.no_grad():
+        outputs, targets = surface.outputs(batch, where=where)
+        step = torch.finfo(outputs.dtype).eps ** (1 / 5)  # round-off and the fifth order meet here
+        function = surface.function(batch)
+
+        def at(factor: float) -> Tensor:
+            surface.cost += Cost(forwards=_batches.num_samples(batch))
+            return function({n: factor * p for n, p in _weights(surface).items()}).double()
+
+        short = (at(1 + step) - at(1 - step)) / (2 * step)
+        long = (at(1 + 2 * step) - at(1 - 2 * step)) / (4 * step)
+    return Pushed(outputs, targets, (4 * short - long) / 3, short)

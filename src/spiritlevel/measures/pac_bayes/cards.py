@@ -1,0 +1,141 @@
+"""PAC-Bayes flatness: how much noise the weights bear before the training error rises."""
+
+from __future__ import annotations
+
+import math
+
+from ...engine.data_pass import Needs
+from ...engine.estimate import cautious
+from ...engine.weight_space.probes import next_count
+from ...engine.workspace import Workspace
+from ...results import Measurement, Status
+from ..registry import EVERY, Measured, measure
+from .requirements import target
+from .sigma_search import Crossing, SigmaSearch
+
+JIANG = "Jiang et al. 2020, Fantastic Generalization Measures"
+COMPARED = "; compared with relative flatness in Petzka et al. 2021 (paper 002), Figure 5"
+COST = "2 · draws forwards for each of 8 to 15 noise levels, and one shared (not max_passes)"
+LIMITS = (
+    "The noise is that of the finite number of draws: read the interval. Jiang et al. search where "
+    "the error itself is 0.1; here its rise is, which is the same for a network that fits its data "
+    "and is defined for others."
+)
+
+
+@measure(
+    name="pac_bayes.sigma",
+    summary="1/σ² of the Gaussian noise on the weights under which the error rises by deviation",
+    formula=(
+        r"\sigma^{-2}, \; \sigma = \sup \{ \sigma : "
+        r"\mathbb{E}_{u \sim N(0, \sigma^2 I)} E(\theta + u) - E(\theta) \le d \}"
+    ),
+    paper=f"{JIANG} (pacbayes-flatness){COMPARED}",
+    invariant={"unit_permute", "batch_split"},
+    misleads=f"Rescaling the weights moves it at will. {LIMITS}",
+    needs=Needs(),
+    default=False,
+    requires=(target,),
+    options=("deviation", "target", "draws"),
+    found_by="draws",
+    cost=COST,
+)
+def sigma(workspace: Workspace) -> Measured:
+    """The same noise vectors at every noise level."""
+    return _searched(workspace, "pac_bayes.sigma", relative=False)
+
+
+@measure(
+    name="pac_bayes.magnitude",
+    summary="pac_bayes.sigma with noise in proportion to each weight's size",
+    formula=(
+        r"\sigma^{-2}, \; \sigma = \sup \{ \sigma : "
+        r"\mathbb{E}_{u \sim N(0, \sigma^2 \operatorname{diag} \theta^2)} "
+        r"E(\theta + u) - E(\theta) \le d \}"
+    ),
+    paper=f"{JIANG} (pacbayes-mag-flatness, with ε = 0){COMPARED}",
+    invariant=EVERY,
+    misleads=(
+        f"A weight that is exactly zero gets no noise; biases get theirs by their size. {LIMITS}"
+    ),
+    needs=Needs(),
+    default=False,
+    requires=(target,),
+    options=("deviation", "target", "draws"),
+    found_by="draws",
+    cost=COST,
+)
+def magnitude(workspace: Workspace) -> Measured:
+    """Noise σ|θ|: rescaling a network rescales its noise with it."""
+    return _searched(workspace, "pac_bayes.magnitude", relative=True)
+
+
+def _searched(workspace: Workspace, name: str, *, relative: bool) -> Measured:
+    before = workspace.cost
+    found = SigmaSearch(workspace, relative=relative).find()
+    margin = found.flatness.half_width(workspace.precision.confidence)
+    known = found.reached and math.isfinite(margin)
+    status, text = Status.OK, _how(workspace, found)
+    if not known or not found.flatness.within(
+        workspace.precision.rtol, workspace.precision.confidence
+    ):
+        status, text = Status.NOT_CONVERGED, f"{text}; {_missed(workspace, found, margin)}"
+    value, stderr = found.flatness.value, found.flatness.stderr
+    spread = known and stderr > 0.0
+    return Measured(
+        Measurement(
+            name,
+            value,
+            exact=False,
+            stderr=stderr if spread else None,
+            interval=(value - margin, value + margin) if spread else None,
+            residual=0.0 if known and not spread else None,  # all draws alike
+            status=status,
+            text=text,
+            cost=workspace.cost - before,
+            settings=workspace.settings(),
+        )
+    )
+
+
+def _how(workspace: Workspace, found: Crossing) -> str:
+    return (
+        f"σ = {found.sigma:.3g} for the {found.target}, from {workspace.options.draws} draws, "
+        "each with "
+        f"its mirror image, at {found.levels} noise levels"
+    )
+
+
+def _missed(workspace: Workspace, found: Crossing, margin: float) -> str:
+    """What is missing, and what to do."""
+    options, asked = workspace.options, workspace.precision
+    if not found.reached:
+        instead = "Use a smaller 'deviation'"
+        if found.target == "error":
+            instead = "The network may be near chance as it is: use target='loss'"
+        if found.rise > options.deviation:
+            return (
+                f"even there the {found.target} rises by {found.rise:.2g}, more than the deviation "
+                f"{options.deviation:.2g}: the value is a lower bound. Use a larger 'deviation'."
+            )
+        return (
+            f"even there the {found.target} rises by only {found.rise:.2g}, not the deviation "
+            f"{options.deviation:.2g}: the value is an upper bound. {instead}."
+        )
+    if not math.isfinite(margin):
+        return (
+            f"the {found.target} does not rise steadily there, so the error is not known. Raise "
+            "the option draws, or measure on more samples."
+        )
+    count = next_count(
+        found.flatness,
+        found.flatness,
+        options.draws,
+        rtol=asked.rtol,
+        confidence=asked.confidence,
+    )
+    return (
+        f"reached ±{margin / found.flatness.value:.1%} at {asked.confidence:.0%}, asked for "
+        f"±{asked.rtol:.1%}. The option draws={cautious(count, found.flatness.dof)} would have "
+        "sufficed; max_passes has no say here."
+    )

@@ -1,0 +1,123 @@
+"""Relative flatness: curvature weighed by the weights themselves, so that rescaling cancels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ...engine.data_pass import Needs
+from ...engine.hessian import precise
+from ...engine.sweep.sums import Kind
+from ...engine.workspace import Workspace
+from ...results import Measurement
+from ..hessian_results import hessian_measurement
+from ..layer_weights import largest_layer, measured_weights
+from ..registry import EVERY, Measured, measure
+from ..requirements import inputs
+
+KAPPA = Needs(sweep=True, kappa=True)
+FEATURES = Needs(sweep=True, kappa=True, standardized=True)
+PAPER = "Petzka et al. 2021, Relative Flatness and Generalization, Definition 3"
+THEOREM = "Petzka et al. 2021, Relative Flatness and Generalization, Theorem 4"
+STANDARDIZED = (
+    "A feature that hardly varies is blown up by the division, however little it matters: there is "
+    "no upper limit. A constant feature is divided by its size, one that is always zero takes "
+    "no part. Padding counts as data unless an attention_mask marks it. Confidence lowers the "
+    "value as it does relative.kappa."
+)
+TWO_PASSES = (
+    "2 forwards, C−1 backwards (C for losses other than cross-entropy; a few probes where C is "
+    "large; Hessian products on top where the network is not certified)"
+)
+
+
+@measure(
+    name="relative.kappa",
+    summary="Relative flatness of every layer's weights, summed over the layers",
+    formula=r"\sum_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
+    paper=PAPER,
+    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
+    misleads=(
+        "Neuron-wise rescaling of a layer's input features still moves it. Falls with confidence "
+        "(large logits), which says nothing about the decision. Biases and normalization "
+        "parameters are not part of it."
+    ),
+    needs=KAPPA,
+    requires=(measured_weights,),
+)
+def kappa(workspace: Workspace) -> Measured:
+    """κ of a layer is mean ‖Wᵀ G‖² over samples and factor columns."""
+    weights = measured_weights(workspace, "relative.kappa")
+    rows = precise(workspace, "kappa", weights, dict.fromkeys(weights, 1.0))
+    layers = {
+        layer: hessian_measurement(workspace, "relative.kappa", rows.found({layer: 1.0}))
+        for layer in weights
+    }
+    return Measured(hessian_measurement(workspace, "relative.kappa", rows.found()), layers)
+
+
+@measure(
+    name="relative.kappa_max",
+    summary="Relative flatness of the sharpest layer",
+    formula=r"\max_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
+    paper=PAPER + "; network maximum as in Petzka et al. 2019, Appendix B",
+    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
+    misleads="As relative.kappa; one layer decides, often the first or the last.",
+    needs=KAPPA,
+    requires=(measured_weights,),
+)
+def kappa_max(workspace: Workspace) -> Measured:
+    """The maximum over layers of relative.kappa."""
+    return Measured(largest_layer("relative.kappa_max", kappa(workspace).layers))
+
+
+@measure(
+    name="relative.kappa_std",
+    summary="Relative flatness after dividing each input feature by its standard deviation",
+    formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
+    r"\quad V_l = \operatorname{diag}\bigl(\operatorname{std}_n a^l_j\bigr)",
+    paper=THEOREM + ", with the standard deviation: as printed, with the variance, its claim fails",
+    invariant=EVERY,
+    misleads=STANDARDIZED,
+    needs=FEATURES,
+    requires=(measured_weights, inputs),
+    default=False,
+    cost=TWO_PASSES,
+)
+def kappa_std(workspace: Workspace) -> Measured:
+    """A neuron times α has α times the deviation: V⁻¹a and WV do not notice."""
+    return _standardized(workspace, "relative.kappa_std", "kappa_std")
+
+
+@measure(
+    name="relative.kappa_var",
+    summary="Relative flatness after dividing each input feature by its variance, as printed",
+    formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
+    r"\quad V_l = \operatorname{diag}\bigl(\operatorname{var}_n a^l_j\bigr)",
+    paper=THEOREM + ", as printed",
+    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
+    misleads=(
+        "Neuron-wise rescaling moves it, contrary to the theorem: a neuron times α has α² times "
+        "the variance while its weights have 1/α. relative.kappa_std does what the theorem wants. "
+        + STANDARDIZED
+    ),
+    needs=FEATURES,
+    requires=(measured_weights, inputs),
+    default=False,
+    cost=TWO_PASSES,
+)
+def kappa_var(workspace: Workspace) -> Measured:
+    """The variance in place of the standard deviation."""
+    return _standardized(workspace, "relative.kappa_var", "kappa_var")
+
+
+def _standardized(workspace: Workspace, name: str, kind: Kind) -> Measured:
+    """From the sweep of all other κ; the features' scales took a forward pass of their own."""
+    weights = measured_weights(workspace, name)
+    rows = precise(workspace, kind, weights, dict.fromkeys(weights, 1.0))
+
+    def measured(factors: dict[str, float] | None) -> Measurement:
+        found = rows.found(factors)
+        found = dataclasses.replace(found, cost=found.cost + workspace.spreads[1])
+        return hessian_measurement(workspace, name, found)
+
+    return Measured(measured(None), {layer: measured({layer: 1.0}) for layer in weights})

@@ -1,0 +1,203 @@
+"""Sensitivity: how much the outputs follow the inputs, and the loss the features of a layer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ...engine.data_pass import Needs
+from ...engine.estimate import Estimate
+from ...engine.hessian import precise
+from ...engine.sweep.probed_rows import ProbedRows
+from ...engine.workspace import Workspace
+from ...results import Measurement, Status
+from ..eigenvalues import of_weights
+from ..hessian_results import eigenvalue_measurement, hessian_measurement
+from ..layer_weights import measured_weights
+from ..registry import EVERY, Measured, measure
+from .jacobian import ALL, OUTSIDE, check_input, check_region, input_jacobian
+from .robustness import feature_layer, robustness, turned_layer
+
+MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"
+RELATIVE = "Petzka et al. 2021, Relative Flatness and Generalization, "
+OF_A_LAYER = {
+    "layer_rescale",
+    "unit_permute",
+    "batchnorm_absorb",
+    "attention_rescale",
+    "batch_split",
+}
+JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes beyond 16 outputs)"
+
+
+@measure(
+    name="sensitivity.jacobian",
+    summary="Root mean square over samples of the norm of the input–output Jacobian",
+    formula=(r"\sqrt{\operatorname{mean}_n \Bigl\| \frac{\partial z_n}{\partial x_n} \Bigr\|_F^2}"),
+    paper=MANIPULATED,
+    invariant=EVERY,
+    misleads=(
+        "Scales with the outputs: multiplying all logits by 2 doubles it without changing one "
+        "decision. Depends on how the inputs are normalized; compare only networks that see the "
+        "same inputs."
+    ),
+    direction=None,
+    needs=Needs(),
+    default=False,
+    requires=(check_input,),
+    cost=JACOBIAN_COST,
+)
+def jacobian(workspace: Workspace) -> Measured:
+    """In all inputs."""
+    return Measured(_root(workspace, "sensitivity.jacobian", input_jacobian(workspace), ALL, 1.0))
+
+
+@measure(
+    name="sensitivity.jacobian_outside",
+    summary="The Jacobian norm outside a region of the images, rescaled to the region's size",
+    formula=(
+        r"\sqrt{\frac{hw}{HW - hw} \operatorname{mean}_n "
+        r"\Bigl\| \frac{\partial z_n}{\partial x_n^{\mathrm{outside}}} \Bigr\|_F^2}"
+    ),
+    paper=MANIPULATED,
+    invariant=EVERY,
+    misleads=(
+        "Assumes that sensitivity is spread evenly over the rest of the image; borders and empty "
+        "background make it smaller than the same area elsewhere. Scales with the outputs like "
+        "sensitivity.jacobian."
+    ),
+    direction=None,
+    needs=Needs(),
+    default=False,
+    requires=(check_input, check_region),
+    options=("region",),
+    cost=JACOBIAN_COST,
+)
+def jacobian_outside(workspace: Workspace) -> Measured:
+    """From the same passes as sensitivity.jacobian."""
+    name = "sensitivity.jacobian_outside"
+    rows = input_jacobian(workspace)
+    _, high, wide = check_input(workspace, name)
+    _, _, height, width = check_region(workspace, name)
+    area = height * width
+    return Measured(_root(workspace, name, rows, OUTSIDE, area / (high * wide - area)))
+
+
+def _root(
+    workspace: Workspace, name: str, rows: ProbedRows, row: str, factor: float
+) -> Measurement:
+    """√(factor × mean square); errors by the delta method, so half the relative ones."""
+    asked = workspace.precision
+    square = rows.refine({row: 1.0}, 2 * asked.rtol).scaled(factor)
+    value = square.value**0.5
+    slope = 0.5 / value if value else 0.0
+    data = None if square.data_variance is None else slope**2 * square.data_variance
+    found = Estimate(value, slope**2 * square.variance, square.dof, data)
+    margin = found.half_width(asked.confidence)
+    missed = not found.within(asked.rtol, asked.confidence)
+    text = rows.text if found.variance else ""
+    return Measurement(
+        name,
+        value,
+        exact=not found.variance,
+        stderr=found.stderr if found.variance else None,
+        interval=(value - margin, value + margin) if found.variance else None,
+        data_stderr=found.data_stderr,
+        status=Status.NOT_CONVERGED if missed else Status.OK,
+        text=rows.missed(found, asked.rtol) if missed else text,
+        cost=rows.cost,
+        settings=workspace.settings(),
+    )
+
+
+@measure(
+    name="sensitivity.feature_robustness",
+    summary="Mean rise of the loss when the features of the last layer are turned at random",
+    formula=r"\mathbb{E}_{A \in O(m)} \bigl[ L(W + \delta W A) - L(W) \bigr]",
+    paper=RELATIVE + "Definition 1 and Theorem 5",
+    invariant=OF_A_LAYER,
+    misleads=(
+        "An average over all directions: with many features m it says little about the worst one. "
+        "Neuron-wise rescaling of the features moves it. Labels are taken as constant around "
+        "each sample, which large δ makes untrue."
+    ),
+    needs=Needs(),
+    default=False,
+    requires=(feature_layer,),
+    options=("delta",),
+    found_by="draws",
+    cost="a few forwards for a head; 2 forwards a draw for another layer",
+)
+def feature_robustness(workspace: Workspace) -> Measured:
+    """Of the head, or of the last layer that was chosen."""
+    name = "sensitivity.feature_robustness"
+    drawn, asked = robustness(workspace, name), workspace.precision
+    found = drawn.estimate
+    margin = found.half_width(asked.confidence)
+    missed = not found.within(asked.rtol, asked.confidence)
+    m = Measurement(
+        name,
+        found.value,
+        exact=not found.variance,
+        stderr=found.stderr if found.variance else None,
+        interval=(found.value - margin, found.value + margin) if found.variance else None,
+        status=Status.NOT_CONVERGED if missed else Status.OK,
+        text=drawn.missed() if missed else drawn.text(),
+        cost=drawn.cost,
+        settings=workspace.settings(),
+    )
+    return Measured(m, {drawn.layer: m})
+
+
+@measure(
+    name="sensitivity.robustness_prediction",
+    summary="What relative flatness predicts for sensitivity.feature_robustness at a minimum",
+    formula=r"\frac{\delta^2}{2m} \kappa, \quad m \text{ features}",
+    paper=RELATIVE + "Theorem 5",
+    invariant=OF_A_LAYER,
+    misleads=(
+        "The second order in δ alone: larger δ make the true rise differ, and where the loss is "
+        "not at a minimum of this layer the theorem does not speak of it."
+    ),
+    needs=Needs(sweep=True, kappa=True),
+    default=False,
+    requires=(feature_layer,),
+    options=("delta",),
+)
+def robustness_prediction(workspace: Workspace) -> Measured:
+    """κ of the same layer, with its error."""
+    name = "sensitivity.robustness_prediction"
+    turned, weights = turned_layer(workspace, name), measured_weights(workspace, name)
+    found = precise(workspace, "kappa", weights, {turned.layer: 1.0}).found()
+    text = f"layer {turned.layer!r}" + (f"; κ: {found.text}" if found.text else "")
+    scaled = found.estimate.scaled(turned.factor)
+    m = hessian_measurement(workspace, name, dataclasses.replace(found, estimate=scaled, text=text))
+    return Measured(m, {turned.layer: m})
+
+
+@measure(
+    name="sensitivity.robustness_bound",
+    summary="Upper bound of the rise of the loss under any feature matrix of norm δ at a minimum",
+    formula=r"\tfrac{1}{2} \delta^2 \|W\|_F^2\, \lambda_{\max}\bigl(\nabla^2_W L\bigr)",
+    paper="Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, appendix C.1",
+    invariant=OF_A_LAYER,
+    misleads=(
+        "Holds up to terms of order δ³ and at a minimum only; one direction decides, which few "
+        "feature matrices come near."
+    ),
+    needs=Needs(products=True),
+    default=False,
+    requires=(feature_layer,),
+    options=("delta",),
+    found_by="products",
+)
+def robustness_bound(workspace: Workspace) -> Measured:
+    """κ^l = ‖W‖² λ_max of the same layer, as scaled.lambda_max has it."""
+    name = "sensitivity.robustness_bound"
+    turned = turned_layer(workspace, name)
+    half = turned.delta**2 / 2
+    weight = measured_weights(workspace, name)[turned.layer]
+    pairs, cost = of_weights(workspace, [weight])[weight]
+    squares = float(workspace.surface.parameters[weight].detach().double().square().sum())
+    m = eigenvalue_measurement(workspace, name, pairs, cost=cost, factor=half * squares)
+    m = dataclasses.replace(m, text="; ".join(t for t in (f"layer {turned.layer!r}", m.text) if t))
+    return Measured(m, {turned.layer: m})

@@ -1,0 +1,228 @@
+"""The loss when the features of a layer are turned at random: E_A L(W + δWA) − L(W).
+
+A is orthogonal and uniform. A and −A are one draw: what is odd in δ then cancels exactly. W has few
+rows, so not all of A is needed: with Wᵀ = QR (R of at most m rows) WA = Rᵀ(QᵀA), and QᵀA is the
+first rows of another uniform orthogonal matrix.
+
+At a head the second order of each draw is known, ½⟨Δz, ∇²ℓ Δz⟩, and so is its mean over all A: it
+is taken out of the draws and its mean put in its place. What is left to chance is of order δ⁴.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ...engine.estimate import Estimate, cautious, of_repetitions
+from ...engine.head.finding import Head
+from ...engine.plan import matrix_layers
+from ...engine.weight_space.probes import GROWTH, PILOT, ROUND_OFF, VECTOR_BYTES, next_count
+from ...engine.workspace import Workspace
+from ...errors import SpiritlevelError
+from ...math.orthogonal import haar_rows, unique_qr
+from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
+from ...model.layers.patches import PatchRule
+from ...model.model_state import full_precision
+from ...results import Cost
+
+
+def feature_layer(workspace: Workspace, measure: str) -> str:
+    """The layer whose features are turned: the head, or the last measured one that is called."""
+    rules = matrix_layers(workspace.surface)
+    fitting = [layer for layer, rule in rules.items() if isinstance(rule, PatchRule)]
+    if not fitting:
+        raise SpiritlevelError(
+            f"The measure {measure!r} needs a trainable linear or convolutional layer among the "
+            f"chosen layers. Got {', '.join(workspace.surface.layers())}. Choose other 'layers'."
+        )
+    called = [
+        layer for layer in workspace.plan.heads if layer in fitting
+    ]  # in the order of their use
+    heads = [layer for layer in called if workspace.plan.heads[layer].fits]
+    return (heads or called or fitting)[-1]
+
+
+def feature_dimension(workspace: Workspace, layer: str) -> int:
+    """m: columns of the layer's matrix, of one group where it has groups."""
+    return int(_matrix(workspace, layer).shape[-1])
+
+
+def _rule(workspace: Workspace, layer: str) -> PatchRule:
+    return cast(PatchRule, matrix_layers(workspace.surface)[layer])
+
+
+def _matrix(workspace: Workspace, layer: str) -> Tensor:
+    """W of shape (groups, rows, columns), float64."""
+    module = workspace.surface.module(layer)
+    weight = cast(Tensor, module.weight).detach()
+    return _rule(workspace, layer).matrix(module, weight.double())
+
+
+class Robustness:
+    """Draws of the rise of the loss, until their mean is as precise as asked."""
+
+    def __init__(self, workspace: Workspace, layer: str) -> None:
+        """Draws at once."""
+        self.workspace, self.layer, self.delta = workspace, layer, workspace.options.delta
+        self.values: list[float] = []
+        W = _matrix(workspace, layer)
+        _, self._factor = unique_qr(W.cpu().mT)  # (g, k, out) with k = min(out, m)
+        self._size, self._device = W.shape[-1], W.device
+        self._generator = torch.Generator().manual_seed(workspace.seed)
+        head = workspace.plan.heads.get(layer)
+        self._head = head if head is not None and head.fits and not head.shared else None
+        self._second_order_known = False
+        before = workspace.surface.cost
+        self.estimate = self._refine()
+        self.cost: Cost = workspace.surface.processes.total_cost(workspace.surface.cost - before)
+
+    def _refine(self) -> Estimate:
+        asked = self.workspace.precision
+        self._draw(max(2, min(PILOT, asked.max_passes)))
+        while True:
+            found, count = of_repetitions(self.values), len(self.values)
+            if found.stderr <= ROUND_OFF * abs(found.value):  # nothing was left to chance
+                return dataclasses.replace(found, variance=0.0)
+            if found.within(asked.rtol, asked.confidence):
+                return found
+            enough = next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)
+            more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
+            more = min(max(more, 1), asked.max_passes - count)
+            if more <= 0:
+                return found
+            self._draw(more)
+
+    def _draw(self, count: int) -> None:
+        held = max(1, VECTOR_BYTES // (32 * self._factor.shape[-1] * self._size))
+        while count > 0:
+            part = min(count, held)
+            steps = [self.delta * turned for turned in self._turned(part)]
+            self.values += (
+                self._by_weights(steps) if self._head is None else self._at_head(self._head, steps)
+            )
+            count -= part
+
+    def _turned(self, count: int) -> Iterator[Tensor]:
+        """WA of some draws, each of shape (g, rows, columns); every group has its own A."""
+        for _ in range(count):
+            groups = [haar_rows(R.shape[0], self._size, self._generator) for R in self._factor]
+            yield (self._factor.mT @ torch.stack(groups)).to(self._device)
+
+    def _at_head(self, head: Head, steps: list[Tensor]) -> list[float]:
+        """The outputs are linear in the head: no pass but one for all draws, and in float64."""
+        surface, plan = self.workspace.surface, self.workspace.plan
+        sums = torch.zeros(len(steps) + 1, dtype=torch.float64, device=surface.device)
+        W = head.weight().double()
+        size = plan.footprint.saved // 2 + 64 * plan.num_outputs
+        chunk = max(1, min(self.workspace.memory // (size + 1), plan.footprint.fitting))
+        with torch.no_grad(), full_precision(), surface.processes.together():
+            for where, batch in surface.chunks(chunk):
+                outputs, targets = surface.outputs(batch, where=where, watch=head.module)
+                assert surface.watched is not None
+                features, z = head.features(surface.watched.double()), outputs.double()
+                here = surface.loss.values(z, targets)
+                curvature = surface.loss.curvature(z, targets)
+                known = self._second_order(head, curvature, outputs, features, W)
+                for i, step in enumerate(steps):
+                    move = features @ step[0].mT
+                    if head.by_position:
+                        move = head.positions(outputs).flat(move)
+                    move = move.reshape(z.shape)
+                    ahead = surface.loss.values(z + move, targets) - here
+                    behind = surface.loss.values(z - move, targets) - here
+                    sums[i] += (ahead + behind).sum() / 2
+                    if known is not None:
+                        self._second_order_known = True
+                        second = (move.flatten(1) * curvature.apply(move.flatten(1))).sum() / 2
+                        sums[i] += known - second
+                sums[-1] += surface.loss.weights(outputs, targets).double().sum()
+        surface.processes.sum_(sums)
+        return (sums[:-1] / sums[-1]).tolist()
+
+    def _second_order(
+        self,
+        head: Head,
+        curvature: OutputCurvature,
+        outputs: Tensor,
+        features: Tensor,
+        W: Tensor,
+    ) -> Tensor | None:
+        """Its mean over all A, Σ over the rows of δ²/(2m) ‖φ‖² Tr(Wᵀ ∇²ℓ W); None if not known."""
+        rows: OutputCurvature | None = curvature
+        if head.by_position:
+            rows = row_curvature(curvature, head.positions(outputs))
+        if rows is None or isinstance(rows, PositionCurvature):
+            return None
+        squares = features.square().sum(dim=1)
+        return self.delta**2 / (2 * self._size) * (squares * rows.quadratic(W)).sum()
+
+    def _by_weights(self, steps: list[Tensor]) -> list[float]:
+        """The loss at other weights, two passes a draw."""
+        surface, rule = self.workspace.surface, _rule(self.workspace, self.layer)
+        module = surface.module(self.layer)
+        weight = cast(Tensor, module.weight)
+        name = next(name for name, p in surface.parameters.items() if p is weight)
+        here = weight.detach()
+        points = []
+        for step in steps:
+            move = rule.from_matrix(module, step[None])[0]
+            points += [{name: (here + sign * move).to(here.dtype)} for sign in (1.0, -1.0)]
+        base, *found = self.workspace.perturbed.losses([{}, *points])
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return [(ahead - base + behind - base) / 2 for ahead, behind in pairs]
+
+    def text(self) -> str:
+        """What was drawn."""
+        known = ", the second order exactly" if self._second_order_known else ""
+        return f"layer {self.layer!r}; {len(self.values)} draws of ±A{known}"
+
+    def missed(self) -> str:
+        """What was reached, and what would have sufficed."""
+        asked, found = self.workspace.precision, self.estimate
+        reached, share = found.half_width(asked.confidence), f"{asked.confidence:.0%}"
+        if reached >= abs(found.value):
+            return (
+                f"{self.text()}; the {share} interval ±{reached:.2g} contains 0, so a relative "
+                "precision has no meaning yet. Raise max_passes, or read the interval."
+            )
+        relative = reached / abs(found.value)
+        enough = cautious(len(self.values) * (relative / asked.rtol) ** 2, found.dof)
+        return (
+            f"{self.text()}; reached ±{relative:.1%} at {share}, asked for ±{asked.rtol:.1%}. "
+            f"max_passes={enough} would have sufficed."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Turned:
+    """The measured layer, its feature dimension, and the settings that go with it."""
+
+    layer: str
+    dimension: int
+    delta: float
+
+    @property
+    def factor(self) -> float:
+        """δ²/(2m): what κ is multiplied by to predict the rise of the loss."""
+        return self.delta**2 / (2 * self.dimension)
+
+
+def turned_layer(workspace: Workspace, measure: str) -> Turned:
+    """Which layer the measures of robustness look at."""
+    layer = feature_layer(workspace, measure)
+    return Turned(layer, feature_dimension(workspace, layer), workspace.options.delta)
+
+
+def robustness(workspace: Workspace, measure: str) -> Robustness:
+    """The draws, once for all measures."""
+    layer = feature_layer(workspace, measure)
+    key = ("robustness", layer)
+    if key not in workspace.cache:
+        workspace.cache[key] = Robustness(workspace, layer)
+    found: Robustness = workspace.cache[key]
+    return found

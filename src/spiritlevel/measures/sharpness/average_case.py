@@ -1,0 +1,44 @@
+"""The mean rise of the loss under Gaussian noise, to the precision that was asked for."""
+
+from __future__ import annotations
+
+import math
+
+from ...engine.estimate import Estimate, cautious, of_repetitions
+from ...engine.precision import Precision
+from ...engine.weight_space.noise import Noise
+from ...engine.weight_space.probes import GROWTH, PILOT, next_count
+from ...engine.workspace import Workspace
+
+PASSES_A_DRAW = 2  # the noise and its mirror image
+
+
+def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> tuple[Estimate, int]:
+    """The estimate, and how many draws it took."""
+    noise = Noise(workspace.perturbed, workspace.draws, relative=relative)
+    asked = workspace.precision
+    allowed = max(2, asked.max_passes // PASSES_A_DRAW)
+    values: list[float] = []
+
+    def draw(count: int) -> None:
+        values.extend(noise.rises(sigma, range(len(values), len(values) + count)))
+
+    draw(max(2, min(PILOT, allowed)))
+    while True:
+        found, count = of_repetitions(values), len(values)
+        if not found.variance or found.within(asked.rtol, asked.confidence):
+            return found, count
+        wanted = math.ceil(1.05 * min(_sufficient(found, count, asked), GROWTH * count))
+        more = min(max(wanted - count, 1), allowed - count)
+        if more <= 0:
+            return found, count
+        draw(more)
+
+
+def passes_that_suffice(found: Estimate, count: int, asked: Precision) -> int:
+    """A `max_passes` that would bring the estimate within what was asked for."""
+    return PASSES_A_DRAW * cautious(_sufficient(found, count, asked), found.dof)
+
+
+def _sufficient(found: Estimate, count: int, asked: Precision) -> float:
+    return next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)

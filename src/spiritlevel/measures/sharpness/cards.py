@@ -1,0 +1,257 @@
+"""Sharpness: how much the loss rises nearby, at worst or on average."""
+
+from __future__ import annotations
+
+from ...engine.data_pass import Needs
+from ...engine.workspace import Workspace
+from ...results import Cost, Measurement, Status
+from ..registry import EVERY, Measured, measure
+from .average_case import average_rise, passes_that_suffice
+from .worst_case import Ball, Worst
+
+FORET = "Foret et al. 2021, Sharpness-Aware Minimization, Equation 1"
+KWON = "Kwon et al. 2021, ASAM, Definition 2, elementwise and with η = 0"
+ANDRIUSHCHENKO = "Andriushchenko et al. 2023, A Modern Look at Sharpness, Section 2"
+STILL_CLIMBING = 0.01  # of the value: a climb that ends with more is not at its end
+NEGLIGIBLE = 1e-9  # of the value: round-off below it is not worth a word
+CLIMB_COST = "up to 1 + ascent_steps · (1 + restarts) forwards and backwards"
+GROUP_COST = "up to 1 + ascent_steps forwards and backwards"
+NOISE_COST = "2 forwards a draw, as many as the precision asks for up to max_passes; one shared"
+LOCAL = "The search finds a local maximum: the value is a lower bound."
+ORDER = (
+    "Groups are cut from the samples in the order they come (with several processes, each from its "
+    "own part), so another order gives another value."
+)
+SIZE_OF_BIASES = (
+    "Biases and normalization parameters are perturbed in proportion to their size too; a weight "
+    "that is exactly zero stays zero."
+)
+
+
+@measure(
+    name="sharpness.worst",
+    summary="Largest rise of the loss within a ball of radius rho around the weights (SAM)",
+    formula=r"\max_{\|\varepsilon\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
+    paper=FORET + "; paper 001, Appendix A.6",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        f"{LOCAL} Rescaling the weights moves it at will, so it cannot be compared between "
+        "networks or training runs. Away from a minimum it is mostly ρ times the gradient's norm."
+    ),
+    needs=Needs(),
+    default=False,
+    options=("rho", "ascent_steps", "restarts"),
+    found_by="search",
+    cost=CLIMB_COST,
+)
+def worst(workspace: Workspace) -> Measured:
+    """By climbs along the gradient and from random starts."""
+    return _at_worst(workspace, "sharpness.worst", radius=workspace.options.rho, relative=False)
+
+
+@measure(
+    name="sharpness.adaptive",
+    summary="Largest rise of the loss in a ball measured in units of each weight's size (ASAM)",
+    formula=r"\max_{\|\varepsilon / |\theta|\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
+    paper=KWON,
+    invariant=EVERY,
+    misleads=(
+        f"{LOCAL} {SIZE_OF_BIASES} Falls with confidence (large logits), which says nothing about "
+        "the decision, and correlates with generalization less than one would hope "
+        "(Andriushchenko et al. 2023)."
+    ),
+    needs=Needs(),
+    default=False,
+    options=("adaptive_rho", "ascent_steps", "restarts"),
+    found_by="search",
+    cost=CLIMB_COST,
+)
+def adaptive(workspace: Workspace) -> Measured:
+    """As sharpness.worst in coordinates ε/|θ|, which rescaling leaves alone."""
+    return _at_worst(
+        workspace, "sharpness.adaptive", radius=workspace.options.adaptive_rho, relative=True
+    )
+
+
+@measure(
+    name="sharpness.m_worst",
+    summary="Worst case of groups of m samples, each with its own perturbation, on average",
+    formula=(
+        r"\frac{1}{|G|} \sum_{g \in G} \max_{\|\varepsilon\|_2 \le \rho} "
+        r"L_g(\theta + \varepsilon) - L_g(\theta)"
+    ),
+    paper=FORET + " and Section 4.1 (m-sharpness); " + ANDRIUSHCHENKO,
+    invariant={"unit_permute"},
+    misleads=f"As sharpness.worst. {ORDER} Grows as m falls: compare at equal m only.",
+    needs=Needs(),
+    default=False,
+    options=("rho", "m", "ascent_steps"),
+    found_by="search",
+    cost=GROUP_COST,
+)
+def m_worst(workspace: Workspace) -> Measured:
+    """One climb a group."""
+    return _by_group(workspace, "sharpness.m_worst", radius=workspace.options.rho, relative=False)
+
+
+@measure(
+    name="sharpness.adaptive_m_worst",
+    summary="Worst case of groups of m samples in units of each weight's size, on average",
+    formula=(
+        r"\frac{1}{|G|} \sum_{g \in G} \max_{\|\varepsilon / |\theta|\|_2 \le \rho} "
+        r"L_g(\theta + \varepsilon) - L_g(\theta)"
+    ),
+    paper=f"{KWON}; {ANDRIUSHCHENKO}",
+    invariant={
+        "layer_rescale",
+        "neuron_rescale",
+        "unit_permute",
+        "batchnorm_absorb",
+        "attention_rescale",
+    },
+    misleads=f"As sharpness.adaptive. {ORDER} Grows as m falls: compare at equal m only.",
+    needs=Needs(),
+    default=False,
+    options=("adaptive_rho", "m", "ascent_steps"),
+    found_by="search",
+    cost=GROUP_COST,
+)
+def adaptive_m_worst(workspace: Workspace) -> Measured:
+    """One climb a group, in coordinates ε/|θ|."""
+    radius = workspace.options.adaptive_rho
+    return _by_group(workspace, "sharpness.adaptive_m_worst", radius=radius, relative=True)
+
+
+@measure(
+    name="sharpness.average",
+    summary="Mean rise of the loss under Gaussian noise of size sigma on every weight",
+    formula=(r"\mathbb{E}_{\varepsilon \sim N(0, \sigma^2 I)} L(\theta + \varepsilon) - L(\theta)"),
+    paper=ANDRIUSHCHENKO + " (average case); paper 001, Appendix A.6",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "Rescaling the weights moves it at will. For small noise it is ½σ² times the Hessian's "
+        "trace, which curvature.trace has more cheaply and often exactly. In float32 a rise below "
+        "a thousandth of the loss loses digits."
+    ),
+    needs=Needs(),
+    default=False,
+    options=("sigma",),
+    found_by="draws",
+    cost=NOISE_COST,
+)
+def average(workspace: Workspace) -> Measured:
+    """Over pairs of noise and its mirror image."""
+    return _on_average(
+        workspace, "sharpness.average", sigma=workspace.options.sigma, relative=False
+    )
+
+
+@measure(
+    name="sharpness.adaptive_average",
+    summary="Mean rise of the loss under Gaussian noise in proportion to each weight's size",
+    formula=(
+        r"\mathbb{E}_{\varepsilon \sim N(0, \sigma^2 \operatorname{diag} \theta^2)} "
+        r"L(\theta + \varepsilon) - L(\theta)"
+    ),
+    paper=ANDRIUSHCHENKO + " (average case, adaptive)",
+    invariant=EVERY,
+    misleads=(
+        f"{SIZE_OF_BIASES} Falls with confidence (large logits), which says nothing about the "
+        "decision."
+    ),
+    needs=Needs(),
+    default=False,
+    options=("adaptive_sigma",),
+    found_by="draws",
+    cost=NOISE_COST,
+)
+def adaptive_average(workspace: Workspace) -> Measured:
+    """The same with noise σ|θ|."""
+    sigma = workspace.options.adaptive_sigma
+    return _on_average(workspace, "sharpness.adaptive_average", sigma=sigma, relative=True)
+
+
+def _at_worst(workspace: Workspace, name: str, *, radius: float, relative: bool) -> Measured:
+    before = workspace.cost
+    found = Ball(workspace, radius=radius, relative=relative).over_all_data()
+    text = f"the highest of {_many(found.climbs, 'climb')}, {found.steps} steps in all"
+    if found.apart > STILL_CLIMBING * found.rise:
+        text += f"; they ended up to {found.apart:.2g} apart, so raise restarts for more of them"
+    return _search_measurement(workspace, name, found, text, workspace.cost - before)
+
+
+def _by_group(workspace: Workspace, name: str, *, radius: float, relative: bool) -> Measured:
+    before = workspace.cost
+    found, groups = Ball(workspace, radius=radius, relative=relative).over_groups(
+        workspace.options.m
+    )
+    text = f"a climb in each of {_many(groups, 'group')}, {found.steps} steps in all"
+    return _search_measurement(workspace, name, found, text, workspace.cost - before)
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def _search_measurement(
+    workspace: Workspace, name: str, found: Worst, text: str, cost: Cost
+) -> Measured:
+    """A lower bound of the worst case, and what may be missing."""
+    climbing = found.unfinished > STILL_CLIMBING * found.rise
+    if climbing:
+        text += (
+            f"; still rising, by {found.unfinished:.2g} at the end. Raise ascent_steps above "
+            f"{workspace.options.ascent_steps}."
+        )
+    return Measured(
+        Measurement(
+            name,
+            found.rise,
+            exact=False,
+            residual=found.residual,
+            status=Status.NOT_CONVERGED if climbing else Status.OK,
+            text=text,
+            cost=cost,
+            settings=workspace.settings(),
+        )
+    )
+
+
+def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool) -> Measured:
+    before, asked = workspace.cost, workspace.precision
+    found, count = average_rise(workspace, sigma=sigma, relative=relative)
+    text = f"{count} draws, each with its mirror image"
+    common = {"cost": workspace.cost - before, "settings": workspace.settings()}
+    if not found.variance:  # noise that changes nothing, or the same in every direction
+        return Measured(Measurement(name, found.value, exact=True, text=text, **common))  # type: ignore[arg-type]
+    margin = found.half_width(asked.confidence)
+    status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.loss_here)
+    if lost > asked.rtol * abs(found.value):
+        text += f"; round-off alone may be ±{lost:.1g}: use more noise, or a network in float64"
+    if not found.within(asked.rtol, asked.confidence):
+        status = Status.NOT_CONVERGED
+        share = f"{asked.confidence:.0%}"
+        if margin >= abs(found.value):
+            text += (
+                f"; the {share} interval ±{margin:.2g} contains 0, so a relative precision has no "
+                "meaning yet. Raise max_passes, or read the interval."
+            )
+        else:
+            text += (
+                f"; reached ±{margin / abs(found.value):.1%} at {share}, asked for "
+                f"±{asked.rtol:.1%}. max_passes={passes_that_suffice(found, count, asked)} would "
+                "have sufficed."
+            )
+    return Measured(
+        Measurement(
+            name,
+            found.value,
+            exact=False,
+            stderr=found.stderr,
+            interval=(found.value - margin, found.value + margin),
+            residual=lost if lost > NEGLIGIBLE * abs(found.value) else None,
+            status=status,
+            text=text,
+            **common,  # type: ignore[arg-type]
+        )
+    )

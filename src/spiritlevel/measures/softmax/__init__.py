@@ -1,0 +1,3 @@
+"""The family softmax: its cards, and what only it computes."""
+
+from . import cards as cards

@@ -1,0 +1,137 @@
+"""Batches as users have them: pairs, dicts, nested; cut by samples and moved to a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import SpiritlevelError
+
+# (model, batch) -> (outputs, targets) or (outputs, targets, mask)
+Forward = Callable[[nn.Module, Any], tuple[Tensor, ...]]
+TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Apply a function to every tensor of a nested batch; everything else stays."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {key: map_tensors(function, value) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(map_tensors(function, value) for value in batch)
+    return batch
+
+
+def tensors(batch: Any) -> list[Tensor]:
+    """Every tensor of a nested batch, in order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(note, batch)
+    return found
+
+
+def rebuild(batch: Any, leaves: Iterable[Tensor]) -> Any:
+    """The same nesting with other tensors, in the order of `tensors`."""
+    remaining = iter(leaves)
+    return map_tensors(lambda _: next(remaining), batch)
+
+
+def num_samples(batch: Any) -> int:
+    """The length of the first tensor that has one.
+
+    >>> num_samples((torch.zeros(5, 3), torch.zeros(5)))
+    5
+    """
+    for tensor in tensors(batch):
+        if tensor.dim():
+            return len(tensor)
+    raise SpiritlevelError(
+        "A batch must contain at least one tensor with a sample dimension. Got "
+        f"{type(batch).__name__} without any. Yield (x, y) tensors or a dict of tensors."
+    )
+
+
+def take(batch: Any, index: Tensor | slice) -> Any:
+    """The chosen samples; tensors that have no sample dimension stay whole."""
+    size = num_samples(batch)
+    return map_tensors(lambda t: t[index] if t.dim() and len(t) == size else t, batch)
+
+
+def join(left: Any, right: Any) -> Any | None:
+    """Two batches as one; None where their samples differ in shape."""
+    sizes = num_samples(left), num_samples(right)
+    pairs = list(zip(tensors(left), tensors(right), strict=True))
+    parts = []
+    for a, b in pairs:
+        per_sample = a.dim() > 0 and b.dim() > 0 and (len(a), len(b)) == sizes
+        if per_sample and a.shape[1:] != b.shape[1:]:
+            return None
+        parts.append(torch.cat([a, b]) if per_sample else a)
+    return rebuild(left, parts)
+
+
+def split_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
+    """A dict batch without its targets, and the targets."""
+    key = next((key for key in TARGET_KEYS if key in batch), None)
+    if key is None:
+        raise SpiritlevelError(
+            f"A dict batch needs its targets under one of {', '.join(TARGET_KEYS)}. "
+            f"Got the keys {', '.join(map(str, batch))}. Rename the key, or pass "
+            "forward=lambda model, batch: (outputs, targets)."
+        )
+    return {name: value for name, value in batch.items() if name != key}, batch[key]
+
+
+def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """`(x, y)`, or a dict whose labels stand under one of TARGET_KEYS, as Hugging Face has it."""
+    if isinstance(batch, Mapping):
+        inputs, targets = split_targets(batch)
+        return scores(model(**inputs)), targets
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
+        raise SpiritlevelError(
+            "A batch must be (x, y) or a dict with labels. "
+            f"Got {type(batch).__name__}{size}. Pass forward=lambda model, batch: "
+            "(outputs, targets) to say how yours is used."
+        )
+    x, y = batch
+    if isinstance(x, Mapping):
+        return scores(model(**x)), y
+    if isinstance(x, list | tuple):
+        return scores(model(*x)), y
+    return scores(model(x)), y
+
+
+def scores(output: Any) -> Tensor:
+    """The scores in whatever a model returns."""
+    if isinstance(output, Tensor):
+        return output
+    logits = (
+        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    )
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(output, list | tuple) and output and isinstance(output[0], Tensor):
+        return output[0]
+    raise SpiritlevelError(
+        "The model must return a tensor of outputs, or an object with .logits. "
+        f"Got {type(output).__name__}. Pass forward=lambda model, batch: (outputs, targets)."
+    )
+
+
+def nonfinite_sample(batch: Any) -> int | None:
+    """The first sample of a batch that holds a NaN or an infinity, or None."""
+    for tensor in tensors(batch):
+        if tensor.is_floating_point() and tensor.dim():
+            bad = ~torch.isfinite(tensor.reshape(len(tensor), -1)).all(dim=1)
+            if bool(bad.any()):
+                return int(bad.nonzero()[0])
+    return None

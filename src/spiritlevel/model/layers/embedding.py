@@ -1,0 +1,117 @@
+"""Embeddings: a linear map on one-hot tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...math import contractions
+from ...math.contractions import Shape
+from .rules import (
+    AbstractMatrixCall,
+    AbstractMatrixRule,
+    Contracted,
+    Layout,
+    Wants,
+    Weight,
+    over_columns,
+)
+
+
+@dataclasses.dataclass
+class EmbeddingCall(AbstractMatrixCall):
+    """One use of a linear map on one-hot tokens: two positions meet where their tokens do."""
+
+    module: nn.Embedding
+    layout: Layout
+    tokens: Tensor  # shape: (N, T)
+    memory: Tensor  # 1 where two positions hold the same token, shape: (N, 1, T, T)
+    memories: dict[str, Tensor]  # the same of tokens divided by their V, by kind of κ
+
+    @property
+    def needs_input_gradient(self) -> bool:
+        """Tokens have no gradient; ρ comes from the output's."""
+        return False
+
+    def _signal(self, delta: Tensor) -> Tensor:
+        split = self.layout.split(delta)
+        signal = split.reshape(len(split), -1, delta.shape[-1])  # (N, T, d)
+        padding = self.module.padding_idx
+        if padding is None:
+            return signal
+        return signal * (self.tokens != padding)[:, :, None]  # torch gives that row no gradient
+
+    def gradients(self, delta: Tensor) -> dict[str, Tensor]:
+        """Σ over the positions of each token."""
+        signal = self._signal(delta)
+        G = signal.new_zeros(len(signal), *self.module.weight.shape)
+        index = self.tokens[:, :, None].expand_as(signal)
+        return {"weight": G.scatter_add(1, index, signal)}
+
+    def contract(self, deltas: list[Tensor], factors: Tensor, weight: Weight) -> list[Contracted]:
+        """As for any matrix; the neurons are the tokens."""
+        vectors = self.module.weight.detach()[self.tokens]
+
+        def column(delta: Tensor) -> tuple[Tensor, ...]:
+            signal = self._signal(delta)
+            turned = signal.mT[:, None]  # (N, 1, d, T)
+            values = [contractions.trace(turned, self.memory, "gram")]
+            for kind, relative in weight.kappas.items():
+                memory = self.memories.get(kind, self.memory)
+                values.append(contractions.kappa(turned, memory, "gram", relative.gram))
+            if weight.rho:
+                terms = (signal * vectors).sum(dim=2)
+                neurons = terms.new_zeros(len(terms), self.module.num_embeddings)
+                values.append(neurons.scatter_add(1, self.tokens, terms))
+            return tuple(values)
+
+        trace, *rest = over_columns(column, deltas)
+        neurons = rest.pop() if weight.rho else None
+        return [Contracted(factors, trace, dict(zip(weight.kappas, rest, strict=True)), neurons)]
+
+
+class EmbeddingRule(AbstractMatrixRule):
+    """A lookup table as the linear map from one-hot tokens to vectors."""
+
+    def leading(self, module: Any, out: torch.Size) -> int:
+        """All but the vector."""
+        return len(out) - 1
+
+    def begin(
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
+    ) -> EmbeddingCall:
+        """Find once which positions share a token."""
+        assert isinstance(module, nn.Embedding)
+        split = layout.split(a)
+        tokens = split.reshape(len(split), -1)
+        same = (tokens[:, None, :, None] == tokens[:, None, None, :]).to(module.weight.dtype)
+        memories = {
+            kind: same * inverse.flatten()[tokens].square()[:, None, :, None]
+            for kind, inverse in wants.inverses.items()
+        }
+        return EmbeddingCall(module, layout, tokens, same, memories)
+
+    def matrix(self, module: Any, weight: Tensor) -> Tensor:
+        """(V, d) to (1, d, V)."""
+        return weight.mT.unsqueeze(-3)
+
+    def neurons(self, module: Any) -> int:
+        """One a token."""
+        return module.num_embeddings
+
+    def squared_inputs(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
+        """One a token; the padding token's row is not trained and does not count."""
+        split = layout.split(a)
+        tokens = split.reshape(len(split), -1)
+        padding = module.padding_idx
+        counted = torch.ones_like(tokens) if padding is None else tokens != padding
+        return counted.double().sum(dim=1)
+
+    def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
+        """T counts the tokens of a sample."""
+        positions = math.prod(out[:-1]) // layout.num_samples
+        return Shape(1, out[-1], self.neurons(module), positions)

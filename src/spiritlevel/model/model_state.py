@@ -1,0 +1,117 @@
+"""Keeping a model as it was, and refusing one whose loss is not a fixed function of its weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..errors import SpiritlevelError
+
+ROOT = "(model)"  # the layer name of parameters that the outermost module owns itself
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse random or batch-dependent modules and non-finite parameters."""
+    for name, module in model.named_modules():
+        label = name or ROOT
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+            module.training or module.running_mean is None
+        ):
+            _refuse_batch_statistics(label, module)
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p:
+            raise SpiritlevelError(
+                f"The module {label!r} ({type(module).__name__}, p={module.p}) is in train "
+                "mode, so the loss is random. Call model.eval() before measuring."
+            )
+    for name, parameter in model.named_parameters():
+        bad = int((~torch.isfinite(parameter.detach())).sum())
+        if bad:
+            raise SpiritlevelError(
+                f"The parameter {name!r} has {bad} NaN or infinite values of "
+                f"{parameter.numel()}. The training run diverged or the checkpoint is damaged: "
+                "load an earlier checkpoint."
+            )
+
+
+def _refuse_batch_statistics(label: str, module: nn.Module) -> None:
+    kind = type(module).__name__
+    if module.training:
+        raise SpiritlevelError(
+            f"The module {label!r} ({kind}) is in train mode: its outputs depend on the other "
+            "samples of the batch, so there is no loss of one sample to measure. Call model.eval() "
+            "before measuring."
+        )
+    raise SpiritlevelError(
+        f"The module {label!r} ({kind}) keeps no running statistics and normalizes by the batch "
+        "even in eval mode. Use track_running_stats=True, or GroupNorm."
+    )
+
+
+@contextlib.contextmanager
+def preserved(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Buffers and random states are on leaving what they were on entering."""
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), _uncompiled(), _differentiable_kernels(model):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for module, name, buffer, before in buffers:
+                    module._buffers[name] = buffer
+                    if not torch.equal(buffer, before):
+                        buffer.copy_(before)
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """Compiled parts run as they were written: hooks see them, and they have second derivatives."""
+    set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6 and later
+    return contextlib.nullcontext() if set_stance is None else set_stance("force_eager")
+
+
+@contextlib.contextmanager
+def _differentiable_kernels(model: nn.Module) -> Iterator[None]:
+    """Without cuDNN where its recurrent kernels would refuse a backward in eval mode."""
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    enabled = torch.backends.cudnn.enabled
+    try:
+        torch.backends.cudnn.enabled = enabled and not recurrent
+        yield
+    finally:
+        torch.backends.cudnn.enabled = enabled
+
+
+@contextlib.contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Attention written out in the block: the fused kernels have no second derivative."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """No TF32 in the block: what is compared there is compared to float32's last digits."""
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = False
+        yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed

@@ -1,0 +1,53 @@
+"""Which parameters are measured: all trainable ones, or those of chosen layers."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+
+from torch import nn
+
+from ..errors import SpiritlevelError
+from .model_state import ROOT
+
+
+def select_parameters(
+    model: nn.Module, layers: str | Sequence[str] | None
+) -> dict[str, nn.Parameter]:
+    """Trainable parameters, all or those of the modules that match `layers`."""
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise SpiritlevelError(
+            "The model must have at least one parameter with requires_grad=True. Got none. "
+            "Unfreeze what you want to measure: parameter.requires_grad_(True)."
+        )
+    if layers is None:
+        return trainable
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    owners = {name: name.rpartition(".")[0] or ROOT for name in trainable}
+    for pattern in patterns:
+        if not fnmatch.filter(owners.values(), pattern):
+            have = ", ".join(dict.fromkeys(owners.values()))
+            _refuse_tied(model, pattern, trainable)
+            raise SpiritlevelError(
+                f"The 'layers' argument must name modules with trainable parameters. Nothing "
+                f"matches {pattern!r}. Available: {have}."
+            )
+    return {
+        name: parameter
+        for name, parameter in trainable.items()
+        if any(fnmatch.fnmatchcase(owners[name], pattern) for pattern in patterns)
+    }
+
+
+def _refuse_tied(model: nn.Module, pattern: str, trainable: dict[str, nn.Parameter]) -> None:
+    """Raise SpiritlevelError for a layer whose weight is measured under another name."""
+    first = {id(p): name for name, p in trainable.items()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owner, known = name.rpartition(".")[0] or ROOT, first.get(id(parameter))
+        if known is not None and fnmatch.fnmatchcase(owner, pattern):
+            raise SpiritlevelError(
+                f"The 'layers' argument names {owner!r}, whose weight {name!r} is the same tensor "
+                f"as {known!r} (tied). It is measured once, with both uses: say "
+                f"layers={known.rpartition('.')[0] or ROOT!r}. head.* measure the last use alone."
+            )

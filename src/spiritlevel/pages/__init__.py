@@ -1,0 +1,1 @@
+"""What people look at: HTML reports, figures, and the live page."""

@@ -1,0 +1,142 @@
+"""The page of an audit: which numbers mean anything for this network."""
+
+from __future__ import annotations
+
+import math
+
+from ...analysis.audit import WORDS, Audit, cell
+from ...analysis.confounders import CONFOUNDERS
+from ...symmetries import CONFIDENCE_ONLY
+from . import numbers
+from .measurement import MEASURE, layers, whole
+from .parts import Cards, Cell, Column, Figure, Page, Part, Section, Table, Text
+
+TRUSTED = ("comparable", "confidence")
+
+
+def page_of(audit: Audit, *, title: str = "") -> Page:
+    """The page of one network's audit."""
+    report = audit.original
+    return Page(
+        title=title or "Which flatness numbers mean anything for this network",
+        lead=_lead(audit),
+        facts=numbers.facts(report.settings),
+        sections=[
+            Section("verdicts", "Verdicts", [_verdicts(audit), _meanings(audit)]),
+            *_matrix(audit),
+            Section("moves", "What was done to the network", _moves(audit)),
+            Section("confounders", "What else differs between networks", _confounders(audit)),
+            Section("numbers", "The numbers before any move", [whole(report)]),
+            *layers("layers", report.layers),
+            Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
+            Section("cards", "The measures", [Cards(list(report))]),
+        ],
+    )
+
+
+def _lead(audit: Audit) -> str:
+    if not audit.preserving:
+        return "No symmetry was found, so nothing here shows a number to be misleading."
+    verdicts = {n: v for n, v in audit.verdicts.items() if v.kind != "confounder"}
+    names = [name for name, verdict in verdicts.items() if verdict.kind in TRUSTED]
+    moving = sum(verdict.kind == "scale" for verdict in verdicts.values())
+    worth = f": {numbers.listing(names)}" if names else ""
+    return (
+        f"{len(names)} of {len(verdicts)} measures keep their value on copies that compute the "
+        f"same with other weights{worth}. {moving} move although the function stays the same."
+    )
+
+
+def _verdicts(audit: Audit) -> Table:
+    rows: list[list[Cell]] = [
+        [name, audit.original[name].value, verdict.kind, verdict.text]
+        for name, verdict in audit.verdicts.items()
+    ]
+    columns = [MEASURE, numbers.VALUE, Column("verdict"), Column("in words")]
+    return Table("verdict-table", "Can it be compared between networks?", columns, rows)
+
+
+def _meanings(audit: Audit) -> Text:
+    present = {verdict.kind for verdict in audit.verdicts.values()}
+    return Text([f"{kind}: {text}." for kind, text in WORDS.items() if kind in present], True)
+
+
+def _matrix(audit: Audit) -> list[Section]:
+    if not audit.moved:
+        return []
+    names, moves = list(audit.original), list(audit.moved)
+    rows = [_change(audit, name, move) for name in names for move in moves]
+    columns = [
+        MEASURE,
+        Column("move"),
+        Column("before"),
+        Column("after"),
+        Column("factor", "after divided by before; infinite where it was 0 before"),
+        Column("changed", "Whether it changed beyond its errors and round-off."),
+    ]
+    table = Table("matrix-table", "Before and after every move", columns, rows)
+    data = {
+        "rows": names,
+        "columns": moves,
+        "powers": [[_power(audit, name, move) for move in moves] for name in names],
+        "texts": [[_shown(audit, name, move) for move in moves] for name in names],
+        "before": [audit.original[name].value for name in names],
+        "after": [[audit.moved[move][name].value for move in moves] for name in names],
+        "preserving": [move in audit.preserving for move in moves],
+    }
+    figure = Figure(
+        "matrix",
+        "Measure by move",
+        "matrix",
+        data,
+        table,
+        "By which factor each number was multiplied. = is unchanged, ? is within its error. Under "
+        "the moves marked with * the answers stay the same but their certainty changes; under all "
+        "others the function is exactly the same, so whatever changes there says nothing about it.",
+    )
+    return [Section("factors", "What the moves did", [figure])]
+
+
+def _change(audit: Audit, name: str, move: str) -> list[Cell]:
+    before, after = audit.original[name].value, audit.moved[move][name].value
+    moved = audit.has_moved(name, move)
+    outcome = "not decided" if moved is None else "yes" if moved else "no"
+    return [name, move, before, after, audit.factor(name, move), outcome]
+
+
+def _moves(audit: Audit) -> list[Part]:
+    starred = {move: f"{move}*" if move in CONFIDENCE_ONLY else move for move in audit.moves}
+    parts: list[Part] = [
+        Text([f"{starred[move]}: {text}." for move, text in audit.moves.items()], bullets=True)
+    ]
+    if audit.absent:
+        lines = [f"{move} does not exist here: {why}." for move, why in audit.absent.items()]
+        parts.append(Text(lines, bullets=True))
+    return parts
+
+
+def _confounders(audit: Audit) -> list[Part]:
+    rows: list[list[Cell]] = [
+        [CONFOUNDERS[name], name, *numbers.cells(m)] for name, m in audit.confounders().items()
+    ]
+    intro = Text(
+        [
+            "These are no measures of flatness, yet flatness numbers follow them. Two networks "
+            "that differ in them may differ in flatness for no other reason."
+        ]
+    )
+    columns = [Column("what"), MEASURE, *numbers.COLUMNS]
+    return [intro, Table("confounder-table", "Confounders", *numbers.filled(columns, rows))]
+
+
+def _shown(audit: Audit, name: str, move: str) -> str:
+    text = cell(audit, name, move)
+    return {"inf": "∞"}.get(text, text)
+
+
+def _power(audit: Audit, name: str, move: str) -> float | None:
+    """log10 of a factor; None where there is no change to colour, or none that has a logarithm."""
+    factor = audit.factor(name, move)
+    if not audit.has_moved(name, move) or factor <= 0:
+        return None
+    return math.log10(factor) if math.isfinite(factor) else None

@@ -1,0 +1,121 @@
+"""The page of a measurement: every number with what it is worth, layer by layer."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+
+from ...results import Measurement, Report
+from . import numbers
+from .parts import Cards, Column, Figure, Page, Part, Section, Table, Text
+
+FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there
+MEASURE = Column("measure", "Follow the name to its card.")
+
+
+def page_of(report: Report, *, title: str = "") -> Page:
+    """The page of one network."""
+    count = int(report.settings["num_samples"])
+    return Page(
+        title=title or f"Flatness of a network on {count:,} samples",
+        lead=_lead(report),
+        facts=numbers.facts(report.settings)
+        | {"counted cost": f"{report.cost.passes(count)} over the data"},
+        sections=[
+            Section("numbers", "The numbers", [whole(report), _reading()]),
+            *layers("layers", report.layers),
+            Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
+            Section("cost", "What it took", [_costs(report, count)]),
+            Section("cards", "The measures", [Cards(list(report))]),
+        ],
+    )
+
+
+def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> list[Section]:
+    """The profile of the layers; nothing where no measure has layers."""
+    shown = {name: rows for name, rows in tables.items() if rows}
+    if not shown:
+        return []
+    series = [
+        {
+            "name": name,
+            "names": list(rows),
+            "values": [m.value for m in rows.values()],
+            "low": [(numbers.interval(m) or (None, None))[0] for m in rows.values()],
+            "high": [(numbers.interval(m) or (None, None))[1] for m in rows.values()],
+            "exact": [m.exact for m in rows.values()],
+        }
+        for name, rows in shown.items()
+    ]
+    rows = [[layer, name, *numbers.cells(m)] for name, r in shown.items() for layer, m in r.items()]
+    filled = numbers.filled([Column("layer"), MEASURE, *numbers.COLUMNS], rows)
+    table = Table(f"{identifier}-table", "Every measure of every layer", *filled)
+    figure = Figure(
+        f"{identifier}-profile",
+        "Layer by layer",
+        "bars",
+        {"label": "Measure", "series": series},
+        table,
+        "From the input to the output. Whiskers are the intervals that the method leaves open; an "
+        "exact value has none. The layers of a maximum are those it was taken over.",
+    )
+    return [Section(identifier, "The layers", [figure])]
+
+
+def _lead(report: Report) -> str:
+    if not report:
+        return "Nothing was measured."
+    kinds = collections.Counter(numbers.found(m) for m in report.values())
+    parts = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+    total = "1 number" if len(report) == 1 else f"{len(report)} numbers"
+    summary = f"All {total} are exact" if kinds["exact"] == len(report) > 1 else f"{total}: {parts}"
+    values = [f"{name} is {numbers.said(report[name])}" for name in FIRST if name in report]
+    if not values:
+        values = [f"{name} is {numbers.said(m)}" for name, m in list(report.items())[:1]]
+    return f"{numbers.listing(values)}. {summary}."
+
+
+def whole(report: Report) -> Table:
+    """One row a measure."""
+    rows = [[name, *numbers.cells(m)] for name, m in report.items()]
+    return Table("measures", "Whole network", *numbers.filled([MEASURE, *numbers.COLUMNS], rows))
+
+
+def _reading() -> Text:
+    return Text(
+        [
+            "An exact number is the quantity itself up to round-off, for these samples. Any other "
+            "has an interval, or a note that says what it is and what to do next.",
+            "± data is another error: how far the number would move with other samples of the same "
+            "kind. More probes do not lower it, more samples do.",
+            "A smaller number means a flatter minimum for most measures; its card says so, or that "
+            "it is no measure of flatness. Whether two networks can be compared by it is what an "
+            "audit finds out (spiritlevel audit).",
+        ],
+        bullets=True,
+    )
+
+
+def _costs(report: Report, count: int) -> Part:
+    rows = [
+        [
+            name,
+            m.cost.forwards / count,
+            m.cost.backwards / count,
+            m.cost.products / count,
+            numbers.own_settings(m, report.settings) or None,
+        ]
+        for name, m in report.items()
+    ]
+    columns = [
+        MEASURE,
+        Column("forwards", "Passes over the data."),
+        Column("backwards", "Passes over the data."),
+        Column("Hessian products", "Passes over the data."),
+        Column("own settings"),
+    ]
+    caption = (
+        "Counted, in passes over the data, as if each measure were alone; work that several share "
+        "was done once. The whole is in the box at the top."
+    )
+    return Table("costs", "Counted cost and settings", *numbers.filled(columns, rows), caption)

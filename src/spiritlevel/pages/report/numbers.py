@@ -1,0 +1,134 @@
+"""A measurement in the words and columns that every page uses."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...results import Measurement, Status
+from . import cards, markup
+from .parts import Cell, Column, Text
+
+VALUE = Column("value")
+FOUND = Column(
+    "found",
+    "exact: the quantity itself up to round-off. estimated: from random probes. within its "
+    "residual: by a search or an iteration that has converged. of the GGN: of the Gauss–Newton "
+    "matrix, which stands in for the Hessian. not converged: less certain than was asked for.",
+)
+LOW = Column("from", "Lower end of what the method leaves open; nothing where it is exact.")
+HIGH = Column("to", "Upper end of what the method leaves open; nothing where it is exact.")
+DATA = Column(
+    "± data", "Standard error from having only these samples, where it can be computed; a dash else"
+)
+COUNT = Column("n", "Samples it was measured on.")
+NOTE = Column("note")
+Filled = tuple[list[Column], list[list[Cell]]]
+COLUMNS = (VALUE, FOUND, LOW, HIGH, DATA, COUNT, NOTE)
+
+WORDS = {
+    Status.GGN: "of the GGN",
+    Status.NOT_CONVERGED: "not converged",
+    Status.NONFINITE: "not finite",
+}
+SETTINGS = {  # what a page says of the settings, in this order
+    "num_samples": "samples (n)",
+    "loss": "loss",
+    "layers": "layers",
+    "method": "method",
+    "rtol": "relative error asked for",
+    "confidence": "confidence of intervals",
+    "dtype": "number format",
+    "device": "device",
+    "seed": "seed",
+    "torch": "torch",
+}
+
+
+def found(m: Measurement) -> str:
+    """How far the value can be trusted, in words."""
+    if m.status in WORDS:
+        return WORDS[m.status]
+    if m.exact:
+        return "exact"
+    return "within its residual" if m.stderr is None else "estimated"
+
+
+def interval(m: Measurement) -> tuple[float, float] | None:
+    """What the method leaves open; None where that is not known."""
+    if m.interval is not None:
+        return m.interval
+    if m.exact:
+        return m.value, m.value
+    return None if m.residual is None else (m.value - m.residual, m.value + m.residual)
+
+
+def with_data(m: Measurement) -> tuple[float, float]:
+    """The interval from the method and the samples together, as ranks use it."""
+    confidence = float(m.settings.get("confidence", 0.95))
+    factor = statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
+    half = factor * math.hypot(m.stderr or 0.0, m.data_stderr or 0.0) + (m.residual or 0.0)
+    return m.value - half, m.value + half
+
+
+def cells(m: Measurement) -> list[Cell]:
+    """The row that goes below `COLUMNS`."""
+    low, high = (None, None) if m.exact else interval(m) or (None, None)
+    return [m.value, found(m), low, high, m.data_stderr, _count(m), m.text or None]
+
+
+def filled(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Filled:
+    """Columns and rows without the columns that hold nothing."""
+    kept = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def said(m: Measurement) -> str:
+    """The value with its interval, in a sentence."""
+    ends = interval(m)
+    if m.exact or ends is None:
+        return f"{markup.number(m.value)} ({found(m)})"
+    return (
+        f"{markup.number(m.value)} (between {markup.number(ends[0])} and {markup.number(ends[1])})"
+    )
+
+
+def facts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The settings in the box at the top."""
+    return {title: _setting(settings[key]) for key, title in SETTINGS.items() if key in settings}
+
+
+def own_settings(m: Measurement, shared: Mapping[str, Any]) -> str:
+    """What a measure was set to beyond what all were."""
+    own = {key: value for key, value in m.settings.items() if key not in shared}
+    return ", ".join(f"{key} = {_setting(value)}" for key, value in own.items())
+
+
+def caveats(names: Iterable[str]) -> Text:
+    """When each measure misleads, from its card."""
+    return Text([f"{card.name}: {card.misleads}" for card in cards.known(names)], bullets=True)
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names in a sentence.
+
+    >>> listing(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _count(m: Measurement) -> int | None:
+    count = m.settings.get("num_samples")
+    return None if count is None else int(count)
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)

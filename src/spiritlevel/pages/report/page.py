@@ -1,0 +1,145 @@
+"""A whole page as one file of HTML that needs nothing but itself.
+
+Same page, same bytes: no time, no random ids, no order that a hash decides. The page says in its
+Content-Security-Policy which scripts it runs, so a script that slipped into a name would not run.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+
+from ...errors import SpiritlevelError
+from ...results import __version__
+from . import cards, markup, scripts
+from .markup import Links, escape
+from .parts import Cards, Figure, Page, Part, Section, Table, Text
+
+LONG_FACT = 40  # characters that take a line of their own
+LOGO = (
+    '<svg viewBox="0 0 48 18" aria-hidden="true" focusable="false"><rect x="1" y="1" width="46" '
+    'height="16" rx="8" fill="none" stroke="currentColor" stroke-width="2"/><path d="M17 2v14M31 '
+    '2v14" stroke="currentColor" stroke-width="1.5"/><ellipse cx="24" cy="9" rx="5.5" ry="4.5" '
+    'fill="currentColor"/></svg>'
+)
+NO_PICTURES = "<noscript><p>Pictures need JavaScript; their tables do not.</p></noscript>"
+
+
+def render(page: Page) -> str:
+    """The page as HTML: styles, scripts and data inside, nothing to fetch."""
+    _check_ids(page)
+    figures = [part for s in page.sections for part in s.parts if isinstance(part, Figure)]
+    links = cards.anchors(
+        name for s in page.sections for p in s.parts if isinstance(p, Cards) for name in p.names
+    )
+    early = scripts.asset("early.js")
+    late = [scripts.asset("page.js"), scripts.asset("tables.js")]
+    if figures:
+        late += [*scripts.kinds(figure.kind for figure in figures), scripts.plotly()]
+    sections = "\n".join(_section(section, links) for section in page.sections)
+    contents = "\n".join(f'<li><a href="#{s.id}">{escape(s.title)}</a></li>' for s in page.sections)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{scripts.policy([early, *late])}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="spiritlevel {__version__}">
+<title>{escape(page.title)}</title>
+<style>{scripts.asset("page.css")}</style>
+{scripts.script(early)}
+</head>
+<body>
+<a class="skip" href="#content">Skip to the content</a>
+<div class="bar"><span class="brand">{LOGO} spiritlevel</span>\
+<button type="button" id="theme">Dark colours</button></div>
+<div class="frame">
+<header class="lead">
+<h1>{escape(page.title)}</h1>
+<p>{markup.words(page.lead, links)}</p>
+{_facts(page, links)}
+</header>
+<div class="columns">
+<nav class="contents" aria-label="Contents">
+<ol>
+{contents}
+</ol>
+</nav>
+<main id="content" tabindex="-1">
+{NO_PICTURES if figures else ""}
+{sections}
+<footer><p>Made by spiritlevel {__version__}. This file is complete: it loads nothing from the \
+network.</p></footer>
+</main>
+</div>
+</div>
+<div id="tip" role="tooltip" hidden></div>
+{"".join(map(scripts.script, late))}
+</body>
+</html>
+"""
+
+
+def _facts(page: Page, links: Links) -> str:
+    if not page.facts:
+        return ""
+    rows = "\n".join(
+        f'<div class="{"long" if len(text) > LONG_FACT else "short"}">'
+        f"<dt>{escape(name)}</dt><dd>{markup.words(text, links)}</dd></div>"
+        for name, text in page.facts.items()
+    )
+    return f'<dl class="facts">\n{rows}\n</dl>'
+
+
+def _section(section: Section, links: Links) -> str:
+    parts = "\n".join(_part(part, links) for part in section.parts)
+    return (
+        f'<section id="{section.id}" aria-labelledby="{section.id}-title">\n'
+        f'<h2 id="{section.id}-title">{escape(section.title)}</h2>\n{parts}\n</section>'
+    )
+
+
+def _part(part: Part, links: Links) -> str:
+    if isinstance(part, Table):
+        return markup.table(part, links)
+    if isinstance(part, Figure):
+        return _figure(part, links)
+    if isinstance(part, Text):
+        return markup.paragraphs(part, links)
+    return cards.render(part.names, links)
+
+
+def _figure(figure: Figure, links: Links) -> str:
+    caption = f'<p class="caption">{markup.words(figure.caption, links)}</p>'
+    label = escape(f"Picture: {figure.title}. The same numbers are in the table below it.")
+    count = len(figure.table.rows)
+    rows = "1 row" if count == 1 else f"{count} rows"
+    return f"""<figure id="{figure.id}">
+<figcaption><h3>{escape(figure.title)}</h3>{caption if figure.caption else ""}</figcaption>
+<div class="plot" data-kind="{figure.kind}" role="group" aria-label="{label}"></div>
+<div class="tools"><button type="button" data-save="png">Download PNG</button>\
+<button type="button" data-save="svg">Download SVG</button></div>
+<details><summary>The numbers ({rows})</summary>
+{markup.table(figure.table, links, titled=False)}
+</details>
+{scripts.data(figure.id, figure.data)}
+</figure>"""
+
+
+def _check_ids(page: Page) -> None:
+    """Ids become anchors and parts of others: plain, and each once."""
+    ids = [section.id for section in page.sections]
+    for section in page.sections:
+        for part in section.parts:
+            if isinstance(part, Table | Figure):
+                ids.append(part.id)
+            if isinstance(part, Figure):
+                ids.append(part.table.id)
+    bad = [name for name in ids if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", name)]
+    bad += [name for name, count in collections.Counter(ids).items() if count > 1]
+    if bad:
+        raise SpiritlevelError(
+            "The ids of a page's sections, figures and tables must start with a letter, hold only "
+            f"letters, digits, '.', '_' and '-', and occur once. Got {sorted(set(bad))}. Number "
+            "them instead of using names from files."
+        )

@@ -1,0 +1,216 @@
+"""Every measure against every target: the points once, the statistics of each pair in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...study.statistics import Correlation, Regression, StudyStatistics, regression
+from ...study.statistics.text import percent
+from ...study.table import TARGETS
+from .parts import Cell, Column, Figure, Section, Table, Text
+from .study_population import Population, Progress, finite, label, number, quartiles, setting
+from .study_words import chance, coefficient, interval, short, title
+
+MOST_CELLS = 6000  # of the table below the picture; beyond, each measure is summed up in a row
+BOUND = "bound.generalization"
+
+
+def scatter(
+    population: Population,
+    target: str,
+    found: StudyStatistics,
+    best: str,
+    progress: Progress | None,
+) -> Section | None:
+    """The measures against the targets, with linear, log and density views."""
+    wanted = dict.fromkeys((*TARGETS, target))  # which may be a number of the study's own
+    targets = [name for name in wanted if finite(population.done, name)]
+    measures = [name for name in population.measures if name != target]
+    if not targets or not measures:
+        return None
+    pairs = []
+    for i, name in enumerate(measures):
+        if progress is not None:
+            progress(i, len(measures))
+        again = {target: found[name].bootstrap}
+        pairs.append([_pair(population, name, t, again.get(t, {})) for t in targets])
+    data = {
+        **_points(population, measures, targets),
+        "pairs": pairs,
+        "chosen": {
+            "measure": measures.index(best),
+            "target": targets.index(target) if target in targets else 0,
+            "scale": "linear",
+        },
+    }
+    figure = Figure(
+        id="scatter",
+        title="Measure against outcome",
+        kind="scatter",
+        data=data,
+        table=_values(population, measures, targets),
+        caption=(
+            f"A point is a run: {len(population.done)} finished runs. Colour and shape tell the "
+            "values of one setting apart: points of one colour that lie together mean that the "
+            "setting moves both. Intervals take the runs as independent draws, which the runs of "
+            "a grid are only in part."
+        ),
+    )
+    return Section("scatter-section", f"Measures against the {target}", [figure])
+
+
+def bound(population: Population) -> Section | None:
+    """The bound against the gap it is to hold for; None where it was not measured."""
+    pairs = [
+        (row[BOUND], row["gap"])
+        for row in population.done
+        if row.get(BOUND) is not None and math.isfinite(row.get("gap", math.nan))
+    ]
+    plotted = [(value, gap) for value, gap in pairs if math.isfinite(value)]
+    if not plotted:
+        return None
+    above = sum(value >= gap for value, gap in pairs if not math.isnan(value))
+    infinite = sum(value == math.inf for value, _ in pairs)
+    times = quartiles([value / gap for value, gap in plotted if gap > 0] or [math.nan])[2]
+    words = [
+        f"The bound lies at or above the gap in {above} of {len(pairs)} runs; in {infinite} of "
+        "them it is infinite and not drawn."
+        + ("" if times is None else f" In the median it is {times:.3g} times the gap."),
+        "A bound that holds may still say nothing: one far above the largest possible loss is "
+        "vacuous. Its card says what it assumes and leaves out.",
+    ]
+    data = {
+        **_points(population, [BOUND], ["gap"]),
+        "pairs": [[_pair(population, BOUND, "gap", {})]],
+        "chosen": {
+            "measure": 0,
+            "target": 0,
+            "scale": "log" if all(v > 0 and g > 0 for v, g in plotted) else "linear",
+        },
+        "identity": "bound = gap",
+    }
+    rows = [
+        [row["run"], number(row[BOUND]), number(row["gap"])]
+        for row in population.done
+        if row.get(BOUND) is not None and "gap" in row
+    ]
+    columns = [Column("run"), Column("bound"), Column("gap", TARGETS["gap"])]
+    values = Table("bound-values", "Bound and gap of every run", columns, rows)
+    caption = f"n = {len(plotted)} runs. Where the bound holds, a point lies right of the line."
+    figure = Figure("bound", "Bound against gap", "scatter", data, values, caption)
+    return Section("bound-section", "The bound against the gap", [Text(words), figure])
+
+
+def _points(
+    population: Population, measures: Sequence[str], targets: Sequence[str]
+) -> dict[str, Any]:
+    """Columns of numbers, each once, whatever the views show of them."""
+    rows = population.done
+    settings = []
+    for axis in population.axes:
+        labels = list(population.groups(axis))
+        places = {text: i for i, text in enumerate(labels)}
+        index = [places[label(row[axis])] for row in rows]
+        settings.append({"name": axis, "labels": labels, "index": index})
+    return {
+        "runs": [row["run"] for row in rows],
+        "settings": settings,
+        "measures": [
+            {
+                "name": name,
+                "title": title(name),
+                "values": [number(row.get(name)) for row in rows],
+            }
+            for name in measures
+        ],
+        "targets": [
+            {
+                "name": name,
+                "title": title(name),
+                "values": [number(row.get(name)) for row in rows],
+            }
+            for name in targets
+        ],
+    }
+
+
+def _pair(
+    population: Population, measure: str, target: str, bootstrapped: Mapping[str, Correlation]
+) -> dict[str, Any]:
+    """What is said below the picture of one pair, and the two lines through it."""
+    rows = population.ended
+    values, outcome = [row.get(measure) for row in rows], [row.get(target) for row in rows]
+    straight = regression(values, outcome)
+    found: dict[str, Any] = {
+        "text": _words(straight.spearman, bootstrapped),
+        "line": _line(straight),
+        "line_text": _line_words(straight, measure, target),
+    }
+    if all(value > 0 for value in finite(rows, measure)):
+        logarithmic = regression(values, outcome, log=True)
+        found["log_line"] = _line(logarithmic)
+        found["log_line_text"] = _line_words(logarithmic, f"ln({measure})", target)
+    return found
+
+
+def _words(rho: Correlation, bootstrapped: Mapping[str, Correlation]) -> str:
+    counted = f"n = {rho.n}, {rho.excluded} left out"
+    if math.isnan(rho.value):
+        return f"Spearman's ρ is not defined: {rho.reason} ({counted})."
+    text = f"Spearman's ρ = {coefficient(rho)} ({percent(rho.confidence)}, {rho.interval_method})"
+    again = bootstrapped.get("spearman")
+    if again is not None and interval(again):
+        text += f" or {interval(again)} ({again.interval_method})"
+    return f"{text}; {chance(rho.p)} before any correction; {counted}."
+
+
+def _line(found: Regression) -> list[float] | None:
+    if math.isnan(found.slope) or not math.isfinite(found.intercept):
+        return None
+    return [found.slope, found.intercept]
+
+
+def _line_words(found: Regression, measure: str, target: str) -> str:
+    if math.isnan(found.slope):
+        return f"No line: {found.reason}."
+    return (
+        f"Line by least squares: {target} ≈ {short(found.intercept)} + ({short(found.slope)}) · "
+        f"{measure}, standard error of the slope {short(found.slope_stderr)}, "
+        f"R² = {found.r_squared:.2f}, n = {found.n}."
+    )
+
+
+def _values(population: Population, measures: Sequence[str], targets: Sequence[str]) -> Table:
+    """Every number of the picture, or a row a measure where these would be too many to read."""
+    wanted = [*population.axes, *targets, *measures]
+    if len(population.done) * len(wanted) > MOST_CELLS:
+        return _summed_up(population, [*targets, *measures])
+    rows: list[list[Cell]] = [
+        [
+            row["run"],
+            *(setting(row[axis]) for axis in population.axes),
+            *(number(row.get(name)) for name in (*targets, *measures)),
+        ]
+        for row in population.done
+    ]
+    columns = [Column("run"), *(Column(name, TARGETS.get(name, "")) for name in wanted)]
+    return Table("scatter-values", "The points", columns, rows)
+
+
+def _summed_up(population: Population, names: Sequence[str]) -> Table:
+    rows: list[list[Cell]] = []
+    for name in names:
+        values = finite(population.done, name)
+        if values:
+            rows.append([name, len(values), *quartiles(values)])
+    columns = ("measure or outcome", "n", "smallest", "quarter", "median", "3 quarters", "largest")
+    return Table(
+        "scatter-values",
+        "The points, summed up",
+        list(map(Column, columns)),
+        rows,
+        f"{len(population.done)} runs are too many to list with every measure: "
+        "all numbers are written as tables by: spiritlevel study export FOLDER",
+    )

@@ -1,0 +1,115 @@
+"""What an experiment of a paper is, and what came out of it: plain data, nothing that draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .judging.findings import Agreement, Finding
+from .judging.numbers import Estimate
+
+Row = Mapping[str, Any]  # a run: its axes, seed, ends of training and measures
+Cell = str | float | int | Estimate | None
+PAPERS = {  # titles, by the number that names of experiments start with
+    "000": "An accurate flatness measure to estimate the generalization performance of CNN models",
+    "001": "Sharpness can be manipulated and misleading for generalization",
+    "002": "Relative Flatness and Generalization",
+    "003": "A Reparameterization-Invariant Flatness Measure for Deep Neural Networks",
+    "004": "Flatness-Aware Regularization for Robust Generalization in Deep Neural Networks",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows under headings; a cell that is an Estimate shows its interval and its n."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A table of its own below the numbers that are judged; `text` says what is in it."""
+
+    title: str
+    text: str
+    table: Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One line of a figure; `low` and `high` are the ends of the intervals, where there are any."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    ring: bool = False  # a mark that shows what lies on it
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """Lines with error bars; with `points`, marks that are not joined."""
+
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+    points: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What the runs say about the claim. `beside` has our numbers under the paper's own keys."""
+
+    table: Table
+    findings: Sequence[Finding]  # the claim, part by part
+    agrees: Agreement  # of all parts together; the rule says how
+    conclusion: str  # one sentence
+    figure: Figure | None = None
+    why: str = ""  # what stands between a measure and the gap, in a sentence or two
+    more: Sequence[Section] = ()  # what is shown and not judged
+    beside: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A table or figure of a paper. The study of the same name makes its runs.
+
+    Args:
+        name: "002-fig-3": paper, then table or figure; also the name of the study in the library.
+        title: what is looked at, in a few words.
+        source: where in the paper: "Fig. 3".
+        claim: what the paper says, in one sentence.
+        analyse: from rows of finished runs to the outcome; the rule it judges by stands there.
+        columns: what is kept of each run in the recorded results.
+        catalogue: keep all other measures that the runs have, too.
+        rule: in words, when the claim counts as reproduced; settled before the runs were made.
+        set_up: what is done, in a sentence or two.
+        scaled_down: by preset, how it differs from the paper; "" is the study without a preset.
+        measures: which ones it rests on; the page says from their cards when they mislead.
+        layers: measures that are recorded of each layer, too, as MEASURE[LAYER].
+        paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.
+    """
+
+    name: str
+    title: str
+    source: str
+    claim: str
+    analyse: Callable[[Sequence[Row]], Outcome]
+    columns: tuple[str, ...]
+    rule: str
+    set_up: str
+    scaled_down: Mapping[str, str]
+    measures: tuple[str, ...]
+    paper_values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    catalogue: bool = False
+    layers: tuple[str, ...] = ()
+
+    @property
+    def paper(self) -> str:
+        """Its title."""
+        return PAPERS[self.name.partition("-")[0]]

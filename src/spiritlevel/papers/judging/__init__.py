@@ -1,0 +1,1 @@
+"""How a claim of a paper is judged from the runs of a study."""

@@ -1,0 +1,116 @@
+"""A population of networks: what each measure says about the gap, and what is left of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...measures import names
+from ...study.statistics import Correlation, partial_correlation, pearson, spearman
+from ..experiment import Cell, Figure, Row, Section, Series, Table
+from .findings import estimate
+from .numbers import Estimate
+from .rows import column
+
+GAP = "gap"
+FEW = 10  # networks, below which a correlation says nothing
+CONFOUNDERS = {  # what differs between networks without being flatness
+    "train_loss": "training loss",
+    "softmax.gini": "uncertainty (1 − ‖p‖²)",
+}
+
+
+def converged(rows: Sequence[Row]) -> list[Row]:
+    """Runs whose training did not diverge: only those have measures."""
+    return [row for row in rows if row["outcome"] != "diverged"]
+
+
+def correlations(
+    rows: Sequence[Row], measures: Sequence[str]
+) -> tuple[Table, dict[str, Correlation]]:
+    """A row a measure: Pearson, Spearman, and Spearman with the confounders held fixed."""
+    gap = column(rows, GAP)
+    held = {name: column(rows, name) for name in CONFOUNDERS}
+    table: list[list[Cell]] = []
+    ranks: dict[str, Correlation] = {}
+    for name in measures:
+        values = column(rows, name)
+        ranks[name] = spearman(values, gap)
+        given = {key: column_ for key, column_ in held.items() if key != name}
+        cells = (
+            pearson(values, gap),
+            ranks[name],
+            partial_correlation(values, gap, given, kind="spearman"),
+        )
+        table.append([name, ranks[name].n, *(estimate(found) for found in cells)])
+    titles = ("measure", "n", "Pearson", "Spearman", "Spearman, confounders held fixed")
+    return Table(titles, table), ranks
+
+
+def whole_catalogue(rows: Sequence[Row]) -> Section:
+    """The same for all measures that the runs have, the largest rank correlation first.
+
+    Those that suit few of the networks come last: their correlation may be anything.
+    """
+    there = [name for name in names() if any(row.get(name) is not None for row in rows)]
+    table, ranks = correlations(rows, there)
+
+    def place(cells: Sequence[Cell]) -> tuple[bool, float]:
+        found = ranks[str(cells[0])]
+        return found.n >= FEW, _value(found)
+
+    return Section(
+        "Everything that was measured",
+        "The correlation of every measure with the gap, the largest first. Of measures that tell "
+        "nothing, about one in 20 has an interval that misses 0. What each of them is: spiritlevel "
+        "show NAME.",
+        Table(table.columns, sorted(table.rows, key=place, reverse=True)),
+    )
+
+
+def finite_rows(rows: Sequence[Row], measure: str) -> list[Row]:
+    """Those with a number for the measure and for the gap."""
+    return [
+        row
+        for row in rows
+        if all(row.get(k) is not None and math.isfinite(row[k]) for k in (measure, GAP))
+    ]
+
+
+def squared(found: Correlation) -> Estimate:
+    """R² of a line through two columns: every value that a correlation in its interval can have."""
+    low, high = sorted((found.low**2, found.high**2))
+    return Estimate(found.value**2, 0.0 if found.low <= 0 <= found.high else low, high, found.n)
+
+
+def scatter(rows: Sequence[Row], measure: str) -> Figure:
+    """One point a network."""
+    drawn = finite_rows(rows, measure)
+    x, y = column(drawn, measure), column(drawn, GAP)
+    log = bool(x) and min(x) > 0
+    return Figure(measure, "generalization gap", [Series(measure, x, y)], log_x=log, points=True)
+
+
+def strongest(ranks: dict[str, Correlation]) -> str:
+    """The measure with the largest rank correlation; one that is undefined never is."""
+    return max(ranks, key=lambda name: _value(ranks[name]))
+
+
+def why(rows: Sequence[Row], measure: str, name: str = "relative flatness") -> str:
+    """What stands between a measure and the gap: confounders that go with both of them."""
+    values, gap = column(rows, measure), column(rows, GAP)
+    held = {key: column(rows, key) for key in CONFOUNDERS if key != measure}
+    said = [
+        f"the {CONFOUNDERS[key]} has a rank correlation of {spearman(each, values)} with {name} "
+        f"and of {spearman(each, gap)} with the gap"
+        for key, each in held.items()
+    ]
+    left = partial_correlation(values, gap, held, kind="spearman")
+    return (
+        f"Over {left.n} networks {' and '.join(said)}. With them held fixed, {name} and the gap "
+        f"have a rank correlation of {left}."
+    )
+
+
+def _value(found: Correlation) -> float:
+    return -2.0 if math.isnan(found.value) else found.value

@@ -1,0 +1,188 @@
+"""Paper 000, Fig. 7: flatness of the head while a trained network learns another task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...study.statistics import spearman
+from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
+from ..judging.contrasts import line
+from ..judging.findings import above, below, estimate, every, verdict
+from ..judging.numbers import Estimate, mean
+from ..judging.post_hoc import HOW, with_added
+from ..judging.rows import column
+from .factors import factor
+from .tasks_dynamics import SHARES
+from .tasks_transfer import ACCURACY, BEFORE, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
+
+TOGETHER = "Spearman, final flatness and accuracy"
+P = "p of that correlation (the paper: below this)"
+PAPER = {TOGETHER: -0.68, P: 1e-4, "final flatness, frozen backbone": 1.5e4}
+MIDDLE = 50.0  # % of the epochs: what comes later is not early by any reading
+WORDS = {LOW: "low rate", HIGH: "high rate", FROZEN: "frozen backbone"}
+
+
+def analyse(rows: Sequence[Row]) -> Outcome:
+    """Is a frozen backbone sharpest, has a high rate an early peak, are flat ones more accurate?
+
+    All strategies of a run start from the same weights, so they are compared run by run.
+    """
+    against_low, against_high = (_ratio(rows, _last(way), _last(FROZEN)) for way in (LOW, HIGH))
+    peak = _ratio(rows, f"{PEAK}/{LOW}", f"{PEAK}/{HIGH}")
+    ends = [(row.get(_last(way)), row.get(f"{ACCURACY}/{way}")) for row in rows for way in WORDS]
+    together = spearman([flatness for flatness, _ in ends], [accuracy for _, accuracy in ends])
+    when = mean(_place_of_peak(row, HIGH) for row in rows)
+    fall = _ratio(rows, f"{FLATNESS}/{LOW}/0", _last(LOW))
+    steady = mean(_trend(row, LOW) for row in rows)
+    table: list[list[Cell]] = [
+        [
+            WORDS[way],
+            len(rows),
+            *(mean(column(rows, f"{name}/{way}")) for name in (ACCURACY, LOSS, PEAK)),
+            *(_along(rows, way)),
+        ]
+        for way in STRATEGIES
+    ]
+    findings = [
+        every(
+            "a frozen backbone ends with larger flatness than both others (ratios)",
+            [
+                above("over the low rate", against_low, 1.0),
+                above("over the high rate", against_high, 1.0),
+            ],
+        ),
+        above("the peak of flatness is higher at the high rate than at the low (ratio)", peak, 1.0),
+        below(
+            "networks that end flatter are more accurate: the rank correlation of flatness with "
+            "accuracy is negative",
+            together,
+            paper=PAPER[TOGETHER],
+        ),
+    ]
+    added = [
+        below(
+            "the peak at the high rate comes early: before the middle of training (where it is, in "
+            "% of the epochs)",
+            when,
+            MIDDLE,
+        ),
+        every(
+            "at the low rate flatness falls smoothly",
+            [
+                below("at the end over the start", fall, 1.0),
+                below("rank correlation with the epochs", steady),
+            ],
+        ),
+    ]
+    return Outcome(
+        table=Table(
+            (
+                *("strategy", "n", "test accuracy", "training loss", "largest flatness"),
+                *(f"flatness after {each} % of the epochs" for each in SHARES),
+            ),
+            table,
+        ),
+        figure=Figure(
+            "% of the epochs",
+            "relative flatness of the head",
+            [line(WORDS[way], SHARES, _along(rows, way)) for way in STRATEGIES],
+            log_y=True,
+        ),
+        beside={
+            TOGETHER: estimate(together),
+            P: Estimate(together.p, math.nan, math.nan, together.n),
+            "final flatness, frozen backbone": mean(column(rows, _last(FROZEN))),
+        },
+        findings=[*findings, *added],
+        agrees=with_added(verdict(findings), added),
+        conclusion=(
+            f"At the end the head's relative flatness with a frozen backbone is {against_low} "
+            f"times that of the low rate and {against_high} times that of the high rate; the peak "
+            f"of the high rate is {peak} times that of the low one (n = {peak.n}) and comes after "
+            f"{when} % of the epochs; at the low rate flatness is multiplied by {fall} from start "
+            f"to end; final flatness and test accuracy have a rank correlation of {together} "
+            f"(n = {together.n})."
+        ),
+    )
+
+
+def _last(way: str) -> str:
+    return f"{FLATNESS}/{way}/100"
+
+
+def _along(rows: Sequence[Row], way: str) -> list[Estimate]:
+    return [mean(column(rows, f"{FLATNESS}/{way}/{each}")) for each in SHARES]
+
+
+def _ratio(rows: Sequence[Row], divisor: str, name: str) -> Estimate:
+    return factor((row.get(divisor), row.get(name)) for row in rows)
+
+
+def _place_of_peak(row: Row, way: str) -> float | None:
+    """After how many % of the epochs flatness is largest, of the looks after the start."""
+    looks = [(row.get(f"{FLATNESS}/{way}/{each}"), each) for each in SHARES if each]
+    known = [(flatness, each) for flatness, each in looks if flatness is not None]
+    return float(max(known, key=lambda look: look[0])[1]) if known else None
+
+
+def _trend(row: Row, way: str) -> float:
+    """The rank correlation of flatness with the epochs of one network, over all looks."""
+    return spearman(SHARES, [row.get(f"{FLATNESS}/{way}/{each}") for each in SHARES]).value
+
+
+EXPERIMENT = Experiment(
+    name="000-fig-7",
+    title="transfer: low rate, high rate, frozen backbone",
+    source="Fig. 7",
+    claim=(
+        "When a trained network learns another task, a frozen backbone ends with the largest "
+        "relative flatness of the head, a high learning rate brings an early peak that a low one "
+        "does not, at the low one flatness falls smoothly, and networks that end flatter are more "
+        "accurate."
+    ),
+    analyse=analyse,
+    columns=(
+        *("seed", BEFORE),
+        *(f"{name}/{way}" for name in (ACCURACY, LOSS, PEAK) for way in STRATEGIES),
+        *(f"{FLATNESS}/{way}/{each}" for way in STRATEGIES for each in SHARES),
+    ),
+    rule=(
+        "three things hold, each with its whole 95 % interval: final flatness with a frozen "
+        "backbone is above that of both others (ratios run by run), the largest flatness at the "
+        "high rate is above that at the low rate, and the rank correlation of final flatness with "
+        "test accuracy over all strategies and runs is below 0. Partly, if one or two hold. Also "
+        "judged: the mean place of the peak at the high rate is before the middle of training, "
+        "which is the widest reading of early, and at the low rate flatness at the end over that "
+        "at the start is below 1 and its rank correlation with the epochs, run by run, is below 0 "
+        f"on average. {HOW}"
+    ),
+    set_up=(
+        "A network is trained on one data set and gets a new head for another; then the same "
+        "weights learn that at a rate of 0.0001, at 0.01, and at 0.01 with all but the head "
+        "frozen, by SGD with momentum 0.9. The paper names neither optimizer nor the rate of the "
+        "frozen network. The place of a peak is known as well as the shares of the epochs in the "
+        "table are close together. That a frozen backbone needs larger weights in the head is not "
+        "looked at: they are not recorded. The power of ten of the paper's flatness and that of "
+        "its p are illegible in the text we have: 4 and -4 are our reading of them. Both data sets "
+        "are fetched first."
+    ),
+    scaled_down={
+        "": (
+            "A small convolutional network with the same kind of head, trained on 2,000 images of "
+            "MNIST for 5 epochs and then on 600 handwritten digits of 8×8 pixels for 40, instead "
+            "of ResNet-18 from ImageNet to CIFAR-10; measured on 300 images; 5 seeds."
+        ),
+        "quick": "The same with 500 images of MNIST, 2 and 10 epochs, 2 seeds: a trial.",
+        "paper": (
+            "Trained first on CIFAR-100 instead of ImageNet; measured on 5,000 of the 50,000 "
+            "images; 5 seeds. The paper gives neither epochs nor runs."
+        ),
+        "h200": (
+            "Trained first on 20,000 images of CIFAR-100 for 20 epochs instead of ImageNet; then "
+            "20,000 images of CIFAR-10 for 15 epochs, measured on 2,000 of them; 5 seeds."
+        ),
+    },
+    measures=("head.kappa",),
+    paper_values=PAPER,
+)

@@ -1,0 +1,83 @@
+"""One network of paper 000, Table 7: trained to the end, and where each rule would have stopped it.
+
+A rule changes nothing about training before it stops, so one training serves all four: they are
+compared on the same epochs of the same network.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import torch
+
+from ...errors import SpiritlevelError
+from ...study.registry import task
+from ...study.runs.ending import DIVERGED
+from ...study.runs.measuring import complete
+from ...study.runs.networks import build_model
+from ...study.runs.results import RunResult
+from ...study.runs.run_data import load_data
+from ...study.runs.running import train
+from ...study.runs.tasks import task_result
+from ...study.settings.run import RunSettings
+from ...training.stopping import FlatnessStopping, Rule
+from ..task_settings import options_of
+from .tasks_dynamics import Moment, check_followed, moments
+
+DEFAULTS = {"patience": 10, "tolerance": 0.02}  # the paper's
+RULES: tuple[Rule, ...] = get_args(Rule)
+STOPPED, EPOCHS, ACCURACY, FLATNESS = (
+    "task.stopped",
+    "task.epochs",
+    "task.accuracy",
+    "task.flatness",
+)
+
+
+@task("tasks_000_stopping")
+def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
+    """Every number comes as NAME/RULE: whether it stopped, after how many epochs, what it had."""
+    options = options_of(settings, DEFAULTS)
+    check_followed(settings)
+    if settings.data.get("validation") is None:
+        raise SpiritlevelError(
+            "The study's data.validation must be given for this task: two of its rules look at the "
+            "loss there. Got none. Add for example `validation: 0.1` to data."
+        )
+    data = load_data(settings, device)
+    model = build_model(settings, device)
+    initial = copy.deepcopy(model.state_dict())
+    history = train(model, data, settings, initial=initial)
+    result = complete(settings, model, data, initial=initial, history=history)
+    if history.outcome == DIVERGED:
+        return result
+    found = stops(moments(history), options)
+    more = task_result(settings, found, device=device)
+    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+
+
+def stops(seen: Sequence[Moment], options: dict[str, Any]) -> dict[str, float]:
+    """For each rule the epoch at which it stops, else the last one, and the network there."""
+    found: dict[str, float] = {}
+    for rule in RULES:
+        end = first_stop(seen, FlatnessStopping(rule, **options))
+        at = seen[-1] if end is None else end
+        found |= {
+            f"{STOPPED}/{rule}": float(end is not None),
+            f"{EPOCHS}/{rule}": float(at.row.epoch),
+            f"{ACCURACY}/{rule}": at.row.test_accuracy,
+            f"{FLATNESS}/{rule}": at.flatness,
+        }
+    return found
+
+
+def first_stop(seen: Sequence[Moment], rule: FlatnessStopping) -> Moment | None:
+    """Where the rule stops; None if it never does."""
+    for moment in seen:
+        loss = moment.row.validation_loss
+        if rule.update(epoch=moment.row.epoch, loss=loss, flatness=moment.flatness):
+            return moment
+    return None

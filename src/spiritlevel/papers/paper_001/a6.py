@@ -1,0 +1,84 @@
+"""Paper 001, appendix A.6: random displacements of the weights in the place of SAM's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..experiment import Experiment, Outcome, Row
+from ..judging.contrasts import Groups, difference, group_points, group_table, groups_of
+from ..judging.findings import below, verdict
+
+VARIANT = "variant"
+PLAIN, SAM, NOISE, WIDE = VARIANTS = ("plain", "SAM", "noise", "noise, wide")
+TRACE = "curvature.trace"
+ACCURACIES = ("train_accuracy", "test_accuracy")
+MEASURES = (TRACE, "curvature.lambda_max", "relative.kappa", "softmax.gini")
+
+
+def analyse(rows: Sequence[Row]) -> Outcome:
+    """Each method against plain training, paired by seed."""
+    groups = groups_of(rows, VARIANT, VARIANTS)
+    flatter = {name: difference(groups[name], groups[PLAIN], TRACE) for name in VARIANTS[1:]}
+    better = {n: difference(groups[n], groups[PLAIN], "test_accuracy") for n in VARIANTS[1:]}
+    said = "; ".join(
+        f"{name}: trace {flatter[name]}, test accuracy {better[name]} "
+        f"({_pairs(groups, name, flatter[name].n)})"
+        for name in VARIANTS[1:]
+    )
+    findings = [
+        below("random displacements of SAM's radius lower the trace", flatter[NOISE]),
+        below("those of 20 times that radius lower the trace", flatter[WIDE]),
+    ]
+    return Outcome(
+        table=group_table("training", groups, (*ACCURACIES, "train_loss", *MEASURES)),
+        figure=group_points(
+            groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
+        ),
+        findings=findings,
+        agrees="yes" if findings[0].result == "held" else verdict(findings),
+        conclusion=f"Against plain training of the same seed: {said}.",
+    )
+
+
+def _pairs(groups: Groups, name: str, n: int) -> str:
+    """How many seeds both have, and which one of them lacks."""
+    seeds = {row["seed"] for group in groups.values() for row in group}
+    gone = []
+    for group in (PLAIN, name):
+        missing = sorted(seeds - {row["seed"] for row in groups[group]})
+        if missing:
+            gone.append(f"no run of {group} with seed {', '.join(map(str, missing))}")
+    return "; ".join([f"n = {n}", *gone])
+
+
+EXPERIMENT = Experiment(
+    name="001-a6",
+    title="random displacements instead of SAM's",
+    source="appendix A.6",
+    claim=(
+        "Looking into a ball around the weights at random, instead of in the steepest direction as "
+        "SAM does, should lead to flatter minima too; the paper argues so and gives no numbers."
+    ),
+    analyse=analyse,
+    columns=(VARIANT, "seed", "outcome", "train_loss", *ACCURACIES, *MEASURES),
+    rule=(
+        "random displacements of SAM's own radius lower the Hessian trace against plain training, "
+        "with the whole 95 % interval of the difference paired by seed below 0. Partly, if only "
+        "those of a radius 20 times as large do."
+    ),
+    set_up=(
+        "VGG-small, SGD with learning rate 0.01 and momentum 0.9 for a fixed number of epochs: "
+        "plain, SAM with radius 0.05, and the mean gradient over 2 displacements drawn from the "
+        "ball of radius 0.05, or of 1 (wide)."
+    ),
+    scaled_down={
+        "": (
+            "MNIST, 1,000 training images in batches of 16, a width of 8, 8 epochs, measured on "
+            "200 of the training images; 3 seeds."
+        ),
+        "quick": "300 images, 2 epochs, 2 seeds: a trial.",
+        "h200": "CIFAR-10, 20,000 training images, 30 epochs, measured on 1,000 of them; 5 seeds.",
+        "paper": "CIFAR-10, 50 epochs, measured on 5,000 of the training images; 5 seeds.",
+    },
+    measures=MEASURES,
+)

@@ -1,0 +1,111 @@
+"""Paper 001, Fig. 8: the same for a text transformer, where it is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..experiment import Experiment, Outcome, Row
+from ..judging.findings import Agreement, Finding, verdict
+from ..judging.numbers import Estimate
+from . import bounded
+from .tasks_points import SIGNAL
+from .trends import (
+    ALIKE,
+    COLUMNS,
+    FREQUENCY,
+    MEASURES,
+    TRACE,
+    other_trend,
+    together,
+    trend_figure,
+    trend_lines,
+    trend_rows,
+    trend_table,
+)
+
+DATA = (  # the runs do not say with which preset they were made
+    "What it reads are images of digits, a token a pixel, and no language: BoolQ, the paper's "
+    "data, is read with the preset paper alone."
+)
+
+
+def analyse(rows: Sequence[Row]) -> Outcome:
+    """Rank correlations along each run, as for the perceptron."""
+    signal, activity = (
+        bounded.as_correlation(together(rows, TRACE, name)) for name in (SIGNAL, FREQUENCY)
+    )
+    apart = other_trend("trace and activation frequency do not show the same trend", activity)
+    return Outcome(
+        table=trend_table([], trend_rows([], rows)),
+        figure=trend_figure(trend_lines("", rows)),
+        findings=[apart],
+        agrees=_agreement(apart, activity.n),
+        conclusion=(
+            "Along a run of the transformer the rank correlation of the trace is on average "
+            f"{activity} with the activation frequency and {signal} with the first gradient, "
+            f"at n = {activity.n}; at least {ALIKE:g} counts as the same trend. "
+            f"{_kind(activity)} {DATA}"
+        ),
+    )
+
+
+def _kind(activity: Estimate) -> str:
+    """Not the same trend can mean none, or the opposite one."""
+    if activity.high < 0:
+        return "What is seen is an opposite trend, not the absence of one."
+    if activity.value <= -ALIKE:
+        return "The mean is that of an opposite trend; so few runs do not tell it from none."
+    if activity.low <= 0 <= activity.high:
+        return "No clear trend is seen, the same or an opposite one."
+    return ""
+
+
+def _agreement(apart: Finding, n: int) -> Agreement:
+    between = apart.result == "undecided" and n > 1  # one run has no interval to be between
+    return "partly" if between else verdict([apart])
+
+
+EXPERIMENT = Experiment(
+    name="001-fig-8",
+    title="a text transformer as a control",
+    source="Fig. 8",
+    claim=(
+        "That activation frequency and Hessian trace move together is seen with perceptrons on "
+        "MNIST only: in a text transformer they do not."
+    ),
+    analyse=analyse,
+    columns=("seed", *COLUMNS),
+    rule=(
+        "the rank correlation of trace and activation frequency along a run, on average over runs, "
+        f"has its whole 95 % interval below {ALIKE:g}, the level at which 001-fig-7 counts it as "
+        "the same trend. Not, if the mean is at least that and surely above 0; partly in between."
+    ),
+    set_up=(
+        "A small text transformer with ReLU, Adam, 7 epochs. Looked at 12 times, after equal "
+        f"numbers of batches. The first gradient is the mean of ‖p − y‖. {bounded.HOW} That "
+        "perceptrons show the same trend is looked at in 001-fig-7; that they alone do is tested "
+        "by neither, as one other network cannot show it."
+    ),
+    scaled_down={
+        "": (
+            "Digits read as texts of 64 tokens, one a pixel, instead of BoolQ, which cannot be "
+            "fetched; 600 training texts, width 32 and depth 2 instead of 21 million parameters, "
+            "learning rate 0.001 instead of 0.00002 for a network that was not trained before, "
+            "measured on 100 of the training texts with at most 10 probes for the part of the "
+            "trace that is not Gauss-Newton; 3 seeds."
+        ),
+        "quick": "200 texts, 2 epochs, 2 seeds: a trial.",
+        "h200": (
+            "Digits read as texts of 64 tokens, one a pixel, instead of BoolQ, which cannot be "
+            "fetched; all 1,297 training texts, width 128 and depth 4 instead of 21 million "
+            "parameters, learning rate 0.001 instead of 0.00002, measured on 500 of the training "
+            "texts; 10 seeds."
+        ),
+        "paper": (
+            "Needs a file boolq.npz of your own with the token ids x_train, x_test (at most 512 a "
+            "text, 0 as padding) and the answers y_train, y_test. A transformer of 20.9 million "
+            "parameters from random weights; measured on 500 of the training texts; 3 seeds."
+        ),
+    },
+    measures=MEASURES,
+)

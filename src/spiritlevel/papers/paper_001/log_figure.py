@@ -1,0 +1,44 @@
+"""Lines with intervals on a logarithmic axis, where nothing at or below 0 can be drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ..experiment import Figure, Series
+
+
+def log_figure(x_label: str, y_label: str, lines: Sequence[Series]) -> Figure:
+    """Bars that go to 0 or below end at the smallest number drawn, and the label says so."""
+    drawn = [
+        value
+        for each in lines
+        for values in (each.y, each.low or ())
+        for value in values
+        if value > 0
+    ]
+    kept = [_above_zero(each) for each in lines]
+    said = []
+    if any(len(a.x) < len(b.x) for a, b in zip(kept, lines, strict=True)):
+        said.append("points at or below 0 are left out")
+    if any(low <= 0 for each in kept for low in each.low or ()):
+        said.append("bars to 0 or below end at the smallest value drawn")
+    label = f"{x_label} ({'; '.join(said)})" if said else x_label
+    cut = [_cut(each, min(drawn)) for each in kept] if drawn else kept
+    return Figure(label, y_label, cut, log_y=True)
+
+
+def _above_zero(series: Series) -> Series:
+    """Without the points whose own value cannot be drawn; nan, a look no run came to, is none."""
+    places = [i for i, y in enumerate(series.y) if y > 0]
+    low, high = (
+        None if ends is None else [ends[i] for i in places] for ends in (series.low, series.high)
+    )
+    x, y = ([values[i] for i in places] for values in (series.x, series.y))
+    return dataclasses.replace(series, x=x, y=y, low=low, high=high)
+
+
+def _cut(series: Series, smallest: float) -> Series:
+    if series.low is None:
+        return series
+    return dataclasses.replace(series, low=[smallest if low <= 0 else low for low in series.low])

@@ -1,0 +1,33 @@
+"""Noise on the inputs during the first epoch (paper 001, Figs. 6 and 9): what both look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...study.statistics import Correlation, spearman
+from ..experiment import Row, Series
+from ..judging.contrasts import falls, line, rises
+from ..judging.numbers import mean
+from ..judging.rows import column, grouped
+
+NOISE = "interventions.input_noise"
+TRACE, JACOBIAN, GINI = "curvature.trace", "sensitivity.jacobian", "softmax.gini"
+ACCURACIES = ("train_accuracy", "test_accuracy")
+MEASURES = (TRACE, JACOBIAN, GINI)
+
+
+def with_noise(rows: Sequence[Row], name: str) -> Correlation:
+    """How a number follows the noise, over runs."""
+    return spearman(column(rows, NOISE), column(rows, name))
+
+
+def words(found: Correlation) -> str:
+    """In a sentence."""
+    verb = "falls" if falls(found) else "rises" if rises(found) else "does not clearly move"
+    return f"{verb} (Spearman {found})"
+
+
+def noise_line(title: str, rows: Sequence[Row], name: str) -> Series:
+    """Means with intervals by noise, in parts of what they are without noise."""
+    found = {noise: mean(column(group, name)) for noise, group in grouped(rows, NOISE).items()}
+    return line(title, list(found), list(found.values()), unit=next(iter(found.values())).value)

@@ -1,0 +1,145 @@
+"""Paper 001, Table 2: several steps on each batch; sharper at first, flatter in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..experiment import Experiment, Outcome, Row, Section
+from ..judging import post_hoc as afterwards
+from ..judging.contrasts import group_points, group_table, groups_of
+from ..judging.findings import above, below, unmoved, verdict
+from ..judging.numbers import mean, plain
+from ..judging.rows import column
+from .batch_cycles import GINI, TRACE, follow, words
+from .held_fixed import Confounder
+from .reached import how_many, with_reached
+
+VARIANT, STEPS = "variant", "steps on a batch"
+LARGEST = "curvature.lambda_max"
+FIRST = {"R = 5, one epoch": 5, "R = 10, one epoch": 10, "R = 20, one epoch": 20}
+TRAINED = {"R = 1": 1, "R = 5": 5, "R = 10": 10}
+AUGMENTED = "R = 1, augmented"
+ACCURACIES = ("train_accuracy", "test_accuracy")
+MEASURES = (TRACE, "curvature.ggn_trace", LARGEST, GINI)
+PAPER = {  # training and test accuracy in %, Tr(H), largest eigenvalue, 1 − ‖p‖²
+    "R = 5, one epoch": (54.10, 52.14, 500.1708, 29.0367, 0.774225),
+    "R = 10, one epoch": (55.01, 45.21, 1017.1961, 60.6709, 0.766617),
+    "R = 20, one epoch": (45.89, 44.79, 2370.0525, 137.2921, 0.775230),
+    "R = 1": (88.55, 67.98, 2026.9998, 63.0798, 0.659916),
+    AUGMENTED: (89.68, 83.42, 719.5708, 38.0442, 0.555853),
+    "R = 5": (89.89, 77.03, 695.0275, 19.6098, 0.604527),
+    "R = 10": (91.83, 77.03, 570.7282, 22.3277, 0.562706),
+}
+COLUMNS = (*ACCURACIES, TRACE, LARGEST, GINI)
+FITTED = Confounder(STEPS, "R", "train_accuracy", "the training accuracy")
+
+
+def analyse(rows: Sequence[Row]) -> Outcome:
+    """Rank correlations of R with trace and 1 − ‖p‖²: after one epoch, and trained."""
+    groups = groups_of(rows, VARIANT, tuple(PAPER))
+    early = _with_steps(rows, FIRST)
+    late = _with_steps(rows, TRAINED)
+    at_first, trained, certain = (
+        follow(early, TRACE, STEPS),
+        follow(late, TRACE, STEPS),
+        follow(late, GINI, STEPS),
+    )
+    findings = [
+        above("the trace after one epoch rises with R", at_first),
+        below("the trace of trained networks falls with R", trained),
+        below("1 − ‖p‖² of trained networks falls with R", certain),
+    ]
+    certain_at_first = follow(early, GINI, STEPS)
+    added = [unmoved("1 − ‖p‖² after one epoch does not move with R", certain_at_first)]
+    return Outcome(
+        table=with_reached(
+            group_table("training", groups, (*ACCURACIES, "epoch", *MEASURES)), groups, FIRST
+        ),
+        figure=group_points(
+            groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
+        ),
+        beside={
+            f"{name}, {group}": mean(column(found, name))
+            for group, found in groups.items()
+            for name in COLUMNS
+        },
+        findings=[*findings, *added],
+        agrees=afterwards.with_added(verdict(findings), added),
+        more=[_at_one_accuracy(late)],
+        conclusion=(
+            f"With more steps R on each batch the trace after one epoch {words(at_first)} and "
+            f"1 − ‖p‖² {words(certain_at_first)}; trained to the same training accuracy or beyond "
+            f"the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
+        ),
+    )
+
+
+def _at_one_accuracy(late: Sequence[Row]) -> Section:
+    """Training ends with an epoch: it passes the accuracy, and not always by as much."""
+    ends = ", ".join(
+        f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {words} "
+        f"({how_many(group)} of {len(group)} reached it)"
+        for words, group in groups_of(late, VARIANT, tuple(TRAINED)).items()
+    )
+    return FITTED.section(
+        late,
+        (TRACE, GINI),
+        "Training ends with the epoch in which the training accuracy asked for is reached, and may "
+        f"pass it. On average it ended at {ends}.",
+    )
+
+
+def _with_steps(rows: Sequence[Row], steps: dict[str, int]) -> list[Row]:
+    return [{**row, STEPS: steps[row[VARIANT]]} for row in rows if row[VARIANT] in steps]
+
+
+def _paper_values() -> dict[str, float]:
+    found = {}
+    for group, (train, test, *values) in PAPER.items():
+        for name, value in zip(COLUMNS, (train / 100, test / 100, *values), strict=True):
+            found[f"{name}, {group}"] = value
+    return found
+
+
+EXPERIMENT = Experiment(
+    name="001-table-2",
+    title="several steps on each batch",
+    source="Table 2",
+    claim=(
+        "With norms held fixed, more steps R on each batch make a network sharper after the first "
+        "epoch while 1 − ‖p‖² stays the same, but flatter once it is trained, because its outputs "
+        "come closer to one-hot."
+    ),
+    analyse=analyse,
+    columns=(VARIANT, "seed", "outcome", "epoch", *ACCURACIES, *MEASURES),
+    rule=(
+        "the 95 % intervals of three rank correlations with R over runs: with the trace after one "
+        "epoch above 0; with the trace, and with 1 − ‖p‖², of trained networks below 0. "
+        "Partly, if some do. One part more is judged: the interval of the rank correlation with "
+        f"1 − ‖p‖² after one epoch is around 0. {afterwards.HOW}"
+    ),
+    set_up=(
+        "VGG-small with every sample's activations normalized in front of each ReLU and weights "
+        "of mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and momentum "
+        "0.9. Trained means until the end of the epoch in which a training accuracy, the same for "
+        "all, is reached or passed, or to the last epoch. The share of shuffled labels N is 0 in "
+        "all rows of the paper, and here. Away from a minimum the Hessian has negative "
+        "eigenvalues, so its trace can be negative."
+    ),
+    scaled_down={
+        "": (
+            "1,000 training images of CIFAR-10 instead of 50,000 in batches of 32, a width of 8 "
+            "instead of 64, trained to 80 % instead of about 90 %, measured on 100 of the training "
+            "images with at most 20 probes for the part of the trace that is not Gauss-Newton; 3 "
+            "seeds instead of one."
+        ),
+        "quick": "300 images, at most 5 epochs, 1 seed: a trial.",
+        "h200": (
+            "20,000 training images instead of 50,000, measured on 1,000 of them; 3 seeds instead "
+            "of one."
+        ),
+        "paper": "Measured on 5,000 of the training images; 3 seeds instead of one.",
+    },
+    measures=MEASURES,
+    paper_values=_paper_values(),
+)

@@ -1,0 +1,161 @@
+"""Training of paper 001 looked at along the way: after parts of one epoch, or after several."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...errors import SpiritlevelError
+from ...study.checkpoints import checkpoint_bytes
+from ...study.registry import task
+from ...study.runs.ending import DIVERGED
+from ...study.runs.hooks import BatchChanges
+from ...study.runs.measuring import measure_network
+from ...study.runs.networks import build_model
+from ...study.runs.results import EpochRow, MeasurementRow, RunResult
+from ...study.runs.run_data import RunData, derived_generator, load_data
+from ...study.runs.running import evaluate
+from ...study.runs.steps import Steps
+from ...study.runs.tasks import task_result
+from ...study.settings.run import RunSettings
+from ..task_settings import options_of
+
+DEFAULTS = {"points": 10, "levels": 0}
+STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
+SIGNAL = "task.signal_norm"
+
+
+@task("tasks_001_points")
+def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
+    """Every number comes as NAME/1 to NAME/points, at equal numbers of steps from each other.
+
+    Options: `points`, and `levels`: from that many levels of grey each image becomes a text, a
+    token a pixel, for networks that read texts; 0 leaves the data as they are.
+    """
+    options = options_of(settings, DEFAULTS)
+    data = _as_texts(load_data(settings, device), options["levels"])
+    model = build_model(settings, device)
+    initial = copy.deepcopy(model.state_dict())
+    rows: list[MeasurementRow] = []
+    numbers: dict[str, float] = {}
+    outcome, row = "epochs", None
+    for point, step in enumerate(_trained(model, data, settings, options["points"]), start=1):
+        train = evaluate(model, data.x, data.y)
+        test = evaluate(model, data.test_x, data.test_y)
+        row = EpochRow(point, *train, *test)
+        if not math.isfinite(row.train_loss):
+            outcome = DIVERGED
+            break
+        numbers |= {
+            f"{STEP}/{point}": step,
+            f"{TRAIN}/{point}": row.train_accuracy,
+            f"{TEST}/{point}": row.test_accuracy,
+            f"{SIGNAL}/{point}": signal_norm(model, data, settings),
+        }
+        found = measure_network(settings, model, data, initial, settings.measures)
+        rows += [
+            dataclasses.replace(each, measure=f"{each.measure}/{point}")
+            for each in found
+            if each.layer == ""
+        ]
+    assert row is not None
+    last = dataclasses.replace(row, epoch=settings.training["epochs"])
+    result = task_result(
+        settings,
+        numbers,
+        device=device,
+        outcome=outcome,
+        epochs=(last,),
+        checkpoint=checkpoint_bytes(model),
+        num_train=len(data.x),
+        num_test=len(data.test_x),
+    )
+    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
+
+
+def _trained(model: nn.Module, data: RunData, settings: RunSettings, points: int) -> Iterator[int]:
+    """Train, and stop at each point to be looked at; gives the steps done so far."""
+    training = settings.training
+    an_epoch = math.ceil(len(data.x) / training["batch_size"])
+    steps = an_epoch * training["epochs"]
+    if not 1 <= points <= steps:
+        raise SpiritlevelError(
+            f"The study's task.points must be from 1 to the {steps} steps of training. "
+            f"Got {points}. Train for more epochs, or look at fewer points."
+        )
+    due = {(point * steps) // points for point in range(1, points + 1)}
+    step = Steps(model, settings, steps_an_epoch=an_epoch)
+    order = derived_generator(settings.seed, "shuffling")
+    change = BatchChanges(
+        settings.interventions,
+        num_classes=data.num_classes,
+        generator=derived_generator(settings.seed, "batches"),
+    )
+    done = 0
+    for _ in range(training["epochs"]):
+        drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
+        for batch in drawn.split(training["batch_size"]):
+            step.start_epoch()  # looking at the network left it in eval mode
+            step(*change(data.x[batch], data.y[batch]))
+            done += 1
+            if done in due:
+                step.end_epoch()
+                yield done
+
+
+@torch.no_grad()
+def signal_norm(model: nn.Module, data: RunData, settings: RunSettings) -> float:
+    """Mean of ‖p − y‖, the gradient in the outputs with which backpropagation starts.
+
+    On the samples that are measured on.
+    """
+    samples = settings.measure_options.get("samples")
+    x, y = data.x[:samples], data.y[:samples]
+    outputs = model.eval()(x).double()
+    wanted = F.one_hot(y, outputs.shape[1])
+    return float((outputs.softmax(dim=1) - wanted).norm(dim=1).mean())
+
+
+def _as_texts(data: RunData, levels: int) -> RunData:
+    if not levels:
+        return data
+    return dataclasses.replace(
+        data, x=as_tokens(data.x, levels), test_x=as_tokens(data.test_x, levels)
+    )
+
+
+def as_tokens(images: Tensor, levels: int) -> Tensor:
+    """A token a pixel, (N, pixels), from 1 for black to levels + 1 for white; 0 is padding.
+
+    >>> as_tokens(torch.tensor([[[[0.0, 1.0]]]]), 16)
+    tensor([[ 1, 17]])
+    """
+    if not images.is_floating_point() or images.dim() != 4:
+        raise SpiritlevelError(
+            "The study's task.levels turns images into texts. The data are no images: "
+            f"{images.dtype} of shape {tuple(images.shape)}. Set levels to 0 for token ids."
+        )
+    return (images.flatten(1).clamp(0, 1) * levels).round().long() + 1
+
+
+def at_points(row: Any, name: str) -> list[float]:
+    """NAME/1, NAME/2, … of a run, as far as it came."""
+    found: list[float] = []
+    while row.get(f"{name}/{len(found) + 1}") is not None:
+        found.append(row[f"{name}/{len(found) + 1}"])
+    return found
+
+
+def steps_at(rows: Sequence[Any], points: int) -> list[float]:
+    """After how many steps the points lay; nan for those that no run came to."""
+    return [
+        next((row[key] for row in rows if row.get(key) is not None), math.nan)
+        for key in (f"{STEP}/{point}" for point in range(1, points + 1))
+    ]

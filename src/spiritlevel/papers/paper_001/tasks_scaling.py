@@ -1,0 +1,70 @@
+"""One network of paper 001, Fig. 1: trained, then its weights scaled, then measured again."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import torch
+from torch import nn
+
+from ...study.checkpoints import checkpoint_bytes
+from ...study.registry import task
+from ...study.runs.measuring import measure_network
+from ...study.runs.networks import build_model
+from ...study.runs.results import MeasurementRow, RunResult
+from ...study.runs.run_data import load_data
+from ...study.runs.running import evaluate, train
+from ...study.runs.tasks import task_result
+from ...study.settings.run import RunSettings
+from ...symmetries.by_name import rescale_layers
+from ..task_settings import options_of
+from .scaling import scaled_weights
+
+DEFAULTS = {"factor": 10.0}
+PLAIN, ALL, PAIR = "plain", "all", "pair"
+TRAIN, TEST = "task.train_accuracy", "task.test_accuracy"
+
+
+@task("tasks_scaling")
+def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
+    """Every number comes as NAME/plain, NAME/all (all weights) and NAME/pair (one up, one down)."""
+    options = options_of(settings, DEFAULTS)
+    data = load_data(settings, device)
+    model = build_model(settings, device)
+    initial = copy.deepcopy(model.state_dict())
+    history = train(model, data, settings, initial=initial)
+    rows: list[MeasurementRow] = []
+    accuracies: dict[str, float] = {}
+    for name, variant in variants(model.eval(), options["factor"]).items():
+        found = measure_network(settings, variant, data, initial, settings.measures)
+        rows += [
+            dataclasses.replace(row, measure=f"{row.measure}/{name}")
+            for row in found
+            if row.layer == ""
+        ]
+        accuracies[f"{TRAIN}/{name}"] = evaluate(variant, data.x, data.y)[1]
+        accuracies[f"{TEST}/{name}"] = evaluate(variant, data.test_x, data.test_y)[1]
+    result = task_result(
+        settings,
+        accuracies,
+        device=device,
+        outcome=history.outcome,
+        epochs=tuple(history.epochs),
+        checkpoint=checkpoint_bytes(model),
+        num_train=len(data.x),
+        num_test=len(data.test_x),
+    )
+    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
+
+
+def variants(model: nn.Module, factor: float) -> dict[str, nn.Module]:
+    """The network as it is, with all weights scaled, and with two layers scaled against each other.
+
+    The last only where two layers follow each other with nothing but a ReLU and pooling between
+    them: there the function itself stays the same.
+    """
+    found = {PLAIN: model, ALL: scaled_weights(model, factor)}
+    if isinstance(getattr(model, "conv2", None), nn.Conv2d) and not hasattr(model, "bn1"):
+        found[PAIR] = rescale_layers(model, "conv1", "conv2", factor)
+    return found

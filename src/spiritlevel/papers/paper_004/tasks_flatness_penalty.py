@@ -1,0 +1,96 @@
+"""One network of paper 004: a perceptron trained with a penalty on Tr(H²)/B."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ...study.checkpoints import checkpoint_bytes
+from ...study.registry import task
+from ...study.runs.networks import build_model
+from ...study.runs.results import EpochRow, RunResult
+from ...study.runs.run_data import RunData, derived_generator, load_data
+from ...study.runs.running import evaluate
+from ...study.runs.tasks import task_result
+from ...study.settings.run import RunSettings
+from ...training.penalties.flatness_penalty import FlatnessPenalty
+from ..task_settings import options_of
+
+DEFAULTS = {"weight": 0.0, "clip": 1.0, "probes": 1, "every": 1}
+FLATNESS, LAST = "task.average_flatness", "task.last_flatness"
+BEST, SECONDS = "task.best_accuracy", "task.training_seconds"
+
+
+@task("tasks_flatness_penalty")
+def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
+    """The seed settles initial weights, batches and probes, whatever the weight of the penalty."""
+    options = options_of(settings, DEFAULTS)
+    data = load_data(settings, device)
+    model = build_model(settings, device)
+    epochs, flatness, seconds = _train(model, data, settings, options)
+    found = {
+        FLATNESS: statistics.fmean(flatness),
+        LAST: statistics.fmean(flatness[-(len(flatness) // len(epochs)) :]),
+        BEST: max(row.test_accuracy for row in epochs),
+        SECONDS: seconds,
+    }
+    return task_result(
+        settings,
+        found,
+        device=device,
+        outcome="epochs",
+        epochs=tuple(epochs),
+        checkpoint=checkpoint_bytes(model),
+        num_train=len(data.x),
+        num_test=len(data.test_x),
+    )
+
+
+def _train(
+    model: nn.Module, data: RunData, settings: RunSettings, options: dict[str, Any]
+) -> tuple[list[EpochRow], list[float], float]:
+    """Rows of the epochs, Tr(H²)/B of the steps that computed it, and seconds of training.
+
+    Where the weight is 0 the penalty's value is only looked at, and the time for that is no part
+    of the training.
+    """
+    training = settings.training
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=training["lr"], momentum=training["momentum"]
+    )
+    order = derived_generator(settings.seed, "shuffling")
+    penalty = FlatnessPenalty(
+        model,
+        weight=options["weight"],
+        probes=options["probes"],
+        every=options["every"],
+        generator=derived_generator(settings.seed, "probes"),
+    )
+    rows: list[EpochRow] = []
+    flatness: list[float] = []
+    seconds = 0.0
+    for epoch in range(1, training["epochs"] + 1):
+        model.train()
+        drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
+        for part in drawn.split(training["batch_size"]):
+            due, started = penalty.due, time.perf_counter()
+            optimizer.zero_grad()
+            with penalty.shared_forward():
+                loss = F.cross_entropy(model(data.x[part]), data.y[part])
+            between = time.perf_counter()
+            term = penalty.of(loss, len(part))
+            idle = time.perf_counter() - between if options["weight"] == 0.0 else 0.0
+            (loss + term).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), options["clip"])
+            optimizer.step()
+            seconds += time.perf_counter() - started - idle
+            if due and penalty.value is not None:
+                flatness.append(float(penalty.value))
+        train = evaluate(model, data.x, data.y)
+        rows.append(EpochRow(epoch, *train, *evaluate(model, data.test_x, data.test_y)))
+    return rows, flatness, seconds

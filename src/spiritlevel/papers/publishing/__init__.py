@@ -1,0 +1,1 @@
+"""Recorded results, and the pages made from them."""

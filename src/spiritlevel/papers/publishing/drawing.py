@@ -1,0 +1,65 @@
+"""The figure of an outcome as SVG: the same outcome gives the same bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...pages import figures as plots
+from ..experiment import Figure, Series
+
+
+def svg(figure: Figure) -> bytes:
+    """Lines or points with their intervals, named in a legend."""
+    page = plots.new_figure(6.0, 3.6)
+    ax = page.add_subplot()
+    for index, series in enumerate(figure.series):
+        _draw(ax, series, index, joined=not figure.points)
+    if figure.log_x:
+        _log_scale(ax, "x", [x for series in figure.series for x in series.x])
+    if figure.log_y:
+        ends = (each for s in figure.series for each in (s.y, s.low, s.high) if each is not None)
+        _log_scale(ax, "y", [value for each in ends for value in each])
+    ax.set_xlabel(figure.x_label, fontsize=plots.FONT)
+    ax.set_ylabel(figure.y_label, fontsize=plots.FONT)
+    ax.tick_params(which="both", labelsize=plots.FONT - 1)
+    ax.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    if len(figure.series) > 1:
+        ax.legend(  # above the axes: inside it would lie on points
+            frameon=False,
+            fontsize=plots.FONT - 1,
+            loc="lower left",
+            bbox_to_anchor=(0.0, 1.0),
+            ncols=2,
+        )
+    return plots.save(page, "svg")
+
+
+def _log_scale(ax: Any, axis: str, values: Sequence[float]) -> None:
+    shown = [value for value in values if value > 0]
+    decades = math.log10(max(shown) / min(shown)) if shown else 0.0
+    plots.log_scale(ax, axis, decades=decades)
+
+
+def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
+    bars = None
+    if series.low is not None and series.high is not None:
+        below = [max(0.0, y - low) for y, low in zip(series.y, series.low, strict=True)]
+        above = [max(0.0, high - y) for y, high in zip(series.y, series.high, strict=True)]
+        bars = [below, above]
+    ax.errorbar(
+        series.x,
+        series.y,
+        yerr=bars,
+        linestyle="-" if joined else "none",
+        linewidth=1.3,
+        markersize=8 if series.ring else 5,
+        markerfacecolor="none" if series.ring else None,
+        capsize=2.5,
+        label=series.name.replace("$", r"\$"),  # a name is text, not mathematics
+        **plots.style(index),
+    )

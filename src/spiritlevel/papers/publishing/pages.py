@@ -1,0 +1,45 @@
+"""All pages made again from the recorded results: nothing on them is typed in by hand."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from ...files import write_atomically
+from ..experiment import Experiment
+from ..registry import find, names
+from . import audited, records
+from .drawing import svg
+from .render import Result, render
+from .summary import summary
+
+
+def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
+    """By path below docs/: the summary, and page and figures of every experiment that was run."""
+    found: list[list[Result]] = []
+    waiting: list[Experiment] = []
+    written: dict[str, bytes] = {}
+    for name in names():
+        experiment = find(name)
+        scales = [Result.of(record) for record in records.load(results, name)]
+        if not scales:
+            waiting.append(experiment)
+            continue
+        found.append(scales)
+        written[f"experiments/{name}.md"] = render(scales).encode()
+        for scale in scales:
+            if scale.outcome.figure is not None:
+                written[f"experiments/{scale.record.stem}.svg"] = svg(scale.outcome.figure)
+    text = summary(found, waiting, audited.load_all(results))
+    return {"experiments.md": text.encode()} | written
+
+
+def write_pages(results: str | os.PathLike[str], docs: str | os.PathLike[str]) -> list[str]:
+    """Write them below the folder `docs`; the paths."""
+    paths = []
+    for place, content in pages(results).items():
+        path = pathlib.Path(docs) / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+        paths.append(str(path))
+    return paths

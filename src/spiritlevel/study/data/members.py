@@ -1,0 +1,72 @@
+"""Files in a folder or in a tar archive, alike; an archive is read where it lies."""
+
+from __future__ import annotations
+
+import pathlib
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Collection
+
+from ...errors import SpiritlevelError
+from .catalogue import published_size
+
+MAX_BYTES = 2**29  # of one file: far above any of the catalogue, far below a full memory
+
+
+def read_members(place: pathlib.Path, names: Collection[str]) -> dict[str, bytes]:
+    """The bytes of those of the named files that are in the folder or archive.
+
+    In an archive folders do not count, nor does anything but regular files.
+    """
+    if place.is_dir():
+        return {name: _read_file(place / name) for name in names if (place / name).is_file()}
+    try:
+        with tarfile.open(place) as archive:
+            return _read_archive(archive, place, names)
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        size, published = place.stat().st_size, published_size(place.name)
+        expected = f" of {published} bytes, as published" if published else ""
+        raise SpiritlevelError(
+            f"The data file {str(place)!r} must be a whole tar archive{expected}. Got {size} "
+            f"bytes, and reading them failed with {type(error).__name__}: {error}. "
+            "It is cut short or damaged: fetch it again."
+        ) from error
+
+
+def where(place: pathlib.Path, name: str) -> str:
+    """For error texts: which file, in which place."""
+    return repr(str(place / name)) if place.is_dir() else f"{name!r} in {str(place)!r}"
+
+
+def _read_archive(
+    archive: tarfile.TarFile, place: pathlib.Path, names: Collection[str]
+) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for member in archive:
+        name = posixpath.basename(member.name)
+        if member.isreg() and name in names:
+            _check_size(where(place, name), member.size)
+            content = archive.extractfile(member)
+            assert content is not None  # it is a regular file
+            found[name] = content.read()
+    return found
+
+
+def _read_file(path: pathlib.Path) -> bytes:
+    try:
+        _check_size(repr(str(path)), path.stat().st_size)
+        return path.read_bytes()
+    except OSError as error:
+        raise SpiritlevelError(
+            f"The data file {str(path)!r} cannot be read: {error.strerror or error}. "
+            "Check its permissions."
+        ) from error
+
+
+def _check_size(file: str, size: int) -> None:
+    if size > MAX_BYTES:
+        raise SpiritlevelError(
+            f"The data file {file} must have at most {MAX_BYTES} bytes. Got {size}. "
+            "It cannot be what its name says: fetch it again."
+        )

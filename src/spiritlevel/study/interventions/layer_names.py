@@ -1,0 +1,19 @@
+"""Layers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import SpiritlevelError, suggestion
+
+
+def no_such_layer(
+    name: str, there: Sequence[str], *, function: str, argument: str
+) -> SpiritlevelError:
+    """The refusal of a layer name, with the nearest that exist."""
+    paths = [path for path in there if path]
+    hint = suggestion(name, paths, most=1)
+    return SpiritlevelError(
+        f"The {argument!r} argument of {function} must name layers of the model. Got {name!r}."
+        f"{hint} There are: {', '.join(paths[:12])}{', ...' if len(paths) > 12 else ''}."
+    )

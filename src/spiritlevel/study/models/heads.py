@@ -1,0 +1,33 @@
+"""The two heads of a convolutional network that ends in global average pooling.
+
+"linear" averages over the image, then classifies. "conv" classifies every position with a 1×1
+convolution, then averages, as in "An accurate flatness measure … CNN models". Both have the same
+weights in number, the same seed draws the same ones, and with them both are the same function.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ...errors import SpiritlevelError
+
+
+def check_head(model: str, head: str) -> None:
+    """Refuse a head of another kind."""
+    if head not in ("linear", "conv"):
+        raise SpiritlevelError(
+            f"The 'head' argument of {model} must be 'linear' or 'conv'. Got {head!r}. "
+            "'linear' is the usual one."
+        )
+
+
+def add_head(
+    network: nn.Sequential, inputs: int, classes: int, *, kind: str, bias: bool = True
+) -> None:
+    """Close a network whose output are maps of `inputs` channels."""
+    if kind == "conv":
+        network.add_module("head", nn.Conv2d(inputs, classes, 1, bias=bias))
+    network.add_module("average", nn.AdaptiveAvgPool2d(1))
+    network.add_module("flatten", nn.Flatten())
+    if kind == "linear":
+        network.add_module("head", nn.Linear(inputs, classes, bias=bias))

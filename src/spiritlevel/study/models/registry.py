@@ -1,0 +1,193 @@
+"""From a name or `module:factory` to a network."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ... import plugins
+from ...errors import SpiritlevelError, suggestion
+from .densenet121 import densenet121
+from .digits_cnn import digits_cnn
+from .lenet5 import lenet5
+from .mlp import mlp
+from .resnet18 import resnet18
+from .text_transformer import text_transformer
+from .vgg16 import vgg16
+from .vgg_small import vgg_small
+from .vit_small import vit_small
+
+_BUILT_IN: dict[str, Callable[..., nn.Module]] = {
+    "densenet121": densenet121,
+    "digits_cnn": digits_cnn,
+    "lenet5": lenet5,
+    "mlp": mlp,
+    "resnet18": resnet18,
+    "text_transformer": text_transformer,
+    "vgg16": vgg16,
+    "vgg_small": vgg_small,
+    "vit_small": vit_small,
+}
+_registered: dict[str, Callable[..., nn.Module]] = {}
+
+
+def register_model(name: str, factory: Callable[..., nn.Module]) -> None:
+    """Let `build` and studies find a factory under this name."""
+    if name in _BUILT_IN or _registered.get(name, factory) is not factory:
+        raise SpiritlevelError(f"A model is already registered as {name!r}. Choose another name.")
+    _registered[name] = factory
+
+
+def names() -> list[str]:
+    """The built-in models.
+
+    >>> names()[:3]
+    ['densenet121', 'digits_cnn', 'lenet5']
+    """
+    return sorted(_BUILT_IN)
+
+
+def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
+    """A network from a built-in name or `module:factory`, a function or class in a module of yours.
+
+    The module is looked for in the working directory first. The factory is called with `options`.
+    Without `seed` the weights are drawn from torch's global generator, as any module's are; with it
+    they depend on `seed` alone, and the global generator stays as it was.
+
+    >>> model = build("mlp", seed=0, hidden=(8,))
+    >>> tuple(model.head.weight.shape)
+    (10, 8)
+    """
+    with _working_directory_importable():
+        factory = _factory(spec)
+        _check_options(spec, factory, options)
+        with contextlib.ExitStack() as stack:
+            if seed is not None:
+                devices = range(torch.cuda.device_count())
+                stack.enter_context(torch.random.fork_rng(devices=devices))
+                torch.manual_seed(seed)
+            model = _call(spec, factory, options)
+    if not isinstance(model, nn.Module):
+        raise SpiritlevelError(
+            f"The factory {spec!r} must return a torch.nn.Module. Got {type(model).__name__}. "
+            "Check its return statement."
+        )
+    return model
+
+
+def _factory(spec: str) -> Callable[..., object]:
+    if spec in _BUILT_IN:
+        return _BUILT_IN[spec]
+    plugins.load("spiritlevel.studies")
+    if spec in _registered:
+        return _registered[spec]
+    if ":" in spec:
+        return _user_factory(spec)
+    raise SpiritlevelError(
+        f"No built-in model is called {spec!r}.{_hint(spec, _BUILT_IN)} "
+        f"There are: {', '.join(names())}. A network of your own is given as 'module:factory'."
+    )
+
+
+def _user_factory(spec: str) -> Callable[..., object]:
+    module_name, _, attribute = spec.partition(":")
+    if not module_name or not attribute.isidentifier():
+        raise SpiritlevelError(
+            "A model of your own must be written 'module:factory', as in 'my_package.nets:make'. "
+            f"Got {spec!r}."
+        )
+    module = _import(spec, module_name)
+    try:
+        factory: Any = getattr(module, attribute)
+    except AttributeError:
+        raise SpiritlevelError(
+            f"The module {module_name!r} of the model {spec!r} has no {attribute!r}."
+            f"{_hint(attribute, vars(module))} It was imported from {_origin(module)}."
+        ) from None
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise SpiritlevelError(
+            f"The model {spec!r} must name a function or class that builds the network. "
+            f"Got an object of type {type(factory).__name__}. "
+            "Write a function that returns it and name the function."
+        )
+    return factory
+
+
+def _import(spec: str, module_name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # Only if the module itself, or a package it is in, is what could not be found.
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise SpiritlevelError(
+                f"The module {error.name!r} of the model {spec!r} cannot be found in "
+                f"{os.getcwd()!r} or among the installed packages. Run from the folder that "
+                "contains it, with dots between folders and without '.py'."
+            ) from error
+        raise _import_failed(spec, module_name, error) from error
+    except (Exception, SystemExit) as error:  # a script without a main guard may end the process
+        raise _import_failed(spec, module_name, error) from error
+
+
+def _import_failed(spec: str, module_name: str, error: BaseException) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"The module {module_name!r} of the model {spec!r} cannot be imported: "
+        f"{type(error).__name__}: {error}. Does `python -c 'import {module_name}'` work?"
+    )
+
+
+def _check_options(spec: str, factory: Callable[..., object], options: dict[str, Any]) -> None:
+    """Refuse options the factory does not take, before its own code can fail on them."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # written in C: it must check for itself
+        return
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        raise SpiritlevelError(
+            f"The model {spec!r} cannot be built with the options {options}: {error}. "
+            f"It takes {signature}."
+        ) from None
+
+
+def _call(spec: str, factory: Callable[..., object], options: dict[str, Any]) -> object:
+    try:
+        return factory(**options)
+    except SpiritlevelError:
+        raise
+    except Exception as error:
+        raise SpiritlevelError(
+            f"Building the model {spec!r} with the options {options} failed in its own code: "
+            f"{type(error).__name__}: {error}."
+        ) from error
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    public = [other for other in known if not other.startswith("_")]
+    return suggestion(name, public, most=3)
+
+
+def _origin(module: ModuleType) -> str:
+    return repr(getattr(module, "__file__", None) or module.__name__)
+
+
+@contextlib.contextmanager
+def _working_directory_importable() -> Iterator[None]:
+    """As `python -m` has it; an installed command does not. The path is put back afterwards."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)

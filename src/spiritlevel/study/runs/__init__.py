@@ -1,0 +1,1 @@
+"""What one run does: train a network, measure it, hand over the result."""

@@ -1,0 +1,98 @@
+"""What a run leaves behind, in plain types, so that it can travel between processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ...errors import SpiritlevelError
+from ...results import Measurement, Report
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochRow:
+    """Loss and accuracy on all training and test data after an epoch, and on validation data."""
+
+    epoch: int
+    train_loss: float
+    train_accuracy: float
+    test_loss: float
+    test_accuracy: float
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasurementRow:
+    """One number of a report; the whole network has layer ""."""
+
+    measure: str
+    layer: str
+    value: float
+    stderr: float | None
+    data_stderr: float | None
+    exact: bool
+    status: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochMeasurementRow(MeasurementRow):
+    """The same while the network was trained, after an epoch."""
+
+    epoch: int
+
+
+@dataclasses.dataclass
+class History:
+    """What was seen while a network was trained, and why training ended."""
+
+    epochs: list[EpochRow] = dataclasses.field(default_factory=list)
+    measurements: list[EpochMeasurementRow] = dataclasses.field(default_factory=list)
+    outcome: str = ""
+
+    def add(self, row: EpochRow, measured: Sequence[MeasurementRow] | None) -> None:
+        """Take note of an epoch."""
+        self.epochs.append(row)
+        for each in measured or ():
+            self.measurements.append(EpochMeasurementRow(**vars(each), epoch=row.epoch))
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """A finished run; one that trained no network has no epochs and an empty checkpoint.
+
+    With an `error` the network was trained and could not be measured: the run counts as failed,
+    and its epochs and checkpoint are kept.
+    """
+
+    outcome: str
+    epochs: tuple[EpochRow, ...]
+    measurements: tuple[MeasurementRow, ...]
+    checkpoint: bytes
+    num_train: int
+    num_test: int
+    seconds: float
+    machine: str  # JSON
+    epoch_measurements: tuple[EpochMeasurementRow, ...] = ()
+    error: str | None = None
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line, for the store."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: {text}"
+
+
+def rows_of(report: Report) -> tuple[MeasurementRow, ...]:
+    """Every measurement of a report, whole network first."""
+    found = [row_of("", m) for m in report.values()]
+    found += [row_of(layer, m) for rows in report.layers.values() for layer, m in rows.items()]
+    return tuple(found)
+
+
+def row_of(layer: str, m: Measurement) -> MeasurementRow:
+    """One of a report."""
+    return MeasurementRow(
+        m.name, layer, m.value, m.stderr, m.data_stderr, m.exact, m.status.value, m.text
+    )

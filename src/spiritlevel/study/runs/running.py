@@ -1,0 +1,119 @@
+"""One run from its settings to its result: the same bits each time on one machine."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..settings.run import RunSettings
+from .ending import Ending
+from .hooks import BatchChanges
+from .measuring import complete, measure_epoch, repeatable
+from .networks import build_model
+from .results import EpochRow, History, RunResult
+from .run_data import RunData, derived_generator, derived_seed, load_data
+from .steps import Steps
+from .tasks import run_task
+
+EVALUATED = 1024  # samples at a time
+OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
+
+
+def run_one(
+    settings: RunSettings, *, device: str | torch.device = "cpu", on_epoch: OnEpoch | None = None
+) -> RunResult:
+    """Train, follow, measure, or do the run's task. Everything depends on `settings` alone.
+
+    Where training went well and measuring did not, the result says so in its `error`.
+    """
+    start = time.perf_counter()
+    with repeatable(settings), torch.random.fork_rng(devices=_cuda(device)):
+        torch.manual_seed(derived_seed(settings.seed, "training"))  # of dropout and its like
+        if settings.task is not None:
+            result = run_task(settings, device)
+        else:
+            data = load_data(settings, device)
+            model = build_model(settings, device)
+            initial = copy.deepcopy(model.state_dict())
+            history = train(model, data, settings, initial=initial, on_epoch=on_epoch)
+            result = complete(settings, model, data, initial=initial, history=history, keep=True)
+    return with_seconds(result, time.perf_counter() - start)
+
+
+def with_seconds(result: RunResult, seconds: float) -> RunResult:
+    """The result with the time it took, known only at the end."""
+    return dataclasses.replace(result, seconds=seconds)
+
+
+def train(
+    model: nn.Module,
+    data: RunData,
+    settings: RunSettings,
+    *,
+    initial: Mapping[str, Tensor] | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> History:
+    """Train until a stop rule or the last epoch, and measure on the way where the study says so.
+
+    `initial` are the weights before training, for measures that ask for them; None: those of now.
+    """
+    training = settings.training
+    initial = copy.deepcopy(model.state_dict()) if initial is None else initial
+    batches = math.ceil(len(data.x) / training["batch_size"])
+    step = Steps(model, settings, steps_an_epoch=batches)
+    ending = Ending(settings.stop, training["epochs"])
+    generator = derived_generator(settings.seed, "shuffling")
+    change = BatchChanges(
+        settings.interventions,
+        num_classes=data.num_classes,
+        generator=derived_generator(settings.seed, "batches"),
+    )
+    history = History()
+    while not history.outcome:
+        step.start_epoch()
+        order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
+        for batch in order.split(training["batch_size"]):
+            step(*change(data.x[batch], data.y[batch]))
+        step.end_epoch()
+        row = _evaluated(model, data, len(history.epochs) + 1)
+        measured = measure_epoch(settings, model, data, initial, row)
+        history.add(row, measured)
+        history.outcome = ending.after(row, measured)
+        if on_epoch is not None:
+            on_epoch(row.epoch, training["epochs"])
+    return history
+
+
+def _evaluated(model: nn.Module, data: RunData, epoch: int) -> EpochRow:
+    validation = (None, None) if data.validation is None else evaluate(model, *data.validation)
+    return EpochRow(
+        epoch,
+        *evaluate(model, data.x, data.y),
+        *evaluate(model, data.test_x, data.test_y),
+        *validation,
+    )
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Mean loss and accuracy, in eval mode."""
+    model.eval()
+    loss = torch.zeros((), dtype=torch.float64, device=x.device)
+    correct = torch.zeros((), dtype=torch.int64, device=x.device)
+    for part, targets in zip(x.split(EVALUATED), y.split(EVALUATED), strict=True):
+        outputs = model(part)
+        loss += F.cross_entropy(outputs, targets, reduction="none").double().sum()
+        correct += (outputs.argmax(dim=1) == targets).sum()
+    return float(loss) / len(x), float(correct) / len(x)
+
+
+def _cuda(device: str | torch.device) -> list[torch.device]:
+    place = torch.device(device)
+    return [place] if place.type == "cuda" else []

@@ -1,0 +1,295 @@
+"""Networks of one shape trained at once: their weights in one stack, one step for all of them.
+
+Each member has its own weights, order of samples, learning rate, momentum, weight decay, labels
+and end of training. The results are those of training one after another up to round-off.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional as F
+
+from ..settings.run import RunSettings
+from .cuda_graphs import Captured, Recorded, recordable
+from .ending import Ending
+from .hooks import changed_batches
+from .measuring import measure_epoch
+from .networks import build_model
+from .results import EpochRow, History
+from .run_data import RunData, derived_generator, load_data, relabelled
+from .schedules import follows, rate_factor
+from .stacked_optimizers import StackedOptimizer, Tensors
+
+MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
+ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once,
+EVALUATED = 1 << 31  # and bytes of what leads to them
+ALONE = {  # keys of `training` that are written for one network, and why
+    "method": "looks at displaced weights of one network",
+    "penalty": "differentiates the curvature of one network",
+    "norm_control": "sets the weights of one network after each step",
+    "freeze": "trains a part of one network",
+    "lr_backbone": "trains the parts of one network differently",
+}
+COPIES = 6  # of the weights: themselves, gradients, two moments, two in passing
+
+
+@dataclasses.dataclass
+class Member:
+    """One network: its end, once it has come."""
+
+    settings: RunSettings
+    data: RunData
+    model: nn.Module
+    initial: dict[str, Tensor]
+    generator: torch.Generator
+    ending: Ending
+    history: History = dataclasses.field(default_factory=History)
+
+
+def group_key(settings: RunSettings) -> str:
+    """Runs with the same key may train together."""
+    shared = ("optimizer", "batch_size", "dtype", "threads")
+    training = {name: settings.training[name] for name in shared}
+    # Labels are each member's own; what changes inputs, steps or the network must be the same.
+    own = ("label_noise", "label_noise_kind")
+    changes = {k: v for k, v in settings.interventions.items() if k not in own}
+    parts = [dict(settings.model), dict(settings.data), training, changes]
+    return json.dumps(parts, sort_keys=True)
+
+
+def refusal_of(settings: RunSettings) -> str:
+    """Why these settings have to run one after another, whatever the network; "" if not."""
+    if settings.task is not None:
+        return f"the task {settings.task['name']!r} is no training"
+    for name in changed_batches(settings.interventions):
+        return f"{name} changes each batch by itself"
+    for name, what in ALONE.items():
+        if name in settings.training:
+            return f"training.{name} {what}"
+    return ""
+
+
+def refusal(settings: RunSettings, model: nn.Module) -> str:
+    """Why runs of this kind have to train one after another; "" if they need not."""
+    if reason := refusal_of(settings):
+        return reason
+    for path, module in model.named_modules():
+        kind = type(module).__name__
+        if getattr(module, "running_mean", None) is not None:
+            return f"{path} ({kind}) keeps running statistics"
+        if "Dropout" in kind or getattr(module, "dropout", None):
+            return f"{path} ({kind}) draws random numbers"
+    if any(not p.requires_grad for p in model.parameters()):
+        return "some of its parameters are frozen"
+    return ""
+
+
+def members_that_fit(
+    settings: RunSettings,
+    model: nn.Module,
+    device: torch.device,
+    *,
+    workers: int = 1,
+    memory: int | None = None,
+) -> int:
+    """How many members the memory holds at once, at least one, where others have their share."""
+    if memory is None:
+        memory = MEMORY
+        if device.type == "cuda":
+            sharing = math.ceil(workers / torch.cuda.device_count())
+            memory = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    data = load_data(settings)
+    activations = _bytes_a_sample(model, data.x) * settings.training["batch_size"]
+    return max(1, memory // (COPIES * weights + 3 * activations))
+
+
+def train_together(
+    settings: Sequence[RunSettings],
+    device: str | torch.device,
+    *,
+    on_epoch: Callable[[int, int], None] | None = None,
+) -> list[Member]:
+    """Train all of them; each member's model holds its final weights.
+
+    `on_epoch` hears of epochs done and epochs at most.
+    """
+    shared = load_data(settings[0], device)  # once: a copy a member would fill a GPU
+    members = [_member(each, shared, device) for each in settings]
+    stack = _Stack(members)
+    active = list(members)
+    most = max(each.training["epochs"] for each in settings)
+    epoch = 0
+    while active:
+        epoch += 1
+        _train_epoch(stack, active, shared.x, epoch)
+        rows = _evaluated(stack, shared, epoch, len(active))
+        going = []
+        for i, (member, row) in enumerate(zip(active, rows, strict=True)):
+            if member.settings.measured_at(epoch):
+                stack.write_back(i, member.model)
+            measured = measure_epoch(
+                member.settings, member.model, member.data, member.initial, row
+            )
+            member.history.add(row, measured)
+            member.history.outcome = member.ending.after(row, measured)
+            if member.history.outcome:
+                stack.write_back(i, member.model)
+            else:
+                going.append(i)
+        if len(going) < len(active):
+            active = [active[i] for i in going]
+            stack.keep(torch.tensor(going, dtype=torch.int64))
+        if on_epoch is not None:
+            on_epoch(epoch, most)
+    return members
+
+
+def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int) -> None:
+    first = active[0].settings
+    size, repeats = first.training["batch_size"], int(first.interventions.get("batch_cycles", 1))
+    orders = torch.stack([torch.randperm(len(x), generator=m.generator) for m in active])
+    batches = orders.to(x.device).split(size, 1)
+    steps = repeats * len(batches)
+    changing = any(follows(member.settings.training) for member in active)
+    for i, batch in enumerate(batches):
+        for again in range(repeats):
+            if changing:
+                step = (epoch - 1) * steps + i * repeats + again
+                stack.optimizer.set_rates(
+                    [rate_factor(m.settings.training, step=step, steps=steps) for m in active]
+                )
+            stack.step(x[batch], stack.labels.gather(1, batch))
+
+
+def _evaluated(stack: _Stack, data: RunData, epoch: int, count: int) -> list[EpochRow]:
+    train = stack.evaluate(data.x, stack.labels)
+    test = stack.evaluate(data.test_x, data.test_y.expand(count, -1))
+    kept: Sequence[tuple[float | None, float | None]] = [(None, None)] * count
+    if data.validation is not None:
+        x, y = data.validation
+        kept = stack.evaluate(x, y.expand(count, -1))
+    return [EpochRow(epoch, *train[i], *test[i], *kept[i]) for i in range(count)]
+
+
+def _member(settings: RunSettings, shared: RunData, device: str | torch.device) -> Member:
+    model = build_model(settings, device)
+    return Member(
+        settings,
+        relabelled(shared, settings),
+        model,
+        copy.deepcopy(model.state_dict()),
+        derived_generator(settings.seed, "shuffling"),
+        Ending(settings.stop, settings.training["epochs"]),
+    )
+
+
+class _Stack:
+    """The weights of all active members, and what is done with them."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        params, self.buffers = stack_module_state([m.model for m in members])
+        params = {name: value.detach().clone() for name, value in params.items()}
+        self.labels = torch.stack([m.data.y for m in members])
+        self.optimizer = StackedOptimizer(params, [m.settings.training for m in members])
+        base = copy.deepcopy(members[0].model).to("meta")
+
+        def forward(params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+            return functional_call(base, (params, buffers), (x,))
+
+        self._each_its_own: Callable[..., Tensor] = vmap(forward)
+        self._all_the_same: Callable[..., Tensor] = vmap(forward, in_dims=(0, 0, None))
+        first = members[0]
+        self._bytes = _bytes_a_sample(first.model, first.data.x)
+        self._find: Captured = functools.partial(
+            _gradients, self._each_its_own, self.optimizer, self.buffers
+        )
+        if recordable(first.settings.model["name"], self.labels.device):
+            self._find = Recorded(self._find)
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One batch a member."""
+        grads = self._find(x, y)
+        with torch.no_grad():
+            self.optimizer.step(dict(zip(self.optimizer.params, grads, strict=True)))
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, y: Tensor) -> list[tuple[float, float]]:
+        """Mean loss and accuracy of every member on the same inputs."""
+        loss = torch.zeros(len(y), dtype=torch.float64, device=x.device)
+        correct = torch.zeros(len(y), dtype=torch.int64, device=x.device)
+        rows = min(ROWS["cuda" if x.is_cuda else "cpu"], EVALUATED // self._bytes)
+        size = max(1, rows // len(y))
+        for part, targets in zip(x.split(size), y.split(size, 1), strict=True):
+            outputs = self._all_the_same(self.optimizer.params, self.buffers, part)
+            loss += _losses(outputs, targets).double().sum(dim=1)
+            correct += (outputs.argmax(dim=2) == targets).sum(dim=1)
+        pairs = zip((loss / len(x)).tolist(), correct.tolist(), strict=True)
+        return [(value, count / len(x)) for value, count in pairs]
+
+    def keep(self, members: Tensor) -> None:
+        """Go on with these alone."""
+        self.optimizer.keep(members)
+        if isinstance(self._find, Recorded):
+            self._find.forget()
+        self.labels = self.labels[members.to(self.labels.device)]
+        self.buffers.update({n: b[members.to(b.device)] for n, b in self.buffers.items()})
+
+    @torch.no_grad()
+    def write_back(self, index: int, model: nn.Module) -> None:
+        """The weights of one member, into its own network."""
+        for name, param in model.named_parameters():
+            param.copy_(self.optimizer.params[name][index])
+
+
+def _gradients(
+    forward: Callable[..., Tensor],
+    optimizer: StackedOptimizer,
+    buffers: Tensors,
+    x: Tensor,
+    y: Tensor,
+) -> Sequence[Tensor | None]:
+    """Of every member's loss on its own batch, in the order of the parameters.
+
+    The members' losses are added up and differentiated outside of vmap, which is faster than
+    vmap(grad) and the same: the loss of one member does not depend on the weights of another.
+    """
+    params = {n: p.requires_grad_() for n, p in optimizer.params.items()}
+    loss = _losses(forward(params, buffers, x), y).sum() / y.shape[1]
+    return torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+
+
+def _losses(outputs: Tensor, y: Tensor) -> Tensor:
+    """One a member and sample; with classes in the middle torch's softmax is several times faster.
+
+    outputs: (members, samples, classes), y: (members, samples)
+    """
+    return F.cross_entropy(outputs.transpose(1, 2), y, reduction="none")
+
+
+@torch.no_grad()
+def _bytes_a_sample(model: nn.Module, x: Tensor) -> int:
+    """What the forward pass of one sample keeps: its input and the output of every layer."""
+    total = x[0].numel() * x.element_size()
+
+    def count(_: nn.Module, __: object, output: object) -> None:
+        nonlocal total
+        if isinstance(output, Tensor):
+            total += output.numel() * output.element_size()
+
+    handles = [m.register_forward_hook(count) for m in model.modules() if not any(m.children())]
+    try:
+        model(x[:1].to(next(model.parameters()).device))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return total

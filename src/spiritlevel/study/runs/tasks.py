@@ -1,0 +1,115 @@
+"""Runs that do something else than train one network and measure it.
+
+    def separate(settings, device):
+        clouds = ...settings.task["separation"]...settings.seed...
+        return task_result(settings, {"kappa": kappa, "representativeness": value})
+
+A study names it with `task: {name: "my_module:separate", separation: 2.0}`; the grid varies
+"task.separation". The result goes the way of every other: one transaction, resumable, exported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ...errors import SpiritlevelError
+from ...results import Measurement, Report, Status
+from ..registry import Task, registered_task, unknown_task
+from ..settings.run import RunSettings
+from .measuring import machine
+from .results import MeasurementRow, RunResult, row_of, rows_of
+
+DONE = "done"
+
+
+def find_task(name: str) -> Task:
+    """From "module:function", or the name of a registered task."""
+    module_name, colon, function = name.partition(":")
+    if not colon:
+        registered = registered_task(name)
+        if registered is None:
+            raise unknown_task(name)
+        return registered.function
+    here = os.getcwd()
+    sys.path.insert(0, here)  # as for models: the working directory comes first
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise SpiritlevelError(
+            f"The study's task {name!r} cannot be imported: {error}. Write 'module:function', and "
+            "run from the folder that holds the module."
+        ) from error
+    finally:
+        sys.path.remove(here)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise SpiritlevelError(
+            f"The study's task {name!r} must name a function (settings, device) -> RunResult. "
+            f"The module {module_name!r} has {found!r} as {function!r}."
+        )
+    return found
+
+
+def run_task(settings: RunSettings, device: str | torch.device) -> RunResult:
+    """The result of the run's task; what the task did not fill in is filled in here."""
+    assert settings.task is not None
+    name = settings.task["name"]
+    result = find_task(name)(settings, device)
+    if not isinstance(result, RunResult):
+        raise SpiritlevelError(
+            f"The study's task {name!r} must return a RunResult. Got {type(result).__name__}. "
+            "spiritlevel.study.task_result makes one of names and numbers."
+        )
+    return dataclasses.replace(result, machine=result.machine or machine(device, settings))
+
+
+def task_result(
+    settings: RunSettings,
+    values: Mapping[str, float | Measurement] | Report,
+    *,
+    device: str | torch.device = "cpu",
+    outcome: str = DONE,
+    num_train: int = 0,
+    num_test: int = 0,
+    **more: Any,
+) -> RunResult:
+    """A run that ended with these values, by name; a report goes in with all of its layers.
+
+    Args:
+        settings: of the run.
+        values: plain numbers, which count as exact, or measurements with their errors.
+        device: that the work was done on.
+        outcome: a word on how it ended.
+        num_train: samples, where there are any.
+        num_test: as above.
+        more: other fields of RunResult: epochs, epoch_measurements, checkpoint.
+    """
+    if isinstance(values, Report):
+        rows = rows_of(values)
+    else:
+        rows = tuple(_row(name, value) for name, value in values.items())
+    fields = {"epochs": (), "checkpoint": b""} | more
+    return RunResult(
+        outcome=outcome,
+        measurements=rows,
+        num_train=num_train,
+        num_test=num_test,
+        seconds=0.0,
+        machine=machine(device, settings),
+        **fields,
+    )
+
+
+def _row(name: str, value: float | Measurement) -> MeasurementRow:
+    if isinstance(value, Measurement):
+        return dataclasses.replace(row_of("", value), measure=name)
+    status = Status.OK if math.isfinite(value) else Status.NONFINITE
+    return MeasurementRow(name, "", float(value), None, None, True, status.value, "")

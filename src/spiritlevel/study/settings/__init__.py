@@ -1,0 +1,1 @@
+"""What a study and its runs are asked to do: read, checked, typed."""

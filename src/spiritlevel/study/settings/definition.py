@@ -1,0 +1,296 @@
+"""What a study is: a model, data, a grid of settings, seeds, and what is measured at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import SpiritlevelError, require, suggestion
+from ..runs import hooks
+from ..runs.ending import STOP
+from .keys import as_mapping, check_keys, is_scalar
+from .run import DATA, MEASURE_OPTIONS, RunSettings, check_names
+from .training import TRAINING
+
+SECTIONS = (
+    *("model", "data", "training", "interventions", "stop", "measures", "measure_options"),
+    *("measure_every", "epoch_measures", "task"),
+)
+MERGED = ("model", "data", "training", "measure_options", "task")  # a preset changes single keys
+VARIANT = "variant"  # the axis that the variants are on
+Place = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A population of runs: every combination of the grid, with every seed.
+
+    Args:
+        name: of the study; its folder is called so.
+        description: in a sentence, what it is for.
+        model: a name or {"name": "mlp", "hidden": 64}, as
+            `spiritlevel.study.models.build` takes them; `init` (xavier_normal, ...) and
+            `init_from` (trained weights) say how it starts.
+        data: a name or {"name": "digits", "samples": 400, "test": name of the test data,
+            "validation": share or number of training samples held back}.
+        training: optimizer, lr, batch_size, epochs, weight_decay, momentum, dtype, threads; a
+            schedule (constant, cosine, step) with warmup; a method (plain, sam, asam, noise_sam)
+            with rho; penalty, norm_control, freeze, lr_backbone.
+        grid: lists of values by key: of `training` by its plain name ("lr"), of the others with
+            their section ("model.hidden", "data.samples", "interventions.label_noise").
+        variants: by name, keys as in the grid that are set together; an axis of its own.
+        seeds: how many (from 0), or which.
+        interventions: such as {"label_noise": 0.2}; also leakage, mask, bias_shift, batch_cycles,
+            and input_noise, crop_flip, crop, mixup and auto_augment, which change every batch anew.
+        stop: train_loss or train_accuracy that ends training early, or a rule (loss, flatness,
+            both, trend) with patience and tolerance; `epochs` ends it anyway.
+        measures: names or patterns; None takes those that suit the network.
+        measure_options: samples (of the training data), and options of `spiritlevel.measure`.
+        measure_every: measures after every so many epochs too; None: at the end alone.
+        epoch_measures: those it takes then; None: the same.
+        task: "module:function" or {"name": ..., "key": value} in place of training and measuring.
+        presets: by name, fields that replace the ones above.
+
+    >>> study = Study("small", grid={"lr": [0.1, 0.01]}, seeds=3)
+    >>> len(study.runs())
+    6
+    """
+
+    name: str
+    description: str = ""
+    model: str | Mapping[str, Any] = "mlp"
+    data: str | Mapping[str, Any] = "digits"
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    seeds: int | Sequence[int] = 1
+    interventions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stop: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    measures: str | Sequence[str] | None = None
+    measure_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    measure_every: int | None = None
+    epoch_measures: str | Sequence[str] | None = None
+    task: str | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise SpiritlevelError(f"The study's name must be a text. Got {self.name!r}.")
+        for field in ("measures", "epoch_measures"):
+            if isinstance(getattr(self, field), str):
+                object.__setattr__(self, field, [getattr(self, field)])
+            check_names(field, getattr(self, field))
+        object.__setattr__(self, "seeds", _seeds(self.seeds))
+        object.__setattr__(self, "grid", _grid(self.grid))
+        object.__setattr__(self, "variants", _variants(self.variants, self.grid))
+        for name, changes in as_mapping("presets", self.presets).items():
+            known = [n for n in _field_names() if n not in ("name", "presets")]
+            check_keys(f"preset {name!r}", as_mapping(f"preset {name!r}", changes), known)
+        # Also what the grid puts another value in the place of.
+        RunSettings.from_sections({name: getattr(self, name) for name in SECTIONS}, seed=0, axes={})
+        self.runs()  # every combination is read now, so that a wrong one is refused now
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Study:
+        """The study of a mapping, as a YAML file holds it."""
+        fields = as_mapping("file", fields)
+        check_keys("definition", fields, _field_names())
+        if "name" not in fields:
+            raise SpiritlevelError("The study must have a name. Add a line such as `name: mine`.")
+        return cls(**{key: value for key, value in fields.items() if value is not None})
+
+    @classmethod
+    def from_yaml(cls, text: str, *, source: str = "the text") -> Study:
+        """The study that a YAML text describes."""
+        yaml = require("yaml", what="Reading a study from YAML", extra="study")
+        try:
+            fields = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            cause = " ".join(str(error).split())
+            raise SpiritlevelError(
+                f"The study in {source} cannot be read as YAML: {cause}. "
+                "Check the indentation and brackets there."
+            ) from error
+        return cls.from_dict(fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types; `from_dict` reads it back."""
+        found = {field: getattr(self, field) for field in _field_names()}
+        return json.loads(json.dumps(found))
+
+    @property
+    def axes(self) -> list[str]:
+        """What differs between runs, apart from the seed."""
+        return [*([VARIANT] if self.variants else []), *self.grid]
+
+    def with_preset(self, name: str) -> Study:
+        """The study with the fields of one of its presets."""
+        if name not in self.presets:
+            have = ", ".join(self.presets) or "none"
+            raise SpiritlevelError(
+                f"The study {self.name!r} has no preset {name!r}.{suggestion(name, self.presets)} "
+                f"It has: {have}."
+            )
+        changes = dict(self.presets[name])
+        for section in MERGED:
+            if section in changes:
+                changes[section] = _changed(getattr(self, section), changes[section])
+        return dataclasses.replace(self, presets={}, **changes)
+
+    def with_values(self, values: Mapping[str, Any]) -> Study:
+        """The study with single values changed, by keys as in the grid, or "seeds".
+
+        >>> Study("small", seeds=3).with_values({"model.hidden": 8, "epochs": 2}).model
+        {'name': 'mlp', 'hidden': 8}
+        """
+        changes: dict[str, Any] = {}
+        for key, value in values.items():
+            if key == "seeds":
+                changes[key] = value
+                continue
+            section, entry = place(key)
+            varied = {place(axis): axis for axis in self.grid}
+            varied |= {place(k): f"variants.{v}" for v, keys in self.variants.items() for k in keys}
+            if (section, entry) in varied:
+                raise SpiritlevelError(
+                    f"The study {self.name!r} varies {key!r} itself ({varied[section, entry]}), so "
+                    "one value cannot be set for it. Copy the study to a file and change it there."
+                )
+            before = changes.get(section, getattr(self, section))
+            changes[section] = _merged(before, {entry: value})
+        return dataclasses.replace(self, **changes)
+
+    def runs(self) -> list[RunSettings]:
+        """Every run; the settings of each decide its id, not its place in this list."""
+        found: dict[str, RunSettings] = {}
+        ways = [*([list(self.variants)] if self.variants else []), *self.grid.values()]
+        for values in itertools.product(*ways):
+            axes = dict(zip(self.axes, values, strict=True))
+            sections = {name: getattr(self, name) for name in SECTIONS}
+            changes = dict(self.variants.get(axes.get(VARIANT, ""), {}))
+            changes |= {key: value for key, value in axes.items() if key != VARIANT}
+            for key, value in changes.items():
+                section, entry = place(key)
+                sections[section] = _merged(sections[section], {entry: value})
+            for seed in _seeds(self.seeds):
+                run = RunSettings.from_sections(sections, seed=seed, axes=axes)
+                if run.id in found:
+                    raise SpiritlevelError(
+                        f"The study's grid makes one run twice: {found[run.id].axes} and {axes} "
+                        "lead to the same settings. Momentum, for example, is SGD's alone: set "
+                        "such keys together, with `variants`."
+                    )
+                found[run.id] = run
+        return list(found.values())
+
+
+def place(key: str) -> Place:
+    """The section and entry that a key of the grid stands for.
+
+    >>> place("lr"), place("model.hidden")
+    (('training', 'lr'), ('model', 'hidden'))
+    """
+    section, _, entry = key.partition(".")
+    if key in TRAINING:
+        return "training", key
+    if key in ("model", "data", "task"):
+        return key, "name"
+    known: dict[str, Sequence[str] | None] = {
+        "training": list(TRAINING),
+        "data": DATA,
+        "stop": list(STOP),
+        "measure_options": MEASURE_OPTIONS,
+        "model": None,  # its factory knows
+        "task": None,  # its function knows
+        "interventions": hooks.KNOWN,
+    }
+    if section in known and entry:
+        names = known[section]
+        if names is None or entry in names:
+            return section, entry
+    everything = [*TRAINING, "model", "data"]
+    everything += [f"{name}.{n}" for name, names in known.items() for n in names or ()]
+    raise SpiritlevelError(
+        f"The study's grid has an unknown key {key!r}.{suggestion(key, everything)} A key is one "
+        f"of {', '.join(TRAINING)}, or names its section, such as model.hidden, data.samples or "
+        "interventions.label_noise."
+    )
+
+
+def _grid(given: object) -> dict[str, list[Any]]:
+    grid = as_mapping("grid", given)
+    for key, values in grid.items():
+        place(key)
+        if not isinstance(values, list | tuple):
+            raise SpiritlevelError(
+                f"The study's grid.{key} must be a list of values. Got {values!r}. "
+                f"One value alone goes under its section, or is written [{values!r}]."
+            )
+        if not values:
+            raise SpiritlevelError(
+                f"The study's grid.{key} must have at least one value. Got an empty list, which "
+                "leaves no runs at all. Leave the key out, or give values."
+            )
+        for value in values:
+            if not is_scalar(value):
+                raise SpiritlevelError(
+                    f"The study's grid.{key} must hold plain numbers or names. Got {value!r}. "
+                    "Give each variant a name: a factory of your own ('module:factory') can take "
+                    "it as an option."
+                )
+        # As JSON: True and 1 are equal in Python and different settings.
+        texts = [json.dumps(value) for value in values]
+        if len(set(texts)) < len(texts):
+            twice = next(text for text in texts if texts.count(text) > 1)
+            raise SpiritlevelError(
+                f"The study's grid.{key} has {twice} more than once. Each value makes runs of its "
+                "own: leave the second out. To repeat a run, raise `seeds`."
+            )
+    return {key: list(values) for key, values in grid.items()}
+
+
+def _seeds(given: object) -> list[int]:
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+        return list(range(given))
+    if isinstance(given, list | tuple) and given:
+        whole = all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in given)
+        if whole and len(set(given)) == len(given):
+            return list(given)
+    raise SpiritlevelError(
+        "The study's seeds must be a number of at least 1, or a list of different whole numbers "
+        f"of at least 0. Got {given!r}."
+    )
+
+
+def _variants(given: object, grid: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name, changes in as_mapping("variants", given).items():
+        where = f"variants.{name}"
+        found[name] = as_mapping(where, changes)
+        for key in found[name]:
+            place(key)
+            if key in grid or f"training.{key}" in grid:
+                raise SpiritlevelError(
+                    f"The study's {where} sets {key}, and so does its grid. Leave one of them out."
+                )
+    return found
+
+
+def _merged(section: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with single keys changed."""
+    before: dict[str, Any] = {"name": section} if isinstance(section, str) else dict(section or {})
+    return before | dict(changes)
+
+
+def _changed(section: Any, changes: Any) -> dict[str, Any]:
+    """The same for a preset, where another model or data set does not keep the options."""
+    after = _merged(changes, {})
+    before = _merged(section, {})
+    return after if after.get("name", before.get("name")) != before.get("name") else before | after
+
+
+def _field_names() -> list[str]:
+    return [field.name for field in dataclasses.fields(Study)]

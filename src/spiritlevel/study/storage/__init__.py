@@ -1,0 +1,1 @@
+"""The store of a study: one database, resumable, exportable."""

@@ -1,0 +1,116 @@
+"""Whether data files are still those that a study's runs were made with.
+
+A run is determined by its settings, and they name a file: `mine.npz`. Its size and checksum are
+kept in the store when runs are made. Published sets do not change, and are checked when fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import sqlite3
+from collections.abc import Iterable, Iterator
+
+from ...errors import SpiritlevelError
+from ..data.catalogue import CATALOGUE
+from ..data.folder import ENDINGS, SPLITS
+from ..settings.run import RunSettings
+from .database import connect, unusable
+from .store import Store
+
+KEY = "data"  # of the entry among what the store knows of the study
+CHUNK = 2**20
+Content = dict[str, object]  # bytes and sha256
+
+
+def check_data(store: Store) -> None:
+    """Refuse files with other content than finished runs were made with; remember the others.
+
+    A store without an entry (of an earlier version) gets one, and is checked from then on.
+    """
+    if not store.counts().remaining:
+        return
+    finished = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
+    runs = store.settings()
+    used = _names(run for run in runs if run.id in finished)
+    known = _known(store)
+    now = {name: found for name in sorted(_names(runs)) if (found := content(name)) is not None}
+    for name in sorted(used & known.keys() & now.keys()):
+        if known[name] != now[name]:
+            raise SpiritlevelError(
+                f"The data {name!r} have other content than when {len(finished)} runs of the study "
+                f"in {str(store.folder)!r} were made: {_words(known[name])} then, "
+                f"{_words(now[name])} now. Put the former data back, or run the study with these "
+                "in a folder of its own: --out."
+            )
+    if known | now != known:
+        _keep(store, known | now)
+
+
+def content(name: str) -> Content | None:
+    """Size and checksum of what a study's data name as a path; None if they name none."""
+    kind, colon, path = name.partition(":")
+    if kind.lower() == "folder" and colon:
+        root = pathlib.Path(os.path.expanduser(path))
+        return _of_files(root, _images(root))
+    if name.lower().endswith(".npz") and kind.lower() not in CATALOGUE:
+        path = name
+    file = pathlib.Path(os.path.expanduser(path))
+    return _of_files(file.parent, [file] if file.is_file() else [])
+
+
+def _names(runs: Iterable[RunSettings]) -> set[str]:
+    """What the runs' data are called, for training and for the test."""
+    given = (run.data.get(key) for run in runs for key in ("name", "test"))
+    return {name for name in given if name is not None}
+
+
+def _images(root: pathlib.Path) -> list[pathlib.Path]:
+    """What the reader of image folders looks at."""
+    tops = [root / split for split in SPLITS if (root / split).is_dir()] or [root]
+    found = (file for top in tops for file in top.glob("[!.]*/[!.]*"))
+    return sorted(file for file in found if file.suffix.lower() in ENDINGS)
+
+
+def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> Content | None:
+    """None if there is no file: the run itself says best what it misses."""
+    if not files:
+        return None
+    total, digest = 0, hashlib.sha256()
+    for path in files:
+        if len(files) > 1:  # which image is of which class
+            digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                total += len(chunk)
+                digest.update(chunk)
+    return {"bytes": total, "sha256": digest.hexdigest()}
+
+
+def _words(found: Content) -> str:
+    return f"{found['bytes']:,} bytes with SHA-256 {str(found['sha256'])[:16]}…"
+
+
+def _known(store: Store) -> dict[str, Content]:
+    with _connected(store) as connection:
+        row = connection.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
+    known: dict[str, Content] = {} if row is None else json.loads(row[0])
+    return known
+
+
+def _keep(store: Store, contents: dict[str, Content]) -> None:
+    text = json.dumps(contents, sort_keys=True)
+    with _connected(store) as connection:
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (KEY, text))
+
+
+@contextlib.contextmanager
+def _connected(store: Store) -> Iterator[sqlite3.Connection]:
+    try:
+        with contextlib.closing(connect(store.folder)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise unusable(store.folder, error) from error

@@ -1,0 +1,97 @@
+"""A store as files that other programs read: CSV, or Parquet where pyarrow is there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import SpiritlevelError, require
+from ...files import write_atomically
+from ..table import wide_rows
+from . import schema
+from .store import Store
+
+FORMATS = ("csv", "parquet")
+Rows = list[dict[str, Any]]
+
+
+def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -> list[str]:
+    """Write runs, machines, epochs, measurements and those of epochs to `folder`; the paths."""
+    if kind not in FORMATS:
+        raise SpiritlevelError(f"The 'kind' must be one of {', '.join(FORMATS)}. Got {kind!r}.")
+    write = _csv if kind == "csv" else _parquet
+    tables = {
+        "runs": (["run"], _runs(store)),
+        "machines": (["machine"], _machines(store)),
+        **{name: (["run", *columns], store.rows(name)) for name, columns in schema.COLUMNS.items()},
+    }
+    written = []
+    for name, (columns, rows) in tables.items():
+        path = pathlib.Path(folder) / f"{name}.{kind}"
+        write_atomically(path, write(_columns(columns, rows), _plain(rows)))
+        written.append(str(path))
+    return written
+
+
+def _runs(store: Store) -> Rows:
+    """The wide rows, and what else the store knows of a run; the axes stand there one by one."""
+    wide = wide_rows(store)
+    known = {run["id"]: run for run in store.rows("runs")}  # later: it may have more, not fewer
+    return [row | _rest(known[row["run"]], row) for row in wide]
+
+
+def _rest(run: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {key: run[key] for key in run if key not in row and key not in ("id", "axes")}
+
+
+def _machines(store: Store) -> Rows:
+    """By the number that the runs give: one column for each thing known about a machine."""
+    return [{"machine": number} | known for number, known in sorted(store.machines().items())]
+
+
+def _columns(first: Sequence[str], rows: Rows) -> list[str]:
+    """Of all rows, in order of appearance (a run that failed lacks some); `first` even of none."""
+    return list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
+
+
+def _plain(rows: Rows) -> Rows:
+    """Lists and mappings as JSON text: a cell holds a number, a text, or nothing."""
+    return [
+        {
+            key: json.dumps(value) if isinstance(value, list | tuple | dict) else value
+            for key, value in row.items()
+        }
+        for row in rows
+    ]
+
+
+def _csv(columns: list[str], rows: Rows) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _parquet(columns: list[str], rows: Rows) -> bytes:
+    arrow = require("pyarrow", what="Parquet export", extra="study")
+    parquet = require("pyarrow.parquet", what="Parquet export", extra="study")
+    buffer = io.BytesIO()
+    # Not through pandas, which has one word for what is missing and for what is not a number.
+    table = {name: arrow.array(_typed([row.get(name) for row in rows])) for name in columns}
+    parquet.write_table(arrow.table(table), buffer)
+    return buffer.getvalue()
+
+
+def _typed(values: list[Any]) -> list[Any]:
+    """A Parquet column has one type: where a study mixes them, texts as CSV has them."""
+    types = {type(value) for value in values if value is not None}
+    if len(types) < 2:
+        return values
+    one = float if types == {int, float} else str
+    return [None if value is None else one(value) for value in values]

@@ -1,0 +1,301 @@
+"""A callback for the Trainer of Hugging Face transformers, and Trainers for SAM and penalties.
+
+    trainer = Trainer(model, args, train_dataset=..., eval_dataset=...)
+    trainer.add_callback(FlatnessTrainerCallback(
+        trainer, probe_loader, stopping=FlatnessStopping(rule="both")))
+
+A value is logged as "flatness/NAME" by `trainer.log`, so it reaches `report_to` and
+`state.log_history`. Checkpoints keep the state of monitor and stopping in trainer_state.json.
+
+The Trainer calls `optimizer.step()` without a closure, so SAM cannot make its second pass by
+itself there, and says so. `SAMTrainer` makes both passes; `PenaltyTrainer` adds a penalty, logs it
+and keeps its state in the checkpoints:
+
+    SAMTrainer(model, args, ..., optimizers=(SAM(AdamW(model.parameters()), rho=0.05), None))
+    PenaltyTrainer(model, args, ..., penalty=FlatnessPenalty(model, weight=0.01))
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import SpiritlevelError, require
+from ...model.batches import num_samples
+from .. import FlatnessMonitor, FlatnessPenalty, FlatnessStopping
+from ..monitor.monitor import check_settings
+from ..monitor.rows import Row, scalars
+from ..sam.perturbed_optimizer import AbstractPerturbedOptimizer
+
+require("transformers", what="The Trainer callback", extra="transformers")
+require("accelerate", what="The Trainer callback", extra="transformers")
+
+from transformers import Trainer, TrainerCallback  # noqa: E402
+
+# Where trainer_state.json has ours. Not the name of a class, of which the Trainer would make a new
+# one with restore_callback_states_from_checkpoint=True.
+STATE = "spiritlevel.flatness"
+PENALTY_STATE = "spiritlevel.penalty"
+PENALTY = "flatness_penalty"  # its name in the logs
+
+
+class FlatnessTrainerCallback(TrainerCallback):
+    """A FlatnessMonitor, and if wanted a FlatnessStopping, of the model that is trained.
+
+    With every="epoch" it measures at the end of an epoch, before the evaluation that follows. A
+    rule without a loss decides then; one with a loss decides at the evaluation, each of which is
+    an epoch for `patience` (so are those of eval_strategy="steps").
+
+    Args:
+        trainer: the one it is added to; its `log` takes the values.
+        data: what FlatnessMonitor takes: a loader of dicts with labels, or one such dict.
+        stopping: decides by the measure `flatness` and by the metric `eval_loss`.
+        to, num_samples, strict, measure_options: as in FlatnessMonitor.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        data: Any,
+        *,
+        measures: str | Sequence[str] = "relative.kappa",
+        every: int | str = "epoch",
+        max_overhead: float | None = None,
+        stopping: FlatnessStopping | None = None,
+        flatness: str = "relative.kappa",
+        eval_loss: str = "eval_loss",
+        to: Any = None,
+        num_samples: int | None = None,
+        strict: bool = False,
+        **measure_options: Any,
+    ) -> None:
+        check_settings(measures, every, max_overhead, measure_options)
+        _check_stopping(stopping)
+        self.trainer, self.data = trainer, data
+        self.stopping, self.flatness, self.eval_loss = stopping, flatness, eval_loss
+        self.options = measure_options | {
+            "measures": measures,
+            "every": every,
+            "max_overhead": max_overhead,
+            "to": to,
+            "num_samples": num_samples,
+            "strict": strict,
+        }
+        self.monitor: FlatnessMonitor | None = None  # from the start of training on
+        self._judged = 0  # rows that the stopping rule has seen
+        self._training = False
+
+    @property
+    def rows(self) -> list[Row]:
+        """What was measured so far."""
+        return [] if self.monitor is None else self.monitor.rows
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Make the monitor, and go on from what a checkpoint kept."""
+        self.monitor = FlatnessMonitor(kwargs["model"], self.data, **self.options)
+        self._training = True
+        if self.stopping is not None:
+            self._check_run(args, self.stopping)
+        kept = state.stateful_callbacks.get(STATE) if state.global_step else None
+        if kept is not None:
+            self.monitor.load_state_dict(kept["monitor"])
+            self._judged = kept["judged"]
+            if self.stopping is not None and kept["stopping"] is not None:
+                self.stopping.load_state_dict(kept["stopping"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Count the step."""
+        if self.monitor is not None:
+            self._note(state, control, self.monitor.step(state.global_step))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure, and decide if no evaluation is needed for that."""
+        if self.monitor is None:
+            return
+        # state.epoch is 1.0 after the first one, and less where it was broken off
+        self._note(state, control, self.monitor.epoch_end(max(0, math.ceil(state.epoch) - 1)))
+        if self.stopping is not None and not self.stopping.needs_loss:
+            self._decide(state, control, loss=None)
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        metrics: Mapping[str, float] = MappingProxyType({}),
+        **kwargs: Any,
+    ) -> None:
+        """Decide by the loss of this evaluation."""
+        if not self._training or self.stopping is None or not self.stopping.needs_loss:
+            return
+        if self.eval_loss in metrics:
+            self._decide(state, control, loss=metrics[self.eval_loss])
+        elif not isinstance(self.trainer.eval_dataset, dict):  # of several, one has that name
+            raise SpiritlevelError(
+                f"The rule {self.stopping.rule!r} needs the metric {self.eval_loss!r}. The "
+                f"evaluation gave {', '.join(metrics)}. Pass the right name as eval_loss=."
+            )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An evaluation from here on is somebody else's."""
+        self._training = False
+
+    def _note(self, state: Any, control: Any, row: Row | None) -> None:
+        if row is not None and self.monitor is not None:
+            wanted = control.should_log
+            self.trainer.log(scalars(row, self.monitor.names))
+            control.should_log = wanted  # the Trainer takes any log for its own, which is to come
+        self._keep(state)
+
+    def _decide(self, state: Any, control: Any, loss: float | None) -> None:
+        assert self.stopping is not None
+        value = None
+        if self.stopping.needs_flatness:
+            if len(self.rows) == self._judged:  # an old value would look like a stable one
+                return
+            self._judged = len(self.rows)
+            value = self.rows[-1][self.flatness]
+        if self.stopping.update(epoch=state.epoch, loss=loss, flatness=value):
+            control.should_training_stop = True
+        self._keep(state)
+
+    def _keep(self, state: Any) -> None:
+        """Into what the next checkpoint saves."""
+        if self.monitor is not None:
+            state.stateful_callbacks[STATE] = {
+                "monitor": self.monitor.state_dict(),
+                "stopping": None if self.stopping is None else self.stopping.state_dict(),
+                "judged": self._judged,
+            }
+
+    def _check_run(self, args: Any, stopping: FlatnessStopping) -> None:
+        evaluates = str(getattr(args.eval_strategy, "value", args.eval_strategy)) != "no"
+        if stopping.needs_loss and not evaluates:
+            raise SpiritlevelError(
+                f"The rule {stopping.rule!r} needs a validation loss, and this run has no "
+                "evaluation. Pass eval_dataset and eval_strategy='epoch', or choose "
+                "rule='flatness' or 'trend'."
+            )
+        assert self.monitor is not None
+        if stopping.needs_flatness and self.flatness not in self.monitor.names:
+            raise SpiritlevelError(
+                f"The rule {stopping.rule!r} needs the measure {self.flatness!r}. Measured are "
+                f"{', '.join(self.monitor.names)}. Add it to 'measures', or pass flatness=."
+            )
+
+
+class SAMTrainer(Trainer):
+    """A Trainer that makes both passes of SAM or ASAM (NoiseSAM: of every draw) at each step."""
+
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """The first loss is the one that is reported."""
+        optimizer: Any = self.optimizer
+        while not isinstance(optimizer, AbstractPerturbedOptimizer):
+            if not hasattr(optimizer, "optimizer"):  # accelerate's wrapper has
+                raise SpiritlevelError(
+                    "SAMTrainer needs SAM, ASAM or NoiseSAM as its optimizer. Got "
+                    f"{type(optimizer).__name__}. Pass optimizers=(SAM(AdamW(model.parameters()), "
+                    "rho=0.05), None)."
+                )
+            optimizer = optimizer.optimizer
+        _refuse_accumulation(self, "SAMTrainer")
+        losses = []
+        for _ in optimizer.passes():
+            optimizer.zero_grad()
+            losses.append(super().training_step(model, dict(inputs), num_items_in_batch))
+        return losses[0]
+
+
+class PenaltyTrainer(Trainer):
+    """A Trainer whose training loss has a FlatnessPenalty added; evaluation is as ever.
+
+    Where the Trainer logs its loss, which is with the penalty, it logs Tr(H²)/B as last measured,
+    without the weight, as "flatness_penalty". A run that goes on from a checkpoint goes on with the
+    count of `every` and the random directions too.
+    """
+
+    def __init__(self, *args: Any, penalty: FlatnessPenalty, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.penalty = penalty
+        self.add_callback(_PenaltyState(penalty))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The batch goes through the model once for both parts."""
+        if not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        _refuse_accumulation(self, "PenaltyTrainer")
+        with self.penalty.shared_forward():
+            loss, outputs = super().compute_loss(model, dict(inputs), True, num_items_in_batch)
+        loss = loss + self.penalty.of(loss, num_samples(inputs))
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """The penalty goes beside the training loss."""
+        if "loss" in logs and self.penalty.value is not None:
+            logs[PENALTY] = float(self.penalty.value)
+        super().log(logs, *args, **kwargs)
+
+
+class _PenaltyState(TrainerCallback):
+    """Keeps a penalty's state in trainer_state.json, which holds no tensors."""
+
+    def __init__(self, penalty: FlatnessPenalty) -> None:
+        self.penalty = penalty
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        kept = state.stateful_callbacks.get(PENALTY_STATE) if state.global_step else None
+        if kept is None:
+            return
+        value, generator = kept["value"], bytearray(base64.b64decode(kept["generator"]))
+        like = next(self.penalty.model.parameters())
+        self.penalty.load_state_dict(
+            {
+                "steps": kept["steps"],
+                "value": None if value is None else like.new_tensor(value),
+                "generator": torch.frombuffer(generator, dtype=torch.uint8),
+            }
+        )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        kept = self.penalty.state_dict()
+        value, generator = kept["value"], bytes(kept["generator"].tolist())
+        state.stateful_callbacks[PENALTY_STATE] = {
+            "steps": kept["steps"],
+            "value": None if value is None else float(value),
+            "generator": base64.b64encode(generator).decode("ascii"),
+        }
+
+
+def _refuse_accumulation(trainer: Trainer, name: str) -> None:
+    if trainer.args.gradient_accumulation_steps > 1:
+        raise SpiritlevelError(
+            f"{name} needs gradient_accumulation_steps=1, because it must see the loss of a whole "
+            f"step. Got {trainer.args.gradient_accumulation_steps}. Take larger batches, or write "
+            "the loop yourself: see spiritlevel.training.sam.optimizers."
+        )
+
+
+def _check_stopping(stopping: FlatnessStopping | None) -> None:
+    if stopping is not None and stopping.restore_best:
+        raise SpiritlevelError(
+            "The 'stopping' argument must not have restore_best=True here. The Trainer keeps the "
+            "best weights itself: set load_best_model_at_end=True, save_strategy='epoch' and "
+            "metric_for_best_model='eval_loss'."
+        )

@@ -1,0 +1,1 @@
+"""Measuring flatness while a network trains, without touching the training."""

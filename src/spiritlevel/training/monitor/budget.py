@@ -1,0 +1,111 @@
+"""When to measure: every so many steps or epochs, and only as far as a share of time allows."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+
+from ...errors import SpiritlevelError
+
+Clock = Callable[[], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Every:
+    """A number of steps or epochs."""
+
+    count: int
+    unit: Literal["step", "epoch"]
+
+    def due(self, unit: Literal["step", "epoch"], finished: int) -> bool:
+        """Whether it is time when so many of the unit are finished."""
+        return unit == self.unit and finished % self.count == 0
+
+
+def parse_every(every: int | str) -> Every:
+    """How often, from what a user writes.
+
+    >>> parse_every("epoch"), parse_every(50), parse_every("10 steps")
+    (Every(count=1, unit='epoch'), Every(count=50, unit='step'), Every(count=10, unit='step'))
+    """
+    if isinstance(every, int) and not isinstance(every, bool):
+        count, unit = every, "step"
+    else:
+        found = re.fullmatch(r"\s*(\d*)\s*(step|epoch)s?\s*", str(every))
+        count, unit = (int(found[1] or 1), found[2]) if found else (0, "")
+    if count < 1:
+        raise SpiritlevelError(
+            "The 'every' argument must be a number of steps of at least 1, 'epoch', or words such "
+            f"as '10 steps' or '2 epochs'. Got {every!r}."
+        )
+    return Every(count, "step" if unit == "step" else "epoch")
+
+
+def check_overhead(share: float | None) -> None:
+    """Refuse a share of the training time that is none."""
+    if share is not None and not 0 < share < 1:
+        raise SpiritlevelError(
+            "The 'max_overhead' argument must be a share of the training time between 0 and 1. "
+            f"Got {share!r}. 0.05 lets measuring add 5 % to it; None sets no limit."
+        )
+
+
+class TimeBudget:
+    """Time spent on measuring, held against the time that everything else took.
+
+    A measurement is allowed when, if it takes as long as expected, all of them together stay
+    within `share` of the training time. Expected is what the last one took; before the first, what
+    a trial on a part of the samples suggests.
+    """
+
+    def __init__(self, share: float | None, clock: Clock) -> None:
+        check_overhead(share)
+        self.share, self.clock = share, clock
+        self.measuring = 0.0
+        self.expected: float | None = None  # seconds that the next measurement will take
+        self._before = 0.0  # training time from before a resume
+        self._began, self._measured_then = clock(), 0.0
+
+    @property
+    def training(self) -> float:
+        """Seconds since the start, without those spent on measuring."""
+        since = self.clock() - self._began - (self.measuring - self._measured_then)
+        return self._before + since
+
+    def allows(self) -> bool:
+        """Whether another measurement fits in."""
+        if self.share is None or self.expected is None:
+            return True
+        return self.measuring + self.expected <= self.share * self.training
+
+    @contextlib.contextmanager
+    def spending(self, device: torch.device) -> Iterator[None]:
+        """Whatever happens in the block counts as measuring."""
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # what training still has to do there is not ours
+        start = self.clock()
+        try:
+            yield
+        finally:
+            self.expected = self.clock() - start
+            self.measuring += self.expected
+
+    def state_dict(self) -> dict[str, Any]:
+        """The two times and what the next measurement will take."""
+        times = {"training": self.training, "measuring": self.measuring}
+        return times | {"expected": self.expected}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from those times; the time in between counts for nothing."""
+        self.measuring, self.expected = float(state["measuring"]), state["expected"]
+        self._before = float(state["training"])
+        self._began, self._measured_then = self.clock(), self.measuring
+
+    def restart(self) -> None:
+        """Training begins now: the time since the start was not training."""
+        self._began, self._measured_then = self.clock(), self.measuring

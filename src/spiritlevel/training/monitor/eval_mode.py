@@ -1,0 +1,117 @@
+"""Looking at a network in the middle of its training without leaving a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import SpiritlevelError
+from ...model.batches import map_tensors, num_samples, take
+
+
+@contextlib.contextmanager
+def bystander(model: nn.Module) -> Iterator[None]:
+    """The model is in eval mode in the block; afterwards it and all random states are as before.
+
+    Modes are set and put back module by module: `model.train()` would thaw what was frozen on
+    purpose, and a `train` of the user's own may do more than set them. Where no parameter is
+    trainable (the copies that EMA libraries keep are like that) all of them are for the block.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    parameters = list(model.parameters())
+    frozen = [] if any(p.requires_grad for p in parameters) else parameters
+    frozen = [p for p in frozen if p.is_floating_point()]
+    # the caller may stand in a block without gradients
+    with _random_states(model), torch.inference_mode(False), torch.enable_grad():
+        try:
+            for module, _ in modes:
+                module.training = False
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+
+
+@contextlib.contextmanager
+def _random_states(model: nn.Module) -> Iterator[None]:
+    """Those of torch on the CPU and the model's GPUs, of Python, and of numpy if it is in use."""
+    devices = {p.device for p in itertools.chain(model.parameters(), model.buffers())}
+    numpy = sys.modules.get("numpy.random")
+    plain = random.getstate()
+    legacy = None if numpy is None else numpy.get_state()
+    with torch.random.fork_rng(devices=[d for d in devices if d.type == "cuda"]):
+        try:
+            yield
+        finally:
+            random.setstate(plain)
+            if numpy is not None:
+                numpy.set_state(legacy)
+
+
+def fixed_samples(data: Any, count: int | None) -> list[Any]:
+    """The batches of a loader, or one batch, copied once: what shuffles then stays in this order.
+
+    `count` keeps the first samples only. The loader's generators are left as they were.
+    """
+    if count is not None and (isinstance(count, bool) or count < 1):
+        raise SpiritlevelError(
+            f"The 'num_samples' argument must be at least 1. Got {count!r}. Leave it out to "
+            "measure on all of the data."
+        )
+    kept: list[Any] = []
+    missing = count
+    with _generators(data):
+        for batch in _batches(data):
+            if missing is not None and missing <= 0:
+                break
+            batch = map_tensors(lambda tensor: tensor.detach().clone(), batch)
+            size = num_samples(batch)
+            if missing is not None:
+                batch = take(batch, slice(missing)) if size > missing else batch
+                missing -= size
+            if size:
+                kept.append(batch)
+    if not kept:
+        raise SpiritlevelError(
+            "The 'data' argument must hold at least one sample. Got an empty loader. Check the "
+            "data set's length, drop_last=True with a batch larger than the data, or an exhausted "
+            "generator."
+        )
+    return kept
+
+
+def _batches(data: Any) -> Iterable[Any]:
+    pair = isinstance(data, list | tuple) and len(data) == 2
+    if isinstance(data, Mapping) or (pair and all(isinstance(part, Tensor) for part in data)):
+        return [data]
+    if isinstance(data, Tensor) or not isinstance(data, Iterable):
+        raise SpiritlevelError(
+            "The 'data' argument must be a loader of batches, or one batch: a pair of tensors "
+            f"(x, y) or a dict with labels. Got {type(data).__name__}."
+        )
+    return data
+
+
+@contextlib.contextmanager
+def _generators(loader: Any) -> Iterator[None]:
+    """A shuffling loader draws from its generator whenever it is read."""
+    sources = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    sources.append(getattr(sources[-1], "sampler", None))
+    found = [getattr(source, "generator", None) for source in sources]
+    states = [(g, g.get_state()) for g in found if isinstance(g, torch.Generator)]
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)

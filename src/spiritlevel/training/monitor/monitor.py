@@ -1,0 +1,262 @@
+"""Flatness while a network trains: measured now and then on fixed samples, changing nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...analysis.spectra import Eigenvalues, eigenvalues
+from ...api import measure, measures, preflight
+from ...errors import SpiritlevelError
+from ...model.batches import num_samples
+from ...model.distributed import Processes
+from ...results import Measurement, Status
+from .budget import Clock, TimeBudget, check_overhead, parse_every
+from .eval_mode import bystander, fixed_samples
+from .rows import Row, open_sinks
+
+# Measures by Lanczos over the whole network: these start from the vector they ended with before.
+WARM_STARTED = {"curvature.lambda_max": "largest", "curvature.lambda_min": "smallest"}
+FAILED = "failed"
+TRIAL_PART = 8  # one in so many samples
+_OWN = {"model", "data", "measures", "progress"}  # arguments of `measure` that are set here
+
+
+class FlatnessMonitor:
+    """Measures a network while it trains, and leaves the training bit by bit as it would have been.
+
+        monitor = sl.FlatnessMonitor(model, probe, measures=["relative.kappa"], to="run.jsonl")
+        for epoch in range(10):
+            for x, y in loader:
+                ...; optimizer.step(); monitor.step()
+            monitor.epoch_end()
+
+    A row is {"step", "epoch", "seconds", one value a measure, "status"}; beside a value that is not
+    exact stand "NAME.stderr", "NAME.residual" or "NAME.status". A measurement that fails (a loss
+    that is NaN) gives a row with status "failed", its text, and NaN as values.
+
+    Args:
+        model: measured in eval mode, whatever mode it is in. May be an EMA copy of the network, or
+            wrapped in DistributedDataParallel.
+        data: a loader or one batch. Its samples are copied once, so every row is about the same
+            ones. Give a loader that trains with persistent workers a copy of its own.
+        measures: names or patterns. The eigenvalues curvature.lambda_max and lambda_min start from
+            the vector they found last time.
+        every: "epoch", a number of steps, or words such as "10 steps" or "2 epochs".
+        max_overhead: the share of the training time that measuring may add, such as 0.05. A
+            measurement that is due and would not fit is left out. How long one takes is known from
+            the one before, and at first from a trial on an eighth of the samples.
+        to: "run.jsonl", "run.csv", a TensorBoard SummaryWriter, a function of a row, or a list of
+            these; `rows` keeps them in memory in any case.
+        num_samples: keep only the first ones.
+        strict: raise when a measurement fails.
+        clock: seconds, for tests.
+        measure_options: further arguments of `spiritlevel.measure`, such as loss="mse".
+
+    Under torch.distributed every process makes a monitor and calls it at the same steps; they
+    measure together, each on its own samples (the same ones in all will do), have the same rows,
+    and process 0 writes them. With distributed=False process 0 measures alone, and the others
+    have no rows.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        *,
+        measures: str | Sequence[str] = "relative.kappa",
+        every: int | str = "epoch",
+        max_overhead: float | None = None,
+        to: Any = None,
+        num_samples: int | None = None,
+        strict: bool = False,
+        clock: Clock = time.perf_counter,
+        **measure_options: Any,
+    ) -> None:
+        check_settings(measures, every, max_overhead, measure_options)
+        self.model = model
+        self.options = {"max_passes": 100} | measure_options
+        self.strict = strict
+        self.rows: list[Row] = []
+        self.steps, self.epoch = 0, 0
+        self._every = parse_every(every)
+        self._vectors: dict[str, Eigenvalues] = {}
+        self._trainable: tuple[str, ...] = ()  # what the vectors are about
+        self._resumed: int | None = None  # the step to go on from
+        self._started = False  # whether the sinks know where to begin
+        with bystander(model):
+            self.data = fixed_samples(data, num_samples)
+            # what was asked for in vain is better known now than after the first epoch
+            self.names = preflight(model, self.data, measures=measures, **self.options).measures
+        self._sinks = open_sinks(to, _columns(self.names))
+        self._budget = TimeBudget(max_overhead, clock)
+
+    # -- the training loop calls these -------------------------------------------------------
+
+    def step(self, step: int | None = None) -> Row | None:
+        """After an optimizer step; `step` is its number where it is counted elsewhere."""
+        self.steps = self.steps + 1 if step is None else step
+        return self._maybe() if self._every.due("step", self.steps) else None
+
+    def epoch_end(self, epoch: int | None = None) -> Row | None:
+        """After an epoch; `epoch` is its number, from 0, where it is counted elsewhere."""
+        self.epoch = self.epoch if epoch is None else epoch
+        row = self._maybe() if self._every.due("epoch", self.epoch + 1) else None
+        self.epoch += 1
+        return row
+
+    def start(self) -> None:
+        """Training begins now: time that passed since this was made does not count for it."""
+        self._budget.restart()
+
+    @property
+    def overhead(self) -> float:
+        """Time spent on measuring so far, as a share of the training time."""
+        training = self._budget.training
+        return self._budget.measuring / training if training > 0 else math.inf
+
+    # -- measuring ---------------------------------------------------------------------------
+
+    def measure(self) -> Row | None:
+        """A row about the network as it is now, whatever `every` and `max_overhead` say."""
+        rank = Processes().rank
+        if rank and not self.options.get("distributed", True):
+            return None
+        row: Row = {"step": self.steps, "epoch": self.epoch, "seconds": 0.0}
+        with self._budget.spending(_device(self.model)), bystander(self.model):
+            try:
+                row |= self._values(self.data) | {"status": Status.OK.value}
+            except Exception as error:  # whatever it is, training is worth more than a number
+                if self.strict:
+                    raise
+                row |= dict.fromkeys(self.names, math.nan)
+                row |= {"status": FAILED, "text": f"{error}" or type(error).__name__}
+        row["seconds"] = self._budget.expected
+        self.rows.append(row)
+        if rank == 0:
+            self._write(row)
+        return row
+
+    def _maybe(self) -> Row | None:
+        together = Processes(join=self.options.get("distributed", True))
+        if Processes().rank != together.rank:
+            return None  # process 0 measures alone
+        if self._budget.share is not None and self._budget.expected is None:
+            self._try_out()
+        # clocks differ between processes: all do what process 0 does
+        allowed: bool = together.gather(self._budget.allows())[0]
+        return self.measure() if allowed else None
+
+    def _try_out(self) -> None:
+        """Find out how long a measurement may take, from a part of the samples."""
+        total = sum(num_samples(batch) for batch in self.data)
+        count = max(1, total // TRIAL_PART)
+        part = fixed_samples(self.data, count)
+        failing = contextlib.suppress(Exception)  # the row that follows will tell
+        with self._budget.spending(_device(self.model)), bystander(self.model), failing:
+            self._values(part)
+        self._vectors.clear()
+        self._budget.expected = (self._budget.expected or 0.0) * total / count
+
+    def _values(self, data: list[Any]) -> Row:
+        found: dict[str, Row] = {}
+        plain = [name for name in self.names if name not in WARM_STARTED]
+        if plain:
+            report = measure(self.model, data, measures=plain, **self.options)
+            found |= {name: _entries(measurement) for name, measurement in report.items()}
+        trainable = tuple(n for n, p in self.model.named_parameters() if p.requires_grad)
+        if trainable != self._trainable:  # layers were frozen or thawed
+            self._vectors.clear()
+            self._trainable = trainable
+        for name in self.names:
+            if name in WARM_STARTED:
+                found[name] = self._eigenvalue(name, data)
+        return {key: value for name in self.names for key, value in found[name].items()}
+
+    def _eigenvalue(self, name: str, data: list[Any]) -> Row:
+        taken = inspect.signature(eigenvalues).parameters
+        options = {k: v for k, v in self.options.items() if k in taken and k != "rtol"}
+        which = WARM_STARTED[name]
+        start = self._vectors.pop(name, None)
+        found = eigenvalues(self.model, data, which=which, start=start, **options)  # type: ignore[arg-type]
+        self._vectors[name] = found
+        row: Row = {name: found.values[0], f"{name}.residual": found.residuals[0]}
+        return row if found.converged[0] else row | {f"{name}.status": Status.NOT_CONVERGED.value}
+
+    def _write(self, row: Row) -> None:
+        for sink in self._sinks:
+            if not self._started:
+                sink.start(self._resumed)
+            sink.write(row)
+        self._started = True
+
+    # -- resuming ----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types, fit for JSON. Eigenvectors are not in it: after a resume they start anew."""
+        return {
+            "step": self.steps,
+            "epoch": self.epoch,
+            "rows": [dict(row) for row in self.rows],
+            "time": self._budget.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. Rows that a file has from later steps are cut off before the next."""
+        self.steps, self.epoch = int(state["step"]), int(state["epoch"])
+        self.rows = [dict(row) for row in state["rows"]]
+        self._budget.load_state_dict(state["time"])
+        self._resumed, self._started = self.steps, False
+
+
+def check_settings(
+    names: str | Sequence[str],
+    every: int | str,
+    max_overhead: float | None,
+    measure_options: Mapping[str, Any],
+) -> None:
+    """Raise for whatever is wrong with a monitor's arguments before there is a model."""
+    patterns = [names] if isinstance(names, str) else list(names)
+    if not patterns:
+        raise SpiritlevelError(
+            "The 'measures' argument must name at least one measure. Got an empty list. See "
+            "`spiritlevel list`."
+        )
+    for pattern in patterns:
+        measures(pattern)  # raises for a name that is none, with what it may have meant
+    parse_every(every)
+    check_overhead(max_overhead)
+    known = [name for name in inspect.signature(measure).parameters if name not in _OWN]
+    if unknown := [name for name in measure_options if name not in known]:
+        raise SpiritlevelError(
+            f"The monitor has no argument {unknown[0]!r}, and `measure` has none either that could "
+            f"be passed on. Those of `measure` are {', '.join(known)}."
+        )
+
+
+def _entries(m: Measurement) -> Row:
+    """The value, and beside it what keeps it from being exact."""
+    row: Row = {m.name: m.value}
+    if not m.exact:
+        notes = {"stderr": m.stderr, "residual": m.residual}
+        row |= {f"{m.name}.{key}": value for key, value in notes.items() if value is not None}
+    if m.status is not Status.OK:
+        row[f"{m.name}.status"] = m.status.value
+    return row
+
+
+def _columns(names: Sequence[str]) -> list[str]:
+    """All keys that a row can have, for files that must know them in advance."""
+    notes = [f"{name}.{note}" for name in names for note in ("stderr", "residual", "status")]
+    return ["step", "epoch", "seconds", *names, *notes, "status", "text"]
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))

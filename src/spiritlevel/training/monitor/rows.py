@@ -1,0 +1,203 @@
+"""Where the rows of a monitor go: JSON lines, CSV, TensorBoard, or a function of the user's.
+
+A row is a flat dict. A file is appended to and closed after every row, so that a run which is
+killed loses nothing. A monitor that goes on from a checkpoint first cuts off the rows which an
+interrupted run wrote after that checkpoint: they will be measured again.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ...errors import SpiritlevelError
+
+Row = dict[str, Any]
+PREFIX = "flatness/"  # of the names under which loggers show the values
+
+
+class Sink(Protocol):
+    """Something that rows are written to."""
+
+    def start(self, after: int | None) -> None:
+        """Before the first row: keep what was written up to step `after`; None begins anew."""
+
+    def write(self, row: Row) -> None:
+        """One row, for good."""
+
+
+def open_sinks(to: Any, columns: Sequence[str]) -> list[Sink]:
+    """From what a user passes: None, a path, a SummaryWriter, a function, or a list of these."""
+    if to is None:
+        return []
+    if isinstance(to, list | tuple):
+        return [sink for part in to for sink in open_sinks(part, columns)]
+    if isinstance(to, str | os.PathLike):
+        path = pathlib.Path(to)
+        form = FORMS.get(path.suffix.lower())
+        if form is not None:
+            return [File(path, form(columns))]
+    elif hasattr(to, "add_scalar"):
+        return [Scalars(to)]
+    elif callable(to):
+        return [Function(to)]
+    raise SpiritlevelError(
+        "The 'to' argument must be a path that ends in .jsonl or .csv, a TensorBoard "
+        f"SummaryWriter, a function of a row, or a list of these. Got {to!r}."
+    )
+
+
+def scalars(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    """The measured values of a row as loggers take them; a failed row has none.
+
+    >>> scalars({"step": 3, "status": "ok", "relative.kappa": 2.0}, ["relative.kappa"])
+    {'flatness/relative.kappa': 2.0}
+    """
+    found = {name: float(row[name]) for name in names if row.get(name) is not None}
+    return {PREFIX + name: value for name, value in found.items() if math.isfinite(value)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How rows stand in a file, one a line."""
+
+    line: Callable[[Row], str]
+    step_of: Callable[[str], int | None]  # of a line; None for one that is damaged
+    heading: str = ""
+
+
+class File:
+    """Rows in a file of their own."""
+
+    def __init__(self, path: pathlib.Path, form: Form) -> None:
+        if not path.parent.is_dir():
+            raise SpiritlevelError(
+                f"The 'to' argument must be in a folder that exists. Got {str(path)!r}. "
+                f"Create {str(path.parent)!r} first."
+            )
+        self.path, self.form = path, form
+
+    def start(self, after: int | None) -> None:
+        """A run that is not resumed moves the file of an earlier one aside, as run.1.jsonl."""
+        if not self._written():
+            return
+        text = self.path.read_text(encoding="utf-8")
+        heading = self.form.heading
+        if after is None or not text.startswith(heading):  # other columns: another run as well
+            self.path.rename(_free_name(self.path))
+            return
+        lines = text[len(heading) :].splitlines(keepends=True)
+        kept = heading + "".join(line for line in lines if self._belongs(line, after))
+        if kept != text:
+            beside = self.path.with_name(self.path.name + ".part")
+            beside.write_text(kept, encoding="utf-8")
+            beside.replace(self.path)  # in one move: the old rows or the new ones, never half
+
+    def write(self, row: Row) -> None:
+        """Append a line."""
+        heading = "" if self._written() else self.form.heading
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            file.write(heading + self.form.line(row))
+
+    def _written(self) -> bool:
+        return self.path.exists() and self.path.stat().st_size > 0
+
+    def _belongs(self, line: str, after: int) -> bool:
+        """Whether a line is complete and not from after that step."""
+        step = self.form.step_of(line) if line.endswith("\n") else None
+        return step is not None and step <= after
+
+
+def json_lines(columns: Sequence[str]) -> Form:
+    """One JSON object a row; what is not a number is null."""
+
+    def line(row: Row) -> str:
+        plain = {key: _plain(value) for key, value in row.items()}
+        return json.dumps(plain, allow_nan=False) + "\n"
+
+    def step_of(line: str) -> int | None:
+        try:
+            return int(json.loads(line)["step"])
+        except (json.JSONDecodeError, KeyError, TypeError):
+            return None
+
+    return Form(line, step_of)
+
+
+def table(columns: Sequence[str]) -> Form:
+    """CSV with the same columns in every row; what a row does not have stays empty."""
+
+    def line(row: Row) -> str:
+        cells = [row.get(column) for column in columns]
+        # one line a row, also where the text of an error has several
+        flat = [" ".join(cell.split()) if isinstance(cell, str) else cell for cell in cells]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(flat)
+        return text.getvalue()
+
+    def step_of(line: str) -> int | None:
+        first = line.partition(",")[0]
+        return int(first) if first.isdecimal() else None
+
+    return Form(line, step_of, heading=",".join(columns) + "\n")
+
+
+FORMS = {".jsonl": json_lines, ".csv": table}
+
+
+class Scalars:
+    """A TensorBoard SummaryWriter, or anything else with `add_scalar`."""
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def start(self, after: int | None) -> None:
+        """TensorBoard itself shows the newest value of a step."""
+
+    def write(self, row: Row) -> None:
+        """Every finite value under flatness/name."""
+        names = [key for key, value in row.items() if "." in key and isinstance(value, float)]
+        for name, value in scalars(row, names).items():
+            self.writer.add_scalar(name, value, row["step"])
+        if hasattr(self.writer, "flush"):
+            self.writer.flush()
+
+
+class Function:
+    """A function that is called with every row."""
+
+    def __init__(self, function: Callable[[Row], object]) -> None:
+        self.function = function
+
+    def start(self, after: int | None) -> None:
+        """What it did with earlier rows is its own affair."""
+
+    def write(self, row: Row) -> None:
+        """With a copy: the monitor's rows stay as they are."""
+        self.function(dict(row))
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null for the one, as pandas reads it, "inf" for the other.
+
+    >>> _plain(math.nan), _plain(math.inf), _plain(1.5)
+    (None, 'inf', 1.5)
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def _free_name(path: pathlib.Path) -> pathlib.Path:
+    """run.jsonl becomes run.1.jsonl, or the first number that is free."""
+    number = 1
+    while (free := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        number += 1
+    return free

@@ -1,0 +1,1 @@
+"""Fixing the norms of activations and weights while training."""

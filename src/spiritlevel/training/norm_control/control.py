@@ -1,0 +1,190 @@
+"""Norm control of paper 001, section 5.1. These change training.
+
+Weights and activations of fixed size make curvature comparable between networks and along training:
+every sample's activations have mean 0 and variance 1, every weight matrix mean 0 and variance
+2/n_in, hence ‖W‖² = 2·n_out.
+
+    replace_norms(model)                              # before the optimizer is made
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    WeightConstraint(model).attach(optimizer)         # now, and after each step
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from ...errors import SpiritlevelError
+from .weight_matrices import weight_matrices
+
+NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_HALF = (torch.float16, torch.bfloat16)
+_ROUND_OFF = 16  # spacings of numbers of that size: a spread below it is the error of the mean
+
+
+class MeanVarianceNorm(nn.Module):
+    """Each sample's activations shifted and scaled to mean 0 and variance 1, all of them together.
+
+    No learned parameters, no statistics of the batch, and no ε: the variance is 1 to round-off. A
+    sample that is constant to round-off gives zeros, and gets a gradient of 0. `batch_dim` says
+    which dimension counts the samples: 1 for sequence-first tensors.
+
+    >>> MeanVarianceNorm()(torch.tensor([[1.0, 3.0], [5.0, 5.0]]))
+    tensor([[-1.,  1.],
+            [ 0.,  0.]])
+    """
+
+    def __init__(self, *, batch_dim: int = 0) -> None:
+        super().__init__()
+        self.batch_dim = batch_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize; half precision is computed in float32 and given back in its own type."""
+        if x.ndim < 2:
+            raise SpiritlevelError(
+                "The input of MeanVarianceNorm must have a dimension for samples and at least one "
+                f"for activations. Got shape {tuple(x.shape)}. Add one: x.unsqueeze(0)."
+            )
+        wide = x.float() if x.dtype in _HALF else x
+        own = [dim for dim in range(x.ndim) if dim != self.batch_dim % x.ndim]
+        variance, mean = torch.var_mean(wide, dim=own, correction=0, keepdim=True)
+        constant = _is_constant(variance, mean)
+        # Chosen twice, so that no gradient of 1/√0 comes near the result.
+        scale = torch.where(constant, 0.0, torch.where(constant, 1.0, variance).rsqrt())
+        return ((wide - mean) * scale).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        return f"batch_dim={self.batch_dim}"
+
+
+def replace_norms(
+    model: nn.Module, kinds: tuple[type[nn.Module], ...] = NORMS, *, batch_dim: int = 0
+) -> list[str]:
+    """Put a MeanVarianceNorm in the place of every norm layer, *in* `model`; gives their paths.
+
+    Kinds: BatchNorm, SyncBatchNorm, InstanceNorm, LayerNorm, GroupNorm and RMSNorm unless said
+    otherwise. A layer that stands in several places is replaced by one in all of them. Learned
+    scales, shifts and statistics are gone: train afterwards, with an optimizer made afterwards.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU())
+    >>> replace_norms(model)
+    ['1']
+    """
+    names = ", ".join(kind.__name__.lstrip("_") for kind in kinds)
+    if isinstance(model, kinds):
+        raise SpiritlevelError(
+            "The 'model' argument of replace_norms must contain norm layers, and is one itself "
+            f"({type(model).__name__}): nothing holds it in which it could be replaced. Use "
+            "MeanVarianceNorm() in its place."
+        )
+    paths = [
+        path
+        for path, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, kinds)
+    ]
+    if not paths:
+        raise SpiritlevelError(
+            f"The 'model' argument of replace_norms must contain a layer of these kinds: {names}. "
+            f"Got {type(model).__name__} without any. Name others with kinds=(...), or add "
+            "MeanVarianceNorm() layers to the model."
+        )
+    if batch_dim == 0:
+        _refuse_sequence_first(model)
+    put: dict[nn.Module, MeanVarianceNorm] = {}
+    for path in paths:
+        parent_path, _, name = path.rpartition(".")
+        parent = model.get_submodule(parent_path)
+        old = parent._modules[name]
+        if isinstance(old, MeanVarianceNorm):  # its parent stands in several places
+            continue
+        assert old is not None
+        if old not in put:
+            put[old] = MeanVarianceNorm(batch_dim=batch_dim).train(old.training)
+        parent._modules[name] = put[old]
+    _leave_fast_paths(model, set(put.values()))
+    return paths
+
+
+@torch.no_grad()
+def constrain_weights_(model: nn.Module) -> list[str]:
+    """Give every weight matrix and kernel mean 0 and variance 2/n_in, in place; gives their names.
+
+    Those of linear, bilinear, convolution, attention and recurrent layers, also frozen ones.
+    Biases, embeddings and the scales of norm layers stay. If one cannot be, nothing is changed.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> layer.weight.data = torch.tensor([[1.0, 2.0], [4.0, 5.0]])
+    >>> constrain_weights_(layer)
+    ['weight']
+    >>> round(layer.weight.square().sum().item(), 5)               # 2·n_out
+    4.0
+    """
+    matrices = weight_matrices(model)
+    wide = [m.weight.float() if m.weight.dtype in _HALF else m.weight for m in matrices]
+    moments = [torch.var_mean(weight, correction=0) for weight in wide]
+    bad = [_is_constant(v, mean) | ~torch.isfinite(v) for v, mean in moments]
+    for matrix, is_bad in zip(matrices, torch.stack([x.cpu() for x in bad]).tolist(), strict=True):
+        if is_bad:
+            raise SpiritlevelError(
+                f"The weight {matrix.name!r} of shape {tuple(matrix.weight.shape)} cannot have "
+                "variance 2/n_in: its entries are all the same or not finite. Initialize it "
+                "randomly (torch.nn.init.kaiming_normal_), or lower the learning rate if training "
+                "diverged. No weight was changed."
+            )
+    for matrix, weight, (variance, mean) in zip(matrices, wide, moments, strict=True):
+        scale = (2 / matrix.num_in / variance).sqrt()
+        matrix.weight.copy_((weight - mean) * scale)
+    return [matrix.name for matrix in matrices]
+
+
+class WeightConstraint:
+    """constrain_weights_ for one model, to be called after each step or hooked to an optimizer.
+
+    The optimizer's own state, such as momentum, does not know of it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        weight_matrices(model)  # refuses a model without any
+        self.model = model
+
+    def __call__(self, *_: Any) -> None:
+        """Constrain the weights now. What an optimizer hands to its hooks is not needed."""
+        constrain_weights_(self.model)
+
+    def attach(self, optimizer: Optimizer) -> RemovableHandle:
+        """Constrain the weights now and after each step; `.remove()` on the result ends that."""
+        self()
+        return optimizer.register_step_post_hook(self)
+
+
+def _is_constant(variance: Tensor, mean: Tensor) -> Tensor:
+    """Whether a spread is no more than the round-off of the numbers themselves."""
+    share = _ROUND_OFF * torch.finfo(variance.dtype).eps
+    return variance <= share**2 * mean.square()
+
+
+def _refuse_sequence_first(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
+            raise SpiritlevelError(
+                f"The attention layer {path!r} takes sequence-first tensors (batch_first=False), "
+                "where dimension 0 does not count samples. Give replace_norms batch_dim=1, or "
+                "build the model with batch_first=True."
+            )
+
+
+def _leave_fast_paths(model: nn.Module, norms: set[MeanVarianceNorm]) -> None:
+    """Keep torch's fused encoder, which reads the scales of LayerNorms, from running in eval."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer) and not norms.isdisjoint(
+            module.children()
+        ):
+            module.activation_relu_or_gelu = 0  # its own sign for "not the fused one"
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False

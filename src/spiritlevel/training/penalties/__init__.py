@@ -1,0 +1,1 @@
+"""Penalties on flatness, added to the training loss."""

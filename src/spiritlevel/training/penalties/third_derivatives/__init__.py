@@ -1,0 +1,1 @@
+"""Operations of torch whose third derivatives torch cannot take by itself."""

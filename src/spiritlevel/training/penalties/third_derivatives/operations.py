@@ -1,0 +1,83 @@
+"""Running a network so that its loss can be differentiated three times."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ....errors import SpiritlevelError
+from ....model.model_state import twice_differentiable
+from .convolutions import SPATIAL, convolve
+from .linear import linear
+from .normalizations import batch_norm, instance_norm, layer_norm
+from .relu import relu
+
+
+@contextlib.contextmanager
+def thrice_differentiable() -> Iterator[None]:
+    """Compute a loss in this block to differentiate it three times. Its value is the same.
+
+    Batch, instance and layer normalization are written out, because the third derivative of torch's
+    own is wrong; attention, because its fused kernels have no second derivative. Convolutions,
+    linear layers and ReLU are recorded in forms that are cheaper to differentiate.
+    """
+    with twice_differentiable(), _Substitutes():
+        yield
+
+
+_EQUALS: dict[Any, Any] = {
+    F.batch_norm: batch_norm,
+    F.instance_norm: instance_norm,
+    F.layer_norm: layer_norm,
+    F.linear: linear,
+    F.relu: relu,
+    torch.relu: relu,
+}
+
+
+class _Substitutes(TorchFunctionMode):
+    """While entered, some functions of torch are replaced by equal ones."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Every call of a function of torch comes by here."""
+        kwargs = kwargs or {}
+        if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func has its own ways
+            return func(*args, **kwargs)
+        if func in SPATIAL:
+            return convolve(func, *args, **kwargs)
+        return _EQUALS.get(func, func)(*args, **kwargs)
+
+
+def check_graph(loss: Tensor, *, third: bool) -> list[Any]:
+    """The functions of this loss whose weight gradients can be deferred.
+
+    Raises SpiritlevelError if torch would differentiate it wrongly the `third` time.
+    """
+    found: list[Any] = []
+    seen, stack = set(), [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = node.name()
+        batch_norm = "BatchNormBackward" in name and getattr(node, "_saved_training", True)
+        if third and (batch_norm or "LayerNormBackward" in name):
+            raise SpiritlevelError(
+                "The loss must be differentiated three times, and torch does that wrongly for "
+                f"normalizations. Got a loss that was computed with one ({name}). Compute it "
+                "inside `with penalty.shared_forward():` or `with thrice_differentiable():`, which "
+                "write them out, or use penalty(x, y), which does so itself."
+            )
+        if hasattr(node, "deferred"):
+            found.append(node)
+        stack.extend(following for following, _ in node.next_functions)
+    return found

@@ -1,0 +1,193 @@
+"""Tr(H²)/B as a penalty that can be differentiated (paper 004), by random directions.
+
+H is the Hessian of the batch's mean loss, B the batch size: E‖Hv‖² = Tr(H²) for random signs v. One
+direction takes the gradient, a second backward for Hv, and a third in the training step's own
+backward: about 3.5 training steps for a multilayer perceptron, 6 for a convolutional network, where
+the forward is shared with the training loss (`trace_squared_of`). In float32 or float64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ...errors import SpiritlevelError
+from ...model.batches import num_samples, scores
+from ...model.distributed import refuse_sharded, unwrapped
+from ...model.layer_hooks import lacks_second_derivative
+from ...model.losses import Loss, resolve
+from ...model.model_state import preserved
+from ...model.parameters import select_parameters
+from .arguments import check_batch_size, check_loss_value, check_probes
+from .signs import draw_signs
+from .third_derivatives.deferral import deferred
+from .third_derivatives.operations import check_graph, thrice_differentiable
+
+AnyLoss = str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss
+
+
+def trace_squared_penalty(
+    model: nn.Module,
+    x: Any,
+    y: Tensor,
+    *,
+    loss: AnyLoss = "cross_entropy",
+    probes: int = 1,
+    layers: str | Sequence[str] | None = None,
+    generator: torch.Generator | None = None,
+    parameters: Iterable[Tensor] | None = None,
+) -> Tensor:
+    """An unbiased estimate of Tr(H²)/B of a batch; gradients flow into all parameters.
+
+    It runs the model once more, in the mode it is in: batch statistics of BatchNorm are part of the
+    function, its running statistics are not touched, and dropout draws a mask of its own without
+    moving torch's random state. Where that second forward matters, or the mask should be that of
+    the training loss, use `trace_squared_of`.
+
+    Args:
+        x: the model's input, or a dict or tuple of its inputs.
+        loss: as for `measure`; averaged over the batch.
+        probes: random directions to average over.
+        layers: module paths or patterns; H is then the block of their parameters.
+        generator: of the directions; None: torch's global one.
+        parameters: the tensors that H is in, in place of `layers`.
+    """
+    check_probes(probes)
+    refuse_sharded(model)
+    model = unwrapped(model)
+    chosen = _choose(model, layers, parameters)
+    value = batch_loss(model, x, y, loss=loss)
+    return trace_squared_of(value, chosen, num_samples((x, y)), probes=probes, generator=generator)
+
+
+def trace_squared_of(
+    loss: Tensor,
+    parameters: Iterable[Tensor],
+    batch_size: int,
+    *,
+    probes: int = 1,
+    generator: torch.Generator | None = None,
+    create_graph: bool = True,
+) -> Tensor:
+    """Tr(H²)/B from a loss that is already computed: the batch goes through the model once.
+
+    Compute the loss inside `with thrice_differentiable():`. A network with LayerNorm, BatchNorm in
+    train mode or attention needs it, one with convolutions is faster for it. `create_graph=False`
+    gives the number alone, at the price of Hv.
+
+    >>> w = torch.tensor([3.0, 5.0], requires_grad=True)
+    >>> loss = (w**2 * torch.tensor([1.0, 2.0])).sum()              # H = diag(2, 4)
+    >>> float(trace_squared_of(loss, [w], batch_size=1).detach())   # 2² + 4²
+    20.0
+    """
+    check_probes(probes)
+    check_batch_size(batch_size)
+    check_loss_value(loss)
+    chosen = _check_parameters(parameters)
+    functions = check_graph(loss, third=create_graph)
+    with _explained(), _unless_it_fails(generator):
+        with deferred(functions):  # of the gradients only the graph is used
+            gradients = torch.autograd.grad(loss, chosen, create_graph=True, allow_unused=True)
+        if lacks_second_derivative(gradients):
+            raise RuntimeError("a function on the way is marked as differentiable only once")
+        curved = [g is not None and g.requires_grad for g in gradients]
+        if not any(curved):  # a loss linear in these parameters
+            return loss.detach().new_zeros(()).requires_grad_(create_graph)
+        total = loss.new_zeros(())
+        for _ in range(probes):
+            signs = draw_signs(chosen, generator)
+            products = torch.autograd.grad(
+                [g for g, bent in zip(gradients, curved, strict=True) if bent],
+                chosen,
+                [v for v, bent in zip(signs, curved, strict=True) if bent],
+                create_graph=create_graph,
+                retain_graph=True,  # the loss is still to be differentiated by the training step
+                allow_unused=True,
+            )
+            for product in products:
+                if product is not None:
+                    flat = product.flatten()
+                    total = total + flat @ flat
+    return total / (probes * batch_size)
+
+
+def batch_loss(model: nn.Module, x: Any, y: Tensor, *, loss: AnyLoss) -> Tensor:
+    """The mean loss of a batch, with its graph; buffers and random state stay as they were."""
+    check_batch_size(num_samples((x, y)))
+    found = resolve(loss)
+    # Copies take the updates of running statistics. Restoring the model's own afterwards would
+    # be too late: the graph may hold them.
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    args, kwargs = _inputs(x)
+    device = next(model.parameters()).device
+    with preserved(model, device), thrice_differentiable(), torch.enable_grad():
+        outputs = scores(functional_call(model, buffers, args, kwargs))
+        if not y.is_floating_point():
+            y = y.long()
+        found.check(outputs.detach(), y, where="the batch")
+        if bool(torch.isfinite(outputs).all()) and bool(found.invalid(outputs.detach(), y).any()):
+            found.explain(outputs.detach(), y, where="the batch")
+        return found.values(outputs, y).sum() / found.weights(outputs.detach(), y).sum()
+
+
+def _inputs(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(x, Mapping):
+        return (), dict(x)
+    return (tuple(x) if isinstance(x, list | tuple) else (x,)), {}
+
+
+def _choose(
+    model: nn.Module, layers: str | Sequence[str] | None, parameters: Iterable[Tensor] | None
+) -> list[Tensor]:
+    if parameters is None:
+        return list(select_parameters(model, layers).values())
+    if layers is not None:
+        raise SpiritlevelError(
+            "The penalty takes 'layers' or 'parameters', not both. "
+            f"Got layers={layers!r} and parameters. Leave one of them out."
+        )
+    return list(parameters)
+
+
+def _check_parameters(parameters: Iterable[Tensor]) -> list[Tensor]:
+    chosen = list(parameters)
+    frozen = [index for index, tensor in enumerate(chosen) if not tensor.requires_grad]
+    if not chosen or frozen:
+        got = f"number {frozen[0]} of them frozen" if frozen else "none"
+        raise SpiritlevelError(
+            "The 'parameters' of the penalty must be tensors with requires_grad=True, at least "
+            f"one. Got {got}. Pass [p for p in model.parameters() if p.requires_grad]."
+        )
+    return chosen
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """What torch says when a derivative is missing, with what to do about it."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise SpiritlevelError(
+            "The loss must have a second derivative in the parameters. Differentiating it failed "
+            f"with: {error}. Compute the loss inside `with thrice_differentiable():`, which "
+            "writes attention out, without torch.compile, and before loss.backward()."
+        ) from error
+
+
+@contextlib.contextmanager
+def _unless_it_fails(generator: torch.Generator | None) -> Iterator[None]:
+    """The random state is put back if the block fails."""
+    source = torch.default_generator if generator is None else generator
+    before = source.get_state()
+    try:
+        yield
+    except BaseException:
+        source.set_state(before)
+        raise

@@ -1,0 +1,1 @@
+"""Optimizers that take the gradient at perturbed weights: SAM and its variants."""

@@ -1,0 +1,328 @@
+"""The audit: which moves exist in a network, and what they do to every number."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import spiritlevel as sl
+from spiritlevel.analysis.audit import Audit
+from spiritlevel.analysis.confounders import CONFOUNDERS
+from spiritlevel.measures import get
+
+CHOSEN = [
+    "curvature.trace",
+    "curvature.lambda_max",
+    "relative.kappa",
+    "neuron.rho_sum",
+    "neuron.rho_max",
+    "sharpness.adaptive",
+]
+CURVATURE = ["curvature.trace", "curvature.lambda_max"]
+PER_WEIGHT = ["neuron.rho_sum", "neuron.rho_max", "sharpness.adaptive"]
+FEW_STEPS = {"ascent_steps": 5, "restarts": 0}  # of the search for the worst case
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Transformer(nn.Module):
+    """One block with pre-LayerNorm and GELU, mean over the positions, a linear head."""
+
+    def __init__(self, width=8, classes=3):
+        super().__init__()
+        self.embed = nn.Linear(5, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, 2)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        x = self.embed(x)
+        x = x + self.attention(self.norm1(x))
+        x = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return self.head(x.mean(dim=1))
+
+
+def plain_cnn(bias=True):
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, bias=bias),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 8, 3, bias=bias),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32, 3, bias=bias),
+    ), (1, 10, 10)
+
+
+class Block(nn.Module):
+    def __init__(self, width, out, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(width, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv2, self.bn2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
+        self.skip = nn.Identity()
+        if stride > 1:
+            self.skip = nn.Sequential(nn.Conv2d(width, out, 1, stride), nn.BatchNorm2d(out))
+
+    def forward(self, x):
+        inner = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(inner)) + self.skip(x))
+
+
+def batchnorm_resnet():
+    stem = [nn.Conv2d(2, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU()]
+    blocks = [Block(4, 4, 1), Block(4, 6, 2)]
+    model = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    model(torch.randn(32, 2, 8, 8))  # statistics that belong to the data, as after training
+    return model, (2, 8, 8)
+
+
+def small_transformer():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Transformer(), (4, 5)
+
+
+NETWORKS = {
+    "plain CNN": plain_cnn,
+    "BatchNorm ResNet": batchnorm_resnet,
+    "transformer": small_transformer,
+}
+MOVES = {
+    "plain CNN": {"layer_rescale", "neuron_rescale", "unit_permute"},
+    "BatchNorm ResNet": {"layer_rescale", "neuron_rescale", "unit_permute", "batchnorm_absorb"},
+    # the affine part of a LayerNorm can be moved into what reads it; GELU allows no rescaling
+    "transformer": {"layer_rescale", "neuron_rescale", "unit_permute", "attention_rescale"},
+}
+
+
+@pytest.fixture(scope="module")
+def audits():
+    found = {}
+
+    def audit(name):
+        if name not in found:
+            with torch.random.fork_rng():
+                torch.manual_seed(1)
+                model, shape = NETWORKS[name]()
+                x, y = torch.randn(6, *shape).double(), torch.randint(3, (6,))
+            model = model.double().eval()
+            before = copy.deepcopy(model.state_dict())
+            result = sl.audit(model, (x, y), measures=CHOSEN, max_passes=40)
+            for key, value in model.state_dict().items():
+                assert torch.equal(value, before[key]), key
+            found[name] = result
+        return found[name]
+
+    return audit
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_finds_the_moves_that_exist(audits, name):
+    result = audits(name)
+    assert set(result.preserving) == MOVES[name]
+    assert "logit_temperature" in result.moved
+    assert set(result.moved) == set(result.moves)
+    assert not set(result.absent) & set(result.moved)
+    assert all(result.absent.values())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("measure", CURVATURE)
+def test_plain_curvature_is_marked_as_moving(audits, name, measure):
+    result = audits(name)
+    for move in MOVES[name]:
+        assert result.has_moved(measure, move) is (move not in get(measure).invariant), move
+    assert MOVES[name] & get(measure).invariant == {"unit_permute"}
+    assert result.verdict(measure).kind == "scale"
+    assert "moves although the function stays the same" in result.verdict(measure).text
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("measure", PER_WEIGHT)
+def test_what_counts_every_weight_in_its_own_size_stays(audits, name, measure):
+    """A factor on a weight cancels against the one on its gradient, whatever the move."""
+    result, card = audits(name), get(measure)
+    assert MOVES[name] <= card.invariant
+    for move in MOVES[name]:
+        assert result.has_moved(measure, move) is False, move
+    assert result.has_moved(measure, "logit_temperature") is True
+    assert result.verdict(measure).kind == "confidence"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_kappa_moves_only_where_its_card_says_so(audits, name):
+    """Where units get factors of their own.
+
+    κ sums ‖WᵀG‖² over samples, G the gradient in the weights W of a layer. Factors on the rows of W
+    cancel in WᵀG, whatever they are (before a BatchNorm); factors on its columns, the units it
+    reads, cancel only if they are all the same. Attention's values get a factor for each unit.
+    """
+    result, card = audits(name), get("relative.kappa")
+    for move in MOVES[name]:
+        assert result.has_moved("relative.kappa", move) is (move not in card.invariant), move
+    before = result.original["relative.kappa"].value
+    factors = [result.moved[move]["relative.kappa"].value / before for move in MOVES[name]]
+    twofold = max(max(f, 1 / f) for f in factors) >= 2
+    assert result.verdict("relative.kappa").kind == ("scale" if twofold else "nearly")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_all_weights_times_one_factor_is_a_matter_of_confidence(bias):
+    """The logits get α³; what κ of the head then is can be written down."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model, shape = plain_cnn(bias=bias)
+        x, y = torch.randn(6, *shape).double(), torch.randint(3, (6,))
+    model = model.double().eval()
+    chosen = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "sharpness.adaptive"]
+    result = sl.audit(model, (x, y), measures=[*chosen, "head.kappa"], options=FEW_STEPS)
+    assert set(result.moved) == MOVES["plain CNN"] | {"logit_temperature", "weight_scale"}
+    assert "weight_scale" not in result.preserving
+    # 1.5 to 2.5, by the generator that the audit seeds anew for every move
+    draw = torch.rand(1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    factor = 1.5 + float(draw)
+    if not bias:
+        assert result.factor("norms.weight", "weight_scale") == pytest.approx(factor)
+
+    def by_hand(scale):
+        with torch.no_grad():
+            features, w = scale**2 * model[:-1](x), scale * model[-1].weight
+            p = (scale**3 * model(x)).softmax(dim=1)
+            gini = 1 - p.square().sum(dim=1)
+            spread = p @ w.square().sum(dim=1) - (p @ w).square().sum(dim=1)
+            return gini.mean().item(), (features.square().sum(dim=1) * spread).mean().item()
+
+    for scale, report in ((1.0, result.original), (factor, result.moved["weight_scale"])):
+        gini, kappa = by_hand(scale)
+        assert report["softmax.gini"].value == pytest.approx(gini, rel=1e-9)
+        assert report["head.kappa"].value == pytest.approx(kappa, rel=1e-9)
+    for measure in chosen:
+        assert result.has_moved(measure, "weight_scale") is True, measure
+    for measure in chosen[2:]:  # it changes confidence, so it does not make them measures of scale
+        assert result.verdict(measure).kind == "confidence"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_confounders_are_shown_with_their_response(audits, name):
+    result = audits(name)
+    expected = set(CONFOUNDERS) - ({"activity.frequency"} if name == "transformer" else set())
+    assert set(result.confounders()) == expected  # GELU has no exact zeros to count
+    for confounder in expected:
+        assert result.verdict(confounder).kind == "confounder"
+    assert result.has_moved("softmax.gini", "logit_temperature")
+    assert not any(result.has_moved("softmax.gini", move) for move in result.preserving)
+    assert "Gini impurity of the predictions" in str(result)
+
+
+def test_factor_is_the_ratio_of_two_measurements(audits):
+    """The same by hand: move the network oneself, measure it again."""
+    result = audits("plain CNN")
+    for move in result.moved:
+        factor = result.factor("curvature.trace", move)
+        before = result.original["curvature.trace"].value
+        assert factor * before == pytest.approx(result.moved[move]["curvature.trace"].value)
+    # κ of the last layer falls with confidence exactly as the dense formula says
+    assert result.factor("relative.kappa", "layer_rescale") == pytest.approx(1.0, rel=1e-8)
+
+
+def test_json_brings_the_same_audit_back(audits):
+    result = audits("plain CNN")
+    again = Audit.from_json(result.to_json())
+    assert str(again) == str(result)
+    with pytest.raises(sl.SpiritlevelError, match=r"Audit.to_json wrote"):
+        Audit.from_json("[]")
+
+
+class Clipped(nn.Module):
+    """Linear up to a bound that the first samples stay far below, whatever they are multiplied by.
+
+    Nobody sees on a few samples that it is not homogeneous.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.first(x).clamp(0, 1e4))
+
+
+def test_a_move_that_fails_on_later_data_is_taken_back():
+    torch.manual_seed(0)
+    model, x = Clipped().double().eval(), torch.randn(8, 4).double()
+    x[6] *= 1e4
+    y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+    first = sl.audit(model, (x[:6], y[:6]), measures="head.trace")
+    assert set(first.preserving) == {"layer_rescale", "neuron_rescale", "unit_permute"}
+    assert "weight_scale" in first.moved
+    result = sl.audit(model, [(x[:4], y[:4]), (x[4:], y[4:])], measures="head.trace")
+    assert set(result.moved) == {"unit_permute", "logit_temperature"}
+    for move in ("layer_rescale", "neuron_rescale", "weight_scale"):
+        assert "holds on 4 samples and not on all" in result.absent[move]
+        assert move not in result.moves
+
+
+def small_mlp():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        layers = [nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)]
+        model = nn.Sequential(*layers).double().eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter *= 2
+        return model, (torch.randn(8, 4).double(), torch.randint(3, (8,)))
+
+
+def test_exact_measures_do_under_every_move_what_their_cards_claim():
+    model, data = small_mlp()
+    quick = {"ascent_steps": 1, "restarts": 0, "draws": 2, "splits": 1}
+    result = sl.audit(model, data, measures="*", options=quick, max_passes=2)
+    assert set(result.preserving) == {"layer_rescale", "neuron_rescale", "unit_permute"}
+    exact = [
+        name
+        for name, found in result.original.items()
+        if found.exact and all(report[name].exact for report in result.moved.values())
+    ]
+    assert len(exact) > 25
+    for measure in exact:
+        for move in result.preserving:
+            claimed = move in get(measure).invariant
+            assert result.has_moved(measure, move) is not claimed, (measure, move)
+
+
+def test_a_network_without_symmetries_says_so():
+    model = nn.Linear(4, 3)
+    x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    result = sl.audit(model, (x, y), measures="head.trace")
+    assert result.preserving == []
+    assert "No symmetry was found" in str(result)
+
+
+def test_steps_are_told(audits):
+    model, shape = plain_cnn()
+    x, y = torch.randn(4, *shape), torch.tensor([0, 1, 2, 0])
+    told = []
+    result = sl.audit(
+        model.eval(), (x, y), measures="head.trace", progress=lambda *step: told.append(step)
+    )
+    assert told[0][2] == "looking for symmetries"
+    assert [text for _, _, text in told if "after" in text] == [
+        f"measuring after {move}" for move in result.moved
+    ]
+    assert told[-1][0] == told[-1][1]

@@ -1,0 +1,151 @@
+"""`spiritlevel audit` and `spiritlevel compare`, as a user types them."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import spiritlevel as sl
+from spiritlevel.cli import compare as compare_command
+from spiritlevel.cli.app import app
+from spiritlevel.study.models import build
+
+FEW = ("--model", "mlp", "--option", "hidden=8,8", "--samples", "60")
+MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(app, list(map(str, args)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    paths = []
+    for seed in range(2):
+        path = tmp_path / f"seed{seed}.pt"
+        torch.save(build("mlp", seed=seed, hidden=(8, 8)).state_dict(), path)
+        paths.append(path)
+    return paths
+
+
+def test_audit_prints_a_table_and_sentences():
+    out = run("audit", *FEW, *MEASURES).stdout
+    lines = out.splitlines()
+    (trace,) = [line for line in lines if line.startswith(" curvature.trace") and "scale" in line][
+        :1
+    ]
+    assert len(trace.split()) >= 4
+    words = " ".join(out.split())
+    assert "layer_rescale: multiply 'fc1' by α, divide 'fc2' by it" in words
+    assert (
+        "Not comparable here: it moves although the function stays the same: curvature.trace."
+        in words
+    )
+    assert "attention_rescale does not exist here" in words
+    assert max(map(len, lines)) <= 80
+
+
+def test_audit_as_json():
+    result = run("audit", *FEW, *MEASURES, "--json", "-")
+    audit = sl.Audit.from_json(result.stdout)
+    assert audit.verdict("curvature.trace").kind == "scale"
+    assert json.loads(result.stdout)["verdicts"]["neuron.rho_sum"]["kind"] == "confidence"
+
+
+def test_audit_of_chosen_layers_by_a_chosen_method():
+    """The trace of one layer, as random directions see it: an estimate with an error."""
+    chosen = ("--measures", "curvature.trace", "--json", "-")
+    estimate = ("--method", "hutchinson", "--layers", "fc2", "--max-passes", "20")
+    audit = sl.Audit.from_json(run("audit", *FEW, *chosen, *estimate).stdout)
+    exact = sl.Audit.from_json(run("audit", *FEW, *chosen, "--layers", "fc2").stdout)
+    for report in (audit.original, audit.moved["layer_rescale"]):
+        assert list(report.layers["curvature.trace"]) == ["fc2"]
+        assert report["curvature.trace"].stderr
+    found, truth = audit.original["curvature.trace"], exact.original["curvature.trace"]
+    assert truth.exact
+    assert abs(found.value - truth.value) < 5 * found.stderr
+
+
+def test_compare_chosen_layers_by_a_chosen_method(checkpoints, tmp_path):
+    out = tmp_path / "comparison.json"
+    args = ("--measures", "curvature.trace", "--no-match", "--json", out, "--max-passes", "20")
+    run("compare", *checkpoints, *FEW, *args, "--method", "hutchinson", "--layers", "fc2")
+    found = sl.Comparison.from_json(out.read_text())
+    run("compare", *checkpoints, *FEW, *args, "--layers", "fc2")
+    exact = sl.Comparison.from_json(out.read_text())
+    for name in ("seed0", "seed1"):
+        estimate, truth = (c.reports[name]["curvature.trace"] for c in (found, exact))
+        assert list(found.reports[name].layers["curvature.trace"]) == ["fc2"]
+        assert truth.exact
+        assert 0 < abs(estimate.value - truth.value) < 5 * estimate.stderr
+
+
+def test_compare_two_checkpoints(checkpoints, tmp_path):
+    out = tmp_path / "comparison.json"
+    first, second = checkpoints
+    result = run("compare", first, f"other={second}", *FEW, *MEASURES, "--json", out)
+    words = " ".join(result.stdout.split())
+    assert "measure seed0 other" in words
+    found = sl.Comparison.from_json(out.read_text())
+    assert list(found.reports) == ["seed0", "other"]
+    assert found.matched is not None
+    run("compare", first, second, *FEW, *MEASURES, "--no-match")
+
+
+def test_ctrl_c_keeps_what_was_measured(checkpoints, monkeypatch):
+    real, calls = compare_command.subject.load, []
+
+    def load(**options):
+        calls.append(options["checkpoint"])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(**options)
+
+    monkeypatch.setattr(compare_command.subject, "load", load)
+    names = [f"{name}={checkpoints[i % 2]}" for i, name in enumerate("abc")]
+    result = run("compare", *names, *FEW, *MEASURES)
+    assert "interrupted: not measured, and left out: c" in result.stderr
+    assert "measure a b" in " ".join(result.stdout.split())
+
+
+def test_ctrl_c_at_equal_confidence_keeps_what_was_measured(checkpoints, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare_command.comparisons, "matched_comparison", interrupted)
+    out = " ".join(run("compare", *checkpoints, *FEW, *MEASURES).stdout.split())
+    assert "measure seed0 seed1" in out
+    assert "Not compared at equal confidence: it was interrupted." in out
+
+
+def test_settings_reach_the_measures(checkpoints, tmp_path):
+    out = tmp_path / "report.json"
+    args = ("--measures", "sharpness.worst", "--measures", "norms.distance", "--json", out)
+    settings = ("--setting", "rho=0.2", "--setting", f"initial={checkpoints[0]}")
+    run("measure", *FEW, "--checkpoint", checkpoints[1], *args, *settings)
+    report = sl.Report.from_json(out.read_text())
+    assert report["sharpness.worst"].settings["rho"] == 0.2
+    weights = [torch.load(path, weights_only=True) for path in checkpoints]
+    apart = sum((weights[0][name] - weights[1][name]).square().sum() for name in weights[0]) ** 0.5
+    assert report["norms.distance"].value == pytest.approx(float(apart), rel=1e-5)  # float32 sums
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["compare", "a.pt"], "at least two checkpoints. Got 1"),
+        (["compare", "x=a.pt", "x=b.pt"], "The name 'x' is given to two checkpoints"),
+        (["measure", "--setting", "rho"], "as in --setting rho=0.1. Got 'rho'"),
+        (["measure", "--setting", "rhoo=1"], "knows no 'rhoo'. Did you mean 'rho'?"),
+        (["measure", "--setting", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
+        (["measure", "--measures", "norms.distance"], "initial"),
+        (["audit", "--measures", "head.kapa"], "Did you mean 'head.kappa'"),
+    ],
+)
+def test_refusals(args, expected):
+    result = run(*args, *FEW, code=1)
+    (line,) = result.stderr.strip().splitlines()
+    assert expected in line

@@ -1,0 +1,68 @@
+"""`--html` writes a page of what the command found, and nothing where it cannot."""
+
+import re
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from spiritlevel.cli.app import app
+from spiritlevel.study.models import build
+
+pytest.importorskip("plotly")
+SMALL = ("--model", "mlp", "--option", "hidden=6", "--samples", "30")
+MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")
+HOSTILE = "<svg onload>"  # no "=": on this command line it ends a name
+
+
+def run(*args, code=0):
+    result = CliRunner().invoke(app, list(map(str, args)), prog_name="spiritlevel")
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    path = tmp_path / "net.pt"
+    torch.save(build("mlp", seed=1, hidden=6).state_dict(), path)
+    return path
+
+
+def page(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=[\"']?https?:", text)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "shown"),
+    [
+        ("measure", MEASURES, "curvature.trace"),
+        ("audit", MEASURES, "layer_rescale"),
+        ("spectrum", ("--num", "1", "--vectors", "1", "--steps", "5"), "density"),
+    ],
+)
+def test_a_command_writes_its_page(command, more, shown, tmp_path):
+    path = tmp_path / "new" / "page.html"
+    out = run(command, *SMALL, *more, "--html", path).stdout
+    assert f"written: {path}" in out.replace("\n", "")
+    assert shown in page(path)
+
+
+def test_names_are_text_on_the_page(checkpoint, tmp_path):
+    path = tmp_path / "page.html"
+    networks = (f"first={checkpoint}", f"{HOSTILE}={checkpoint}")
+    run("compare", *networks, *SMALL, *MEASURES, "--no-match", "--html", path)
+    text = page(path)
+    assert HOSTILE not in text
+    assert "&lt;svg onload&gt;" in text
+
+
+def test_a_page_that_cannot_be_made_is_refused_before_measuring(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    result = run("measure", *SMALL, "--html", tmp_path / "page.html", code=1)
+    assert result.stdout == ""
+    expected = "error: A page with pictures needs plotly: pip install 'spiritlevel[report]'\n"
+    assert result.stderr == expected

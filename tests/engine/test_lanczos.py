@@ -1,0 +1,453 @@
+"""Block Lanczos against dense eigenvalues, with residuals and products counted independently."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from spiritlevel import SpiritlevelError
+from spiritlevel.engine.weight_space import long_rows
+from spiritlevel.engine.weight_space.lanczos import Lanczos, eigenpairs, solve
+
+N = 60
+RTOL = 1e-9
+SETTINGS = {"rtol": RTOL, "max_products": 3000, "max_basis": 100}
+
+
+def random(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def rotated(values, seed=0):
+    """A dense matrix with these eigenvalues."""
+    values = torch.as_tensor(values, dtype=torch.float64)
+    Q = torch.linalg.qr(random(len(values), len(values), seed=seed)).Q
+    A = (Q * values) @ Q.T
+    return (A + A.T) / 2
+
+
+def planted(*values):
+    """These eigenvalues, and the rest of N between -1 and 1."""
+    return rotated([*values, *torch.linspace(-1, 1, N - len(values)).tolist()])
+
+
+def symmetric(n):
+    A = random(n, n)
+    return A + A.T
+
+
+MATRICES = {
+    "random": symmetric(N),
+    "low rank": rotated([5.0, 3.0, 3.0, 1.0] + [0.0] * (N - 4)),
+    "low rank, both signs": rotated([5.0, -4.0] + [0.0] * (N - 2)),
+    "clustered": planted(*(3 + 1e-4 * torch.arange(6.0)).tolist()),
+    "double": planted(4.0, 4.0, -4.0, -4.0),
+    "triple": planted(4.0, 4.0, 4.0, -3.0, -3.0, -3.0),
+    "1e-9 apart": planted(4.0, 4.0 * (1 + 1e-9), -3.0, -3.0 * (1 + 1e-9)),
+    "positive": rotated(torch.linspace(1, 9, N)),
+    "negative": rotated(-torch.linspace(1, 9, N)),
+    "zero": torch.zeros(N, N, dtype=torch.float64),
+    "identity": torch.eye(N, dtype=torch.float64),
+    "diagonal": torch.diag(random(N, seed=3)),
+    "tiny": 1e-140 * symmetric(N),
+    "huge": 1e140 * symmetric(N),
+    "1x1": torch.tensor([[-3.0]], dtype=torch.float64),
+    "2x2": rotated([2.0, -1.0]),
+    "5x5": symmetric(5),
+}
+
+
+class Counted:
+    """Multiplies by a dense matrix and counts what it is asked for."""
+
+    def __init__(self, A):
+        self.A, self.products, self.calls = A, 0, 0
+
+    def __call__(self, directions):
+        self.calls += 1
+        self.products += sum(len(rows) for rows in directions.values())
+        return {i: rows @ self.A for i, rows in directions.items()}
+
+
+def run(A, *, num=1, which="largest", block=None, start=None, seed=1, **settings):
+    if start is None:
+        start = random(block or num, len(A), seed=seed).to(A)
+    operator = Counted(A)
+    [found] = solve([Lanczos(start, num=num, which=which, **SETTINGS | settings)], operator)
+    assert found.products == operator.products
+    return found
+
+
+def truth(A, num, which):
+    values = torch.linalg.eigvalsh(A.double())
+    smallest, largest = values[:num], values.flip(0)[:num]
+    ends = {"largest": largest, "smallest": smallest, "both": torch.cat([largest, smallest])}
+    return ends[which]
+
+
+def assert_true(A, found, num, which):
+    """Values, residuals and vectors against dense algebra in float64."""
+    exact, eps = A.double(), torch.finfo(A.dtype).eps
+    # Round-off of eigvalsh and of a product: a few eps·‖A‖ for each of up to N entries of a sum.
+    noise = N * eps * float(torch.linalg.matrix_norm(exact, 2))
+    values = truth(A, num, which)
+    assert found.values.dtype == torch.float64
+    assert found.vectors.dtype == A.dtype
+    torch.testing.assert_close(found.values, values, rtol=RTOL, atol=noise)
+    V = found.vectors.double()
+    residuals = (V @ exact - found.values[:, None] * V).norm(dim=1)
+    torch.testing.assert_close(found.residuals, residuals, rtol=1e-6, atol=noise)
+    k = min(num, len(A))
+    for end in V.split(k):  # the two ends of a small matrix share vectors
+        torch.testing.assert_close(end @ end.T, torch.eye(k).double(), rtol=0, atol=N * eps)
+
+
+@pytest.mark.parametrize("max_basis", [24, 100], ids=["restarted", "whole"])
+@pytest.mark.parametrize("num", [1, 3])
+@pytest.mark.parametrize("which", ["largest", "smallest", "both"])
+@pytest.mark.parametrize("name", MATRICES)
+def test_pairs_are_those_of_the_dense_matrix(name, which, num, max_basis):
+    A = MATRICES[name]
+    found = run(A, num=num, which=which, max_basis=max_basis)
+    assert found.converged.all()
+    assert_true(A, found, num, which)
+
+
+def test_the_smallest_possible_basis_is_enough():
+    A = MATRICES["random"]
+    found = run(A, max_basis=3)
+    assert found.converged.all()
+    assert found.products > 20  # many restarts
+    assert_true(A, found, 1, "largest")
+    found = run(A, num=2, which="both", max_basis=8)
+    assert_true(A, found, 2, "both")
+
+
+def test_a_restart_costs_products_but_no_accuracy():
+    A = rotated(torch.linspace(0, 1, N))
+    whole, restarted = run(A), run(A, max_basis=8)
+    assert whole.products < restarted.products < 10 * whole.products
+    assert_true(A, restarted, 1, "largest")
+
+
+@pytest.mark.parametrize("which", ["largest", "smallest", "both"])
+def test_ill_conditioned(which):
+    A = rotated(torch.logspace(0, -12, N, dtype=torch.float64))
+    found = run(A, num=2, which=which)
+    assert found.converged.all()
+    assert_true(A, found, 2, which)
+
+
+@pytest.mark.parametrize("max_basis", [16, 100])
+@pytest.mark.parametrize("which", ["largest", "smallest", "both"])
+@pytest.mark.parametrize("name", ["random", "low rank", "double", "negative", "zero", "1x1"])
+def test_float32_operators_are_solved_to_their_round_off(name, which, max_basis):
+    A = MATRICES[name].float()
+    found = run(A, num=2, which=which, max_basis=max_basis, rtol=1e-5)
+    assert found.converged.all()
+    assert_true(A, found, 2, which)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="TF32 is a mode of NVIDIA GPUs")
+@pytest.mark.parametrize("which", ["largest", "both"])
+def test_the_tf32_mode_of_a_gpu_does_not_reach_the_basis(which, monkeypatch):
+    A, exact = MATRICES["random"].float(), MATRICES["random"].cuda()
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    start = random(2, N).float().cuda()
+    iteration = Lanczos(start, num=2, which=which, **SETTINGS | {"max_basis": 16, "rtol": 1e-5})
+    [found] = solve([iteration], lambda rows: {0: (rows[0].double() @ exact).float()})
+    assert found.converged.all()
+    assert found.vectors.is_cuda
+    assert_true(A, dataclasses.replace(found, vectors=found.vectors.cpu()), 2, which)
+
+
+def test_a_wider_block_than_wanted_is_allowed():
+    A = MATRICES["triple"]
+    assert_true(A, run(A, num=2, block=4), 2, "largest")
+    # here the pending rows move by less than their number at the first restart
+    assert_true(A, run(A, num=3, block=4, max_basis=11), 3, "largest")
+
+
+@pytest.mark.parametrize("name", ["random", "positive", "clustered"])
+@pytest.mark.parametrize("rtol", [1e-2, 1e-4, 1e-6])
+def test_converged_means_a_true_residual_below_rtol(name, rtol):
+    A = MATRICES[name]
+    found = run(A, num=2, rtol=rtol)
+    V = found.vectors
+    residuals = (V @ A - found.values[:, None] * V).norm(dim=1)
+    assert found.converged.all()
+    assert (residuals <= rtol * found.values.abs() * (1 + 1e-6)).all()
+    assert found.products < run(A, num=2, rtol=1e-12).products
+
+
+def test_an_eigenvalue_of_zero_need_not_be_known_to_round_off():
+    A = rotated(torch.linspace(0, 1, N))
+    found = run(A, which="smallest", rtol=1e-2, max_basis=20)
+    assert found.converged.all()
+    assert 1e-14 < found.residuals < 1e-2 * math.sqrt(2.3e-16)
+
+
+def test_too_few_products_give_the_best_so_far_and_say_so():
+    A = rotated(torch.linspace(0, 1, N))
+    found = run(A, num=2, max_products=11)
+    assert found.products == 10  # whole blocks only
+    assert not found.converged.any()
+    largest = truth(A, 2, "largest")
+    assert (found.values < largest).all()  # a Ritz value lies inside the spectrum
+    assert (found.values > 0.8).all()
+    V = found.vectors
+    residuals = (V @ A - found.values[:, None] * V).norm(dim=1)
+    torch.testing.assert_close(found.residuals, residuals, rtol=1e-9, atol=0)
+    assert (residuals > RTOL * found.values).all()
+
+
+def test_some_may_have_converged_before_the_products_run_out():
+    found = run(planted(50.0), num=2, max_products=20)
+    assert found.converged.tolist() == [True, False]
+
+
+def test_an_early_result_is_consistent():
+    A = symmetric(N)
+    iteration = Lanczos(random(1, N), **SETTINGS | {"max_basis": 5})
+    for _ in range(7):  # some of them right after a restart
+        iteration.update(iteration.directions() @ A)
+        found = iteration.result()
+        V = found.vectors
+        torch.testing.assert_close((V @ A @ V.T)[0], found.values)
+        residual = (V @ A - found.values * V).norm(dim=1)
+        torch.testing.assert_close(residual, found.residuals)
+
+
+def test_directions_are_orthonormal_to_everything_before():
+    A, seen = MATRICES["random"], []
+    iteration = Lanczos(random(3, N), num=3, **SETTINGS)
+    while not iteration.done:
+        seen.append(iteration.directions().clone())
+        iteration.update(seen[-1] @ A)
+    Q = torch.cat(seen)
+    assert len(Q) > N / 2
+    torch.testing.assert_close(Q @ Q.T, torch.eye(len(Q)).double(), rtol=0, atol=1e-14)
+    assert iteration.directions().shape == (0, N)
+
+
+def test_the_last_block_shrinks_to_what_is_left_of_the_space():
+    A = symmetric(7)
+    iteration = Lanczos(random(3, 7), num=3, **SETTINGS | {"rtol": 0.0})
+    widths = []
+    while not iteration.done:
+        widths.append(len(iteration.directions()))
+        iteration.update(iteration.directions() @ A)
+    assert widths == [3, 3, 1]
+    found = iteration.result()
+    assert_true(A, found, 3, "largest")
+    # nothing is left over, but round-off is admitted
+    V = found.vectors
+    assert ((V @ A - found.values[:, None] * V).norm(dim=1) <= found.residuals).all()
+
+
+def test_a_warm_start_needs_fewer_products():
+    A = rotated(torch.linspace(0, 1, N).square())
+    cold = run(A, num=3)
+    again = run(A, num=3, start=cold.vectors)
+    assert again.products == 3
+    assert run(A, num=3, start=1e-30 * cold.vectors).products == 3
+    B = A + 1e-6 * symmetric(N)
+    warm = run(B, num=3, start=cold.vectors)
+    assert warm.products < run(B, num=3).products
+    assert_true(B, warm, 3, "largest")
+
+
+@pytest.mark.parametrize("kind", ["zero", "equal", "dependent", "almost", "wide", "gradient"])
+def test_unusable_rows_of_a_start_are_replaced(kind):
+    start = random(3, N)
+    A = MATRICES["triple"]
+    if kind == "zero":
+        start[1] = 0
+    elif kind == "equal":
+        start[:] = start[0].clone()
+    elif kind == "dependent":
+        start[2] = 3 * start[0] - 1e5 * start[1]
+    elif kind == "almost":
+        start[2] = start[0] + 1e-12 * start[2]
+    elif kind == "wide":
+        start, A = random(9, 4), rotated([2.0, 2.0, 2.0, -1.0])
+    else:
+        start.requires_grad_()
+    iteration = Lanczos(start, num=3, **SETTINGS)
+    Q = iteration.directions()
+    torch.testing.assert_close(Q @ Q.T, torch.eye(len(Q)).double(), rtol=0, atol=1e-14)
+    assert not Q.requires_grad
+    assert_true(A, run(A, num=3, start=start), 3, "largest")
+
+
+def test_an_invariant_subspace_is_left_by_random_directions():
+    # e_30 is an eigenvector: its Krylov space has one dimension, and both ends lie outside it.
+    A = torch.diag(torch.linspace(-1, 2, N).double())
+    start = torch.eye(N).double()[30:31]
+    assert_true(A, run(A, start=start, which="both"), 1, "both")
+
+
+def test_randomness_comes_from_the_generator_alone():
+    def replaced(**settings):
+        return Lanczos(torch.zeros(1, N), **SETTINGS, **settings).directions()
+
+    before = torch.random.get_rng_state()
+    assert torch.equal(replaced(), replaced())
+    seeded = replaced(generator=torch.Generator().manual_seed(5))
+    assert torch.equal(seeded, replaced(generator=torch.Generator().manual_seed(5)))
+    assert not torch.equal(seeded, replaced())
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_lockstep_equals_one_at_a_time():
+    matrices = [MATRICES[name] for name in ("random", "double", "1x1", "zero")]
+    whiches = ["largest", "both", "smallest", "largest"]
+
+    def iterations():
+        return [
+            Lanczos(random(2, len(A)), num=2, which=which, **SETTINGS | {"max_basis": 16})
+            for A, which in zip(matrices, whiches, strict=True)
+        ]
+
+    keys = []
+
+    def multiply(directions):
+        keys.append(set(directions))
+        return {i: rows @ matrices[i] for i, rows in directions.items()}
+
+    together = solve(iterations(), multiply)
+    for i, iteration in enumerate(iterations()):
+        [alone] = solve([iteration], lambda rows, A=matrices[i]: {0: rows[0] @ A})
+        for field in ("values", "vectors", "residuals", "converged"):
+            assert torch.equal(getattr(together[i], field), getattr(alone, field))
+        assert together[i].products == alone.products
+    assert keys[0] == {0, 1, 2, 3}
+    assert len(keys) == max(found.products for found in together) / 2
+    assert all(late <= early for early, late in itertools.pairwise(keys))
+    assert len(keys[-1]) == 1
+
+
+def test_nothing_to_solve_is_nothing_found():
+    assert solve([], Counted(torch.eye(2))) == []
+
+
+def test_eigenpairs_multiplies_one_vector_at_a_time():
+    A, shapes = MATRICES["double"], []
+
+    def product(v):
+        shapes.append(v.shape)
+        return A @ v
+
+    found = eigenpairs(product, random(2, N), num=2, which="smallest")
+    assert shapes == [(N,)] * found.products
+    assert_true(A, found, 2, "smallest")
+
+
+def test_products_may_carry_a_graph():
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    A = MATRICES["random"]
+    found = eigenpairs(lambda v: scale * (A @ v), random(1, N))
+    assert not found.vectors.requires_grad
+    assert_true(A, found, 1, "largest")
+
+
+@pytest.mark.parametrize("which", ["largest", "both"])
+def test_results_do_not_depend_on_the_chunks(which, monkeypatch):
+    A = MATRICES["random"]
+    whole = run(A, num=2, which=which, max_basis=16)
+    monkeypatch.setattr(long_rows, "CHUNK", 100)  # a few columns at a time
+    chunked = run(A, num=2, which=which, max_basis=16)
+    torch.testing.assert_close(chunked.values, whole.values, rtol=1e-13, atol=1e-13)
+    assert_true(A, chunked, 2, which)
+
+
+class LiveVectors(TorchDispatchMode):
+    """The most bytes of tensors alive at once among those made inside, in vectors."""
+
+    def __init__(self, vector_bytes):
+        super().__init__()
+        self.vector_bytes, self.most, self.live = vector_bytes, 0.0, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self.live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.live = {k: v for k, v in self.live.items() if not v[0].expired()}
+        total = sum(nbytes for _, nbytes in self.live.values())
+        self.most = max(self.most, total / self.vector_bytes)
+        return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_more_vectors_are_alive_than_promised(dtype, monkeypatch):
+    monkeypatch.setattr(long_rows, "CHUNK", 1 << 12)
+    size, block, max_basis = 40_000, 2, 12
+    diagonal = torch.linspace(0, 1, size).square().to(dtype)
+    settings = {"num": 2, "rtol": 1e-4, "max_products": 30, "max_basis": max_basis}
+    with LiveVectors(size * dtype.itemsize) as memory:
+        run = Lanczos(random(block, size).to(dtype), **settings)
+        [found] = solve([run], lambda rows: {0: diagonal * rows[0]})
+    assert found.products == 30  # several restarts
+    # the basis, the products, the returned vectors in their place, and little for the chunks
+    assert max_basis + 2 * block <= memory.most < max_basis + 2 * block + 1
+
+
+def test_the_memory_test_can_fail():
+    with LiveVectors(80) as memory:
+        kept = [torch.zeros(10, dtype=torch.float64) for _ in range(5)]
+    assert len(kept) == memory.most == 5
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_products_are_refused(value):
+    iteration = Lanczos(random(2, N), num=2, **SETTINGS)
+    iteration.update(iteration.directions() @ MATRICES["random"])
+    products = iteration.directions() @ MATRICES["random"]
+    products[1, 7] = value
+    with pytest.raises(
+        SpiritlevelError,
+        match=r"'products' .* must be finite\. Got NaN or infinity after 2 finite products\. "
+        r"Check that loss and gradient are finite .* float64\.",
+    ):
+        iteration.update(products)
+
+
+BAD = [
+    ({"start": torch.ones(5)}, r"'start' .* shape \(block, size\)\. Got torch.float32 .* \(5,\)"),
+    ({"start": torch.ones(0, 5)}, r"Got torch.float32 of shape \(0, 5\)\. Typical: torch.randn"),
+    ({"start": torch.ones(1, 5).half()}, r"must be a float32 or float64 .* Got torch.float16"),
+    ({"start": torch.full((1, 5), torch.nan)}, r"'start' .* must be finite\. Got NaN or infinity"),
+    ({"num": 3}, r"'start' .* at least num=3 rows, .* Got 2\. Add random rows\."),
+    ({"num": 0}, r"'num' .* must be at least 1\. Got 0\. Typical: 1 to 10\."),
+    ({"which": "biggest"}, r"'which' .* one of \('largest', 'smallest', 'both'\)\. Got 'biggest'"),
+    ({"rtol": -1e-3}, r"'rtol' .* must be in \[0, 1\)\. Got -0\.001\. Typical: 1e-3"),
+    ({"rtol": float("nan")}, r"'rtol' .* must be in \[0, 1\)\. Got nan"),
+    ({"max_products": 1}, r"'max_products' .* at least 2, the block\. Got 1\. Raise it, or start"),
+    ({"max_basis": 4}, r"'max_basis' .* at least 5 here: the 1 wanted .* of 2\. Got 4\. Raise it"),
+    ({"max_basis": 5, "which": "both"}, r"must be at least 6 here: the 2 wanted .* Got 5\."),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), BAD, ids=[text[:40] for _, text in BAD])
+def test_bad_arguments_are_refused(change, text):
+    with pytest.raises(SpiritlevelError, match=text):
+        Lanczos(**{"start": random(2, 9)} | SETTINGS | change)
+
+
+def test_calls_out_of_turn_are_refused():
+    iteration = Lanczos(random(2, N), **SETTINGS)
+    with pytest.raises(SpiritlevelError, match=r"after the first update\. Got 0 products\. Call"):
+        iteration.result()
+    with pytest.raises(SpiritlevelError, match=r"shape \(2, 60\), .* Got \(1, 60\)\. Call dir"):
+        iteration.update(random(1, N))
+    solve([iteration], Counted(torch.eye(N, dtype=torch.float64)))
+    with pytest.raises(SpiritlevelError, match=r"Got \(0, 60\) although the iteration is done"):
+        iteration.update(random(0, N))

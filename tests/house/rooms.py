@@ -1,0 +1,25 @@
+"""The rooms of the package, from the ground up: the layout test and CONTRIBUTING's map read this.
+
+A room imports only from rooms that stand before it in this table.
+"""
+
+ROOMS = {
+    "errors": "refusals: what was needed, what came, what to do next",
+    "plugins": "measures and studies that other packages add",
+    "results": "records: Measurement, Report, Cost, Status",
+    "files": "files written completely or not at all",
+    "math": "closed forms: tensors in, tensors out",
+    "symmetries": "moves of the weights that keep the function",
+    "model": "all that touches a user's model and data: surface, batches, state, losses, layers",
+    "engine": "workspace, plan, data pass, sweep, certificate, products, probes, Lanczos",
+    "measures": "one folder per family: the cards, and what only this family computes",
+    "api": "the verbs measure, preflight, cards",
+    "analysis": "questions asked of a network: audit, compare, spectra, neurons, landscape",
+    "training": "penalties and SAM change training; monitor and stopping watch it; integrations",
+    "study": "populations: settings, runs, store, statistics; data, models, interventions",
+    "pages": "HTML reports, figures, and the live page",
+    "papers": "the five papers' experiments; known below only through the registry of studies",
+    "cli": "the command line: the only code that prints",
+    "__main__": "python -m spiritlevel",
+}
+MAX_LINES = 400

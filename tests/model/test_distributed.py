@@ -1,0 +1,183 @@
+"""Several processes on parts of the data give the numbers of one process on all of it."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+HERE = pathlib.Path(__file__).parents[1]
+WORKER = HERE / "distributed_worker.py"
+EXAMPLE = HERE.parent / "examples" / "measure_in_processes.py"
+UNEQUAL, FIRST_EMPTY, LAST_EMPTY = "0:15,15:23", "0:0,0:23", "0:23,23:23"
+
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="torch is built without gloo"
+)
+
+
+def environment():
+    paths = [str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    # gloo looks the host up by name, which sandboxes do not always know
+    own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return os.environ | own
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# What C++ says when a thread is destroyed that still runs (torch 2.13, now and then).
+ABORTED = "terminate called without an active exception"
+
+
+def torchrun(*command):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    launch += ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
+    return subprocess.run(
+        [*launch, *map(str, command)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process finds on all data, by case."""
+    out = tmp_path_factory.mktemp("one") / "found"
+    command = [sys.executable, str(WORKER), "0:23", str(out)]
+    subprocess.run(command, env=environment(), check=True, timeout=240)
+    return json.loads(pathlib.Path(f"{out}.0").read_text())
+
+
+@pytest.fixture(scope="module", params=[UNEQUAL, FIRST_EMPTY, LAST_EMPTY])
+def together(request, tmp_path_factory):
+    """What each of two processes finds on its part, by case."""
+    out = tmp_path_factory.mktemp("two") / "found"
+    done = torchrun(WORKER, request.param, out)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(pathlib.Path(f"{out}.{rank}").read_text()) for rank in range(2)]
+
+
+def same_numbers(found, expected, keys=("value", "stderr")):
+    assert found["measures"].keys() == expected["measures"].keys()
+    for name, measurement in expected["measures"].items():
+        for key in keys:
+            if measurement[key] is None:
+                assert found["measures"][name][key] is None
+            else:
+                number = float(found["measures"][name][key])
+                assert number == pytest.approx(float(measurement[key]), rel=1e-10), (name, key)
+    for name, rows in expected["layers"].items():
+        for layer, measurement in rows.items():
+            value = found["layers"][name][layer]["value"]
+            assert value == pytest.approx(measurement["value"], rel=1e-10, abs=1e-14), (name, layer)
+
+
+@pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp", "others"])
+def test_two_processes_equal_one(alone, together, case):
+    for found in together:
+        same_numbers(found[case], alone[case])
+        assert found[case]["settings"]["num_samples"] == 23
+        assert found[case]["settings"]["processes"] == 2
+        if case == "exact":
+            same_numbers(found[case], alone[case], keys=("data_stderr",))
+
+
+def test_the_cases_are_what_they_are_called(alone):
+    trace = {case: alone[case]["measures"]["curvature.trace"] for case in ("probes", "smooth")}
+    assert "output probes for 23 columns" in trace["probes"]["text"]
+    assert "weight probes" in trace["smooth"]["text"]
+    assert alone["exact"]["measures"]["curvature.trace"]["exact"]
+
+
+def test_eigenvalues_in_two_processes(alone, together):
+    expected = alone["eigenvalues"]
+    # 1e-10 of the largest: a smallest eigenvalue near 0 has no digits of its own
+    scale = abs(expected["measures"]["curvature.lambda_max"]["value"])
+    for both in together:
+        found = both["eigenvalues"]
+        for name, measurement in expected["measures"].items():
+            value = found["measures"][name]["value"]
+            assert value == pytest.approx(measurement["value"], rel=1e-10, abs=1e-10 * scale), name
+        assert found["top"] == pytest.approx(expected["top"], rel=1e-10, abs=1e-10 * scale)
+        assert found["moment"] == pytest.approx(expected["moment"], rel=1e-10)
+
+
+def test_an_error_in_one_process_is_raised_in_all(together):
+    errors = [found["bad"]["error"] for found in together]
+    assert all("holds NaN" in error for error in errors)
+    told = [error for error in errors if "could not measure its part" in error]
+    assert len(told) == 1
+    assert "Process 0" in told[0] or "Process 1" in told[0]
+
+
+@pytest.mark.parametrize("case", ["fully_shard", "FullyShardedDataParallel"])
+def test_sharded_models_are_refused(together, case):
+    for found in together:
+        assert "sharded (FSDP)" in found[case]["error"]
+        assert "full_state_dict=True" in found[case]["error"]
+
+
+def test_one_process_may_measure_alone(tmp_path):
+    code = """
+import os, torch, torch.distributed as dist, spiritlevel as sl
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:  # the other does not call it
+    net = torch.nn.Linear(3, 2)
+    data = (torch.ones(4, 3), torch.zeros(4, dtype=torch.long))
+    report = sl.measure(net, data, distributed=False)
+    assert report.settings["num_samples"] == 4 and report.settings["processes"] == 1
+dist.barrier()
+dist.destroy_process_group()
+os._exit(0)  # a thread of gloo's sometimes aborts a process that ends in the usual way
+"""
+    script = tmp_path / "alone.py"
+    script.write_text(code)
+    done = torchrun(script)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_example_prints_the_same_in_one_process_and_in_two():
+    for _ in range(3):  # an example ends in the usual way, and a thread of gloo's may abort that
+        two = torchrun(EXAMPLE)
+        if ABORTED not in two.stderr:
+            break
+    assert two.returncode == 0, two.stderr
+    one = subprocess.run(
+        [sys.executable, str(EXAMPLE)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+    )
+
+    def values(text):
+        rows = [line.split() for line in text.splitlines() if "." in line.split(" ")[0]]
+        return {row[0]: row[1] for row in rows}
+
+    assert values(one.stdout) == values(two.stdout)
+    assert set(values(one.stdout)) >= {"curvature.trace", "curvature.lambda_max"}
+
+
+def test_without_torch_distributed_there_is_one_process():
+    from spiritlevel.model.distributed import Processes
+
+    processes = Processes()
+    assert (processes.size, processes.rank) == (1, 0)
+    tensor = torch.ones(2)
+    processes.sum_(tensor)
+    assert torch.equal(tensor, torch.ones(2))
+    assert processes.gather("x") == ["x"]
+    with pytest.raises(KeyError), processes.together():
+        raise KeyError("passes through")

@@ -1,0 +1,69 @@
+"""The page of an audit."""
+
+from spiritlevel import Audit
+from spiritlevel.pages import report
+
+
+def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):
+    page = open_page(report.html(an_audit()))
+    verdicts = {row[0]: row[1:3] for row in rows_of(page, "verdict-table")}
+    assert verdicts == {
+        "curvature.trace": ["4", "scale"],
+        "relative.kappa": ["2", "comparable"],
+        "softmax.gini": ["0.5", "confounder"],
+        "sharpness.worst": ["1", "open"],
+    }
+    lead = page.locator("header.lead > p").inner_text()
+    assert lead.startswith("1 of 3 measures keep their value")
+    assert "other weights: relative.kappa. 1 move although" in lead
+    plot = page.locator("#matrix")
+    plot.scroll_into_view_if_needed()
+    plot.locator(".textpoint text").first.wait_for()
+    # measure by measure: under the rescaling, then under the temperature
+    assert plot.locator(".textpoint text").all_text_contents() == [
+        *("25", "=", "=", "=", "=", "0.5", "?", "=")
+    ]
+    columns = ["layerrescale", "logittemperature*"]  # * changes confidence; lines break at "_"
+    assert [text.replace("\n", "") for text in plot.locator(".xtick text").all_text_contents()] == (
+        columns
+    )
+    plot.locator("summary").click()
+    assert rows_of(page, "matrix-table")[0] == [
+        *("curvature.trace", "layer_rescale", "4", "100", "25", "yes")
+    ]
+    assert rows_of(page, "matrix-table")[6][-1] == "not decided"
+    assert rows_of(page, "confounder-table")[0][:3] == [
+        *("Gini impurity of the predictions", "softmax.gini", "0.5")
+    ]
+    moves = page.locator("#moves").inner_text()
+    assert "layer_rescale: multiply 'a' by α." in moves
+    assert "batchnorm_absorb does not exist here: there is no BatchNorm." in moves
+
+
+def test_a_network_without_symmetries(an_audit):
+    found = an_audit()
+    page = report.page_of(Audit(found.original, {}, moves={}, absent=found.absent))
+    assert page.lead.startswith("No symmetry was found")
+    assert "factors" not in [section.id for section in page.sections]
+    assert report.render(page)
+
+
+def test_a_factor_without_a_logarithm_is_still_shown(an_audit):
+    found = an_audit()
+    data = found.to_dict()
+    data["moved"]["layer_rescale"]["measures"]["curvature.trace"]["value"] = -100.0
+    data["original"]["measures"]["relative.kappa"]["value"] = 0.0
+    [figure] = next(
+        section.parts
+        for section in report.page_of(Audit._from_dict(data)).sections
+        if section.id == "factors"
+    )
+    assert figure.data["texts"][0][0] == "-25"
+    assert figure.data["texts"][1][0] == "∞"
+    assert figure.data["powers"][0][0] is None
+
+
+def test_an_audit_from_its_file(tmp_path, an_audit):
+    path = tmp_path / "audit.json"
+    path.write_text(an_audit().to_json())
+    assert report.html(report.read(path)) == report.html(an_audit())

@@ -1,0 +1,72 @@
+"""Which of a study's model and data its page names."""
+
+import ast
+import importlib
+import inspect
+import pathlib
+
+import pytest
+
+from spiritlevel import papers as experiments
+from spiritlevel.pages.report.study import page_of
+from spiritlevel.pages.report.study_subject import subject
+from spiritlevel.study import Study, control
+from study_pages import planted
+
+READS = {"model": "build_model", "data": "load_data"}  # what makes one of the settings
+FILES = sorted(pathlib.Path(experiments.__path__[0]).glob("tasks_*.py"))
+
+
+def tasks() -> list[str]:
+    """The files that a study can name."""
+    modules = [importlib.import_module(f"spiritlevel.papers.{f.stem}") for f in FILES]
+    return [module.__name__.rpartition(".")[2] for module in modules if hasattr(module, "run")]
+
+
+@pytest.mark.parametrize("name", tasks())
+def test_a_task_uses_what_its_code_reads(name):
+    module = importlib.import_module(f"spiritlevel.papers.{name}")
+    called = {
+        node.func.id
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    read = [section for section, function in READS.items() if function in called]
+    assert list(subject(Study("any", task=name))) == read
+
+
+def test_both_kinds_of_task_are_there():
+    found = {name: bool(subject(Study("any", task=name))) for name in tasks()}
+    assert not found["tasks_class_separation"]
+    assert not found["tasks_000_trace"]
+    assert sum(found.values()) >= 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, {"model": "mlp", "data": "digits"}),
+        ({"task": "mine:toss"}, {}),  # it may look at the defaults; nobody said so
+        ({"task": "mine:toss", "model": "lenet5"}, {"model": "lenet5"}),
+        ({"task": "mine:toss", "grid": {"data.samples": [5, 9]}}, {"data": "digits"}),
+        (
+            {"task": "mine:toss", "variants": {"a": {"model": "mlp"}, "b": {"model": "lenet5"}}},
+            {"model": "mlp"},
+        ),
+        ({"task": "tasks_of_an_older_version"}, {}),
+        ({"task": "tasks_class_separation", "model": "lenet5"}, {}),
+    ],
+)
+def test_of_somebody_s_own_task_what_the_study_says(fields, found):
+    assert subject(Study("any", **fields)) == found
+
+
+def test_the_page_leaves_out_what_no_run_looks_at(tmp_path):
+    drawn = control.find("002-fig-4").with_preset("quick").to_dict()
+    with planted(tmp_path / "drawn", names=drawn["measures"], **drawn) as store:
+        facts = page_of(store, resamples=0).facts
+    assert not {"model", "data"} & set(facts)
+    assert facts["study"] == "002-fig-4"
+    with planted(tmp_path / "trained") as store:
+        facts = page_of(store, resamples=0).facts
+    assert (facts["model"], facts["data"]) == ("mlp", "digits")

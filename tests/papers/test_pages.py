@@ -1,0 +1,236 @@
+"""Recorded results and the pages made from them: from a store to what is committed."""
+
+import dataclasses
+import math
+import pathlib
+import re
+import xml.etree.ElementTree
+
+import pytest
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.measures import names as measures
+from spiritlevel.papers import Record, Result, find, names, record, write_pages
+from spiritlevel.papers.experiment import Figure, Series, Table
+from spiritlevel.papers.publishing import pages, render
+from spiritlevel.papers.publishing.drawing import svg
+from spiritlevel.papers.publishing.records import load, save
+from spiritlevel.papers.publishing.render import escape, markdown_table
+from spiritlevel.study import control
+
+matplotlib = pytest.importorskip("matplotlib")
+ROOT = pathlib.Path(__file__).parents[2]
+RESULTS, DOCS = ROOT / "experiments" / "results", ROOT / "docs"
+RECORDED = [name for name in names() if load(RESULTS, name)]
+
+
+@pytest.fixture(scope="module")
+def made():
+    return pages(RESULTS)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The quick preset of 002-fig-4, run for real."""
+    study = control.find("002-fig-4").with_preset("quick")
+    with control.run(study, tmp_path_factory.mktemp("store") / "quick") as opened:
+        yield opened
+
+
+def test_pages_are_those_in_the_repository(made):
+    """Nothing is typed in by hand: `python experiments/pages.py` writes them."""
+    texts = {path: content for path, content in made.items() if path.endswith(".md")}
+    assert {"experiments.md"} | {f"experiments/{name}.md" for name in RECORDED} == set(texts)
+    for path, content in texts.items():
+        assert (DOCS / path).read_bytes() == content, path
+
+
+def test_no_page_is_left_over(made):
+    there = {f"experiments/{path.name}" for path in (DOCS / "experiments").iterdir()}
+    assert there == {path for path in made if "/" in path}
+
+
+def test_figures_are_those_in_the_repository(made):
+    pinned = re.search(r"^matplotlib==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.M)
+    for path in (path for path in made if path.endswith(".svg")):
+        committed = (DOCS / path).read_bytes()
+        assert xml.etree.ElementTree.fromstring(committed).tag.endswith("svg")
+        if matplotlib.__version__ == pinned[1]:  # another version draws the same a little elsewhere
+            assert committed == made[path], path
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_page_says_what_it_must(name, made):
+    page = made[f"experiments/{name}.md"].decode()
+    experiment, scales = find(name), load(RESULTS, name)
+    for text in (experiment.claim, experiment.rule):
+        assert escape(text) in page
+    for found in scales:
+        assert escape(experiment.scaled_down[found.preset]) in page
+        assert f"{len(found.rows)} runs" in page
+        assert escape(experiment.analyse(found.rows).conclusion) in page
+    assert page.count("Machine: ") == len(scales)
+    for value in experiment.paper_values:
+        assert escape(value) in page
+    assert name in made["experiments.md"].decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [
+        ("000-fig-7", ["data fetch mnist", "study run 000-fig-7"]),  # a task fetches it
+        (
+            "003-fig-1",
+            [
+                "data fetch cifar10",
+                "study run 002-fig-5 --preset h200 --device cuda --workers 8",  # its networks
+                "study run 003-fig-1 --preset h200 --device cuda --workers 8",
+            ],
+        ),
+    ],
+)
+def test_commands_are_all_that_is_needed(name, commands, made):
+    page = made[f"experiments/{name}.md"].decode()
+    typed = re.findall(r"^\$ spiritlevel (.*)$", page.partition("## Also run")[0], re.M)
+    assert typed == commands
+
+
+def test_summary_lists_what_was_not_run(tmp_path):
+    everything = pages(tmp_path)
+    assert list(everything) == ["experiments.md"]
+    text = everything["experiments.md"].decode()
+    assert "Of 0 that were run: none yet." in text
+    for name in names():
+        assert f"| {name} |" in text
+
+
+def test_store_to_record_to_page(store, tmp_path):
+    found = record(store, preset="quick", note="A <b>trial</b> | of ours")
+    assert len(found.rows) == 18
+    assert found.unfinished == 0
+    assert set(found.rows[0]) == set(find("002-fig-4").columns)
+    assert "host" not in found.machines[0]
+    path = save(found, tmp_path)
+    assert path.name == "002-fig-4-quick.json"
+    (again,) = load(tmp_path, "002-fig-4")
+    assert (again.name, again.preset, again.note) == (found.name, "quick", found.note)
+    for ours, theirs in zip(again.rows, found.rows, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    page = render([Result.of(again)])
+    assert "spiritlevel study run 002-fig-4 --preset quick" in page
+    assert r"A &lt;b&gt;trial&lt;/b&gt; \| of ours" in page
+    written = write_pages(tmp_path, tmp_path / "docs")
+    assert {pathlib.Path(p).name for p in written} == {
+        "experiments.md",
+        "002-fig-4.md",
+        "002-fig-4-quick.svg",
+    }
+    assert (tmp_path / "docs" / "experiments" / "002-fig-4.md").read_text("utf-8") == page
+
+
+def test_two_scales_stand_on_one_page(store, tmp_path):
+    """The one nearest to the paper first, and nothing of the other is lost."""
+    quick = record(store, preset="quick", note="The smaller one.")
+    half = dataclasses.replace(quick, preset="paper", rows=quick.rows[::2], note="The larger one.")
+    save(quick, tmp_path)
+    save(half, tmp_path)
+    assert [found.preset for found in load(tmp_path, "002-fig-4")] == ["paper", "quick"]
+    written = pages(tmp_path)
+    page = written["experiments/002-fig-4.md"].decode()
+    assert page.index("The larger one.") < page.index("## Also run with the preset quick")
+    assert page.index("## Also run with the preset quick") < page.index("The smaller one.")
+    assert "It was also run with the preset quick (18 runs): " in page
+    for stem in ("002-fig-4-paper", "002-fig-4-quick"):
+        assert f"({stem}.svg)" in page
+        assert f"experiments/{stem}.svg" in written
+    summary = written["experiments.md"].decode()
+    assert "Of 1 that were run: 1 " in summary
+    assert "1 of them were run more than once" in summary
+    assert summary.count("*Also run with the preset quick* (18 runs), ") == 1
+
+
+def test_quick_class_separation(tmp_path):
+    study = control.find("002-fig-3").with_preset("quick")
+    with control.run(study, tmp_path / "quick") as opened:
+        page = render([Result.of(record(opened, preset="quick"))])
+    assert "48 runs" in page
+    assert page.count("| ridge |") == page.count("| logistic |") == 3
+
+
+def test_population_is_recorded_with_all_that_was_measured():
+    """Both large ones, and their pages show it."""
+    for name, least in (("002-fig-5", 110), ("000-table-3", 84)):
+        found = load(RESULTS, name)[0]
+        minima = [row for row in found.rows if row["outcome"] in ("train_loss", "epochs")]
+        if name == "002-fig-5":
+            minima = [row for row in minima if row["outcome"] == "train_loss"]
+        kept = {m for m in measures() if any(row.get(m) is not None for row in minima)}
+        assert len(minima) >= least
+        assert len(kept) >= 50
+        page = (DOCS / "experiments" / f"{name}.md").read_text("utf-8")
+        for measure in kept:
+            assert f"| {escape(measure)} | " in page
+        assert {machine["device"] for machine in found.machines} >= {"NVIDIA H200"}
+
+
+def test_record_of_a_preset_nobody_described(store):
+    with pytest.raises(SpiritlevelError, match=r"'preset' argument of record .* '', 'quick'"):
+        record(store, preset="papers")
+
+
+def test_record_without_the_columns(store, monkeypatch):
+    experiment = dataclasses.replace(find("002-fig-4"), columns=("seed", "head.kappa"))
+    monkeypatch.setattr("spiritlevel.papers.publishing.records.find", lambda name: experiment)
+    with pytest.raises(SpiritlevelError, match=r"must have the columns head.kappa"):
+        record(store)
+
+
+def test_record_of_nothing(tmp_path):
+    study = dataclasses.replace(control.find("002-fig-4"), presets={}, seeds=1)
+    with (
+        control.Store.create(tmp_path / "empty", study) as empty,
+        pytest.raises(SpiritlevelError, match=r"no finished run yet"),
+    ):
+        record(empty)
+
+
+def test_numbers_that_json_cannot_write_come_back():
+    row = dict.fromkeys(find("002-fig-4").columns, 1.0) | {"gap": math.inf, "seed": 3}
+    first = Record("002-fig-4", "", (), 1.0, 0, (row, row | {"gap": math.nan}))
+    again = Record.from_json(first.to_json())
+    assert again.rows[0] == row
+    assert math.isnan(again.rows[1]["gap"])
+
+
+def test_text_that_is_no_record():
+    with pytest.raises(SpiritlevelError, match=r"Record.from_json must be what Record.to_json"):
+        Record.from_json("{}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("002-fig-33", "Did you mean '002-fig-3'"),
+        ("nothing", "The experiment 'nothing' must be one of 000-"),
+    ],
+)
+def test_unknown_names(name, text):
+    with pytest.raises(SpiritlevelError) as caught:
+        find(name)
+    assert text in str(caught.value)
+
+
+def test_names_cannot_break_a_table():
+    table = Table(("a|b", "c"), [["<script>`x`", None], ["two\nlines", 0.5]])
+    assert markdown_table(table) == (
+        "| a\\|b | c |\n| --- | --- |\n| &lt;script&gt;\\`x\\` | – |\n| two lines | 0.5 |"
+    )
+
+
+def test_same_figure_same_bytes_and_names_are_text():
+    series = [Series("$\\frac{x", [1.0, 2.0], [1.0, 3.0], [0.5, 2.0], [1.5, 4.0])]
+    figure = Figure("x", "y", [*series, Series("b<", [1.0], [2.0])], log_y=True, points=True)
+    drawn = svg(figure)
+    assert drawn == svg(figure)
+    assert xml.etree.ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert drawn != svg(dataclasses.replace(figure, points=False))

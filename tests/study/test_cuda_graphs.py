@@ -1,0 +1,153 @@
+"""Steps that are recorded as CUDA graphs are the steps asked for kernel by kernel."""
+
+import math
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from spiritlevel.study import Store, execute
+from spiritlevel.study.runs import steps
+from spiritlevel.study.runs.cuda_graphs import WARM_UP, Recorded
+from spiritlevel.study.runs.running import run_one
+from tiny_study import lasting, tiny
+
+RTOL = 1e-9  # float64: the sums of a stack are taken in another order
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+def doubled(x):
+    return (2 * x,)
+
+
+def test_replays_read_new_inputs_and_every_shape_has_its_own():
+    call = Recorded(doubled)
+    for i in range(2 * WARM_UP):
+        for size in (3, 5):
+            x = torch.full((size,), float(i), device="cuda")
+            torch.testing.assert_close(call(x)[0], 2 * x, rtol=0, atol=0)
+    assert len(call._recordings) == 2
+    call.forget()
+    assert not call._recordings
+
+
+def test_tensors_changed_in_place_go_on_changing():
+    total = torch.zeros((), device="cuda")
+
+    def add(x):
+        total.add_(x.sum())
+        return (total.clone(),)
+
+    call = Recorded(add)
+    for _ in range(3 * WARM_UP):
+        (found,) = call(torch.ones(4, device="cuda"))
+    assert float(found) == float(total) == 12.0 * WARM_UP
+
+
+def test_memory_kept_from_earlier_work_does_not_stand_in_the_way():
+    def grown(x):
+        return (x.repeat(64) + 1,)
+
+    entries = 2**24  # 64 MiB; what `grown` makes has 4 GiB
+    torch.cuda.empty_cache()
+    most = torch.cuda.get_device_properties(0).total_memory
+    if most < 20 * 2**30:
+        pytest.skip("needs a GPU with 20 GiB")
+    torch.cuda.set_per_process_memory_fraction(16 * 2**30 / most)
+    try:
+        call, x = Recorded(grown), torch.ones(entries, device="cuda")
+        for _ in range(WARM_UP):
+            call(x)
+        kept = torch.empty(13 * 2**30, dtype=torch.uint8, device="cuda")
+        del kept  # the allocator has it still
+        assert float(call(x)[0].mean()) == 2.0
+        assert len(call._recordings) == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_what_waits_for_the_cpu_is_called_as_before():
+    def waits(x):
+        return (x * float(x.sum()),)
+
+    call = Recorded(waits)
+    inputs = [torch.full((2,), float(i), device="cuda") for i in range(3 * WARM_UP)]
+    with pytest.warns(UserWarning, match="cannot be recorded"):
+        found = [call(x)[0].tolist() for x in inputs]
+    assert found == [[2.0 * i * i] * 2 for i in range(3 * WARM_UP)]
+    assert not call._recordings
+    again = Recorded(doubled)  # a recording that failed leaves nothing behind
+    for x in inputs:
+        assert torch.equal(again(x)[0], 2 * x)
+    assert len(again._recordings) == 1
+
+
+@pytest.fixture
+def recordings(monkeypatch) -> list:
+    """Those that were made, in their order."""
+    record, made = Recorded._record, []
+
+    def counted(self, inputs):
+        made.append(record(self, inputs))
+        return made[-1]
+
+    monkeypatch.setattr(Recorded, "_record", counted)
+    return made
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"momentum": 0.9, "lr": 0.01},
+        {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"},
+        {"freeze": "backbone"},
+        {"norm_control": True},
+    ],
+)
+def test_a_recorded_run_is_the_run(training, monkeypatch, recordings):
+    study = tiny(
+        model={"name": "resnet18", "width": 4, "channels": 1},  # with running statistics
+        training={"epochs": 2, "batch_size": 10} | training,
+        grid={},
+        seeds=1,
+        measures=["norms.weight"],
+    )
+    (settings,) = study.runs()
+    recorded = run_one(settings, device="cuda")
+    assert len(recordings) == 1
+    monkeypatch.setattr(steps, "recordable", lambda *_: False)
+    plain = run_one(settings, device="cuda")
+    assert [vars(row) for row in recorded.epochs] == [vars(row) for row in plain.epochs]
+    want, have = load(plain.checkpoint), load(recorded.checkpoint)
+    for name in want:
+        assert torch.equal(want[name], have[name])
+
+
+def test_networks_trained_together_are_recorded_too(tmp_path, monkeypatch, recordings):
+    # Three steps an epoch: recorded in the second, after which half of the members end.
+    training = {"batch_size": 20, "momentum": 0.9, "dtype": "float64"}
+    study = tiny(training=training, grid={"epochs": [2, 6]}, seeds=3)
+    monkeypatch.setattr(steps, "recordable", lambda *_: False)
+    alone = {run.id: run_one(run, device="cuda") for run in study.runs()}
+    with Store.create(tmp_path, study) as store:
+        execute(store, executor="vmap", device="cuda")
+        assert {machine["trained"] for machine in store.machines().values()} == {"together"}
+    assert len(recordings) == 2
+    assert_same(lasting(tmp_path), alone)
+
+
+def assert_same(kept, alone):
+    """Ends, epochs and weights in a store are those of training one after another."""
+    assert len(kept["weights"]) == len(alone)
+    for run, weights in zip(kept["runs"], kept["weights"], strict=True):
+        result = alone[run["id"]]
+        assert run["outcome"] == result.outcome
+        rows = [row for row in kept["epochs"] if row["run"] == run["id"]]
+        for row, want in zip(rows, map(vars, result.epochs), strict=True):
+            for name, value in want.items():
+                is_close = value is not None and math.isclose(row[name], value, rel_tol=RTOL)
+                assert is_close or row[name] is value, name
+        want, have = load(result.checkpoint), load(weights)
+        assert want.keys() == have.keys()
+        for name in want:
+            torch.testing.assert_close(have[name], want[name], rtol=RTOL, atol=RTOL)
