@@ -429,7 +429,7 @@ def run():
 def test_command_fetch(server, toy, run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPIRITLEVEL_DATA", str(tmp_path))
     result = run("fetch", "toy")
-    assert f"toy: 1 file, 0.4 MB, checksums right, in {tmp_path / 'toy'}" in result.stdout
+    assert f"toy: 1 file, 0.4 MB, checksums verified, in {tmp_path / 'toy'}" in result.stdout
     assert "--data toy\n" in result.stdout
     result = run(
         "fetch", "toy", "--folder", str(tmp_path / "x"), "--source", server.address, code=1
@@ -445,7 +445,10 @@ def test_command_interrupted(toy, run, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("spiritlevel.cli.data.fetch_data", stop)
-    assert "What came is kept: run the same again to go on." in run("fetch", "toy", code=130).stderr
+    assert (
+        "The partial download is kept. Run the same command again to continue."
+        in run("fetch", "toy", code=130).stderr
+    )
 
 
 def test_command_list(run, tmp_path, monkeypatch):
