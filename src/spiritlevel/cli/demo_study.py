@@ -23,7 +23,7 @@ from ..pages import report
 from ..pages.report import study as study_page
 from ..study import control, table
 from ..study.checkpoints import load_checkpoint
-from ..study.executors.live import Watch, standing
+from ..study.executors.progress import Watch, study_status
 from ..study.runs.networks import build_model
 from ..study.runs.run_data import load_data
 from ..study.settings.definition import Study
@@ -87,7 +87,7 @@ def run(
     control.check(study)
     with Store.create(out / "study", study) as store:
         if watch is not None:
-            watch(standing(store))
+            watch(study_status(store))
         counts = control.execute(store, workers=workers, watch=watch)
         tell(0, 3, "statistics")
         statistics = table.statistics(store)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..study.executors.live import Standing, Watch
+from ..study.executors.progress import StudyStatus, Watch
 from ..study.storage.store import Counts
 from . import console
 
@@ -29,14 +29,14 @@ def runs_progress() -> Iterator[Watch]:
     ) as bar:
         task = bar.add_task("runs", total=None, note="")
 
-        def watch(now: Standing) -> None:
+        def watch(now: StudyStatus) -> None:
             ended = now.done + now.failed
             bar.update(task, completed=ended, total=now.total, note=progress_text(now))
 
         yield watch
 
 
-def progress_text(now: Standing) -> str:
+def progress_text(now: StudyStatus) -> str:
     """The text beside the bar.
 
     >>> progress_text(Standing(pending=9, running=1, done=2, epochs=((17, 60),), seconds_left=600))
@@ -53,13 +53,13 @@ def progress_text(now: Standing) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _at_work(now: Standing) -> str:
+def _at_work(now: StudyStatus) -> str:
     if now.running > 1:
         return f"{now.running} running"
     return f"run {now.done + now.failed + 1} of {now.total}"
 
 
-def _how_far(now: Standing) -> str:
+def _how_far(now: StudyStatus) -> str:
     """Epochs done; if no run reports epochs, how long the oldest run has taken."""
     if now.epochs:
         done = sorted({epoch for epoch, _ in now.epochs})

@@ -19,7 +19,7 @@ from ..pages.report import study as study_page
 from ..pages.report.study_judgement import judge
 from ..papers.experiment import PAPERS
 from ..study import control, table
-from ..study.executors.live import standing
+from ..study.executors.progress import study_status
 from ..study.registry import study_names
 from ..study.storage import export
 from ..study.storage.store import Store
@@ -272,7 +272,7 @@ def _work(store: Store, json: str | None, **how: Any) -> None:
     before = store.counts()
     try:
         with runs_progress() as watch:
-            watch(standing(store))
+            watch(study_status(store))
             counts = control.execute(store, watch=watch, **how)
     except KeyboardInterrupt:
         console.err().print(

@@ -172,7 +172,7 @@ def test_a_server_that_always_breaks_off_at_the_same_place(server, toy, tmp_path
     refused(
         "'data.bin' could not be fetched",
         "connection ended after 100000 of 400000 bytes .4 times in a row.",
-        "100000 of 400000 bytes that came are kept",
+        "100000 of 400000 bytes are kept",
         folder=tmp_path,
     )
     assert len(server.asked) == 4
@@ -374,7 +374,9 @@ def test_killed(server, toy, tmp_path):
 
 def test_folders_that_cannot_be_made(toy, tmp_path):
     (tmp_path / "file").write_text("x")
-    refused("cannot be made: Not a directory", "SPIRITLEVEL_DATA", folder=tmp_path / "file" / "x")
+    refused(
+        "cannot be created: Not a directory", "SPIRITLEVEL_DATA", folder=tmp_path / "file" / "x"
+    )
 
 
 def test_unknown_names():
