@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from networks import CASES
-from plain_losses import LOSSES
+from zoo import references
+from zoo.cases import CASES
+from zoo.losses import LOSSES
 
 REL = 1e-6
 

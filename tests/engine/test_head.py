@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from networks import CASES
-from plain_losses import LOSSES
-from wirings import TiedDecoder
+from zoo import references
+from zoo.cases import CASES
+from zoo.losses import LOSSES
+from zoo.wirings import TiedDecoder
 
 MEASURES = [
     *("head.trace", "head.kappa", "head.trace_squared", "head.lambda_max"),

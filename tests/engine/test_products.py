@@ -7,13 +7,13 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import references
 import spiritlevel as sl
-from networks import CASES, Case, cast, normal, then_head, tokens
-from plain_losses import LOSSES
 from spiritlevel.engine.weight_space.products import Products, Request, Space, choose_way
 from spiritlevel.model.surface import Surface
-from wirings import CLASSES
+from zoo import references
+from zoo.cases import CASES, Case, cast, normal, then_head, tokens
+from zoo.losses import LOSSES
+from zoo.wirings import CLASSES
 
 OPERATORS = ["hessian", "residual", "ggn"]
 # Ways and the error they are allowed, relative to the largest entry. A central difference loses a

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import decimal_softmax as exact
 from spiritlevel.math.curvature import DenseCurvature, DiagonalCurvature, SoftmaxCurvature
+from zoo import decimal_softmax as exact
 
 N, C, D = 5, 4, 3
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import decimal_softmax as exact
 import spiritlevel as sl
 from spiritlevel.math.curvature import DenseCurvature, DiagonalCurvature, SoftmaxCurvature
 from spiritlevel.math.head import head_kappa, head_product, head_trace, head_trace_squared_pairs
+from zoo import decimal_softmax as exact
 
 N, C, D = 5, 3, 4
 

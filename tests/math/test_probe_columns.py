@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 import torch
 
-import decimal_softmax
 from spiritlevel.math.curvature import DenseCurvature, DiagonalCurvature, SoftmaxCurvature
 from spiritlevel.math.positions import PositionCurvature, Positions
+from zoo import decimal_softmax
 
 N = 4
 

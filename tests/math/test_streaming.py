@@ -8,10 +8,10 @@ import warnings
 import pytest
 import torch
 
-import decimal_softmax as exact
 from spiritlevel.math import streaming
 from spiritlevel.math.curvature import SoftmaxCurvature
 from spiritlevel.math.streaming import block_shape, stream_product, stream_tokens
+from zoo import decimal_softmax as exact
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 HALF = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-11}  # half an ulp: what rounding costs

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from forms.bound import c2_by_hand
+from measures.forms.bound import c2_by_hand
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.head import features as rows_module

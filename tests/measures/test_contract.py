@@ -9,7 +9,6 @@ import pathlib
 import pytest
 import torch
 
-import references
 import spiritlevel as sl
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
@@ -18,6 +17,7 @@ from spiritlevel.engine.precision import Precision
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.measures import get, names
 from spiritlevel.model.surface import Surface
+from zoo import references
 
 CARDS = [get(name) for name in names()]
 FAMILIES = {  # of the design; the catalogue is complete when all are there
@@ -48,7 +48,7 @@ COMBINED = {
     "activity.frequency": None,
     "activity.death": None,
 }
-MORE_FORMS = {path.stem for path in pathlib.Path(__file__).parents[1].glob("forms/*.py")}
+MORE_FORMS = {path.stem for path in pathlib.Path(__file__).parent.glob("forms/*.py")}
 
 
 def problem_named(name, dtype=torch.float64):
@@ -451,10 +451,10 @@ def test_value_is_the_closed_form(card, name):
         return
     forms = references.linear_model_forms(problem.model, problem.inputs(), problem.loss)
     if card.family in MORE_FORMS:
-        own = importlib.import_module(f"forms.{card.family}")
+        own = importlib.import_module(f"measures.forms.{card.family}")
         data = (problem.inputs(), problem.targets())
         forms |= own.forms(problem.model, *data, problem.loss, options_for(problem))
-    assert card.name in forms, "a new measure needs its closed form in tests/forms"
+    assert card.name in forms, "a new measure needs its closed form in tests/measures/forms"
     if forms[card.name] is None:  # there is none: its family's own tests have the reference
         return
     found, expected = whole_of(card, problem), float(forms[card.name])

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from networks import CASES
-from plain_losses import LOSSES
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
+from zoo import references
+from zoo.cases import CASES
+from zoo.losses import LOSSES
 
 NAMES = {"relative.kappa_std": 1, "relative.kappa_var": 2}  # and the power of the deviation
 # their weight is used past the module that owns it
@@ -312,7 +312,7 @@ def test_only_tokens_that_exist_count(generator):
 
 def test_gpt2_keeps_its_weights_transposed():
     """κ by the definition from the Jacobian of every sample, tokens that exist alone in V."""
-    language_models = pytest.importorskip("language_models")
+    language_models = pytest.importorskip("zoo.language_models")
     model, data = (f("gpt2 sequences") for f in (language_models.build, language_models.batches))
     layer, name = "transformer.h.0.mlp.c_fc", "transformer.h.0.mlp.c_fc.weight"
     module, taken = model.get_submodule(layer), []

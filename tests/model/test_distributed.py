@@ -1,61 +1,26 @@
 """Several processes on parts of the data give the numbers of one process on all of it."""
 
 import json
-import os
 import pathlib
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 
-HERE = pathlib.Path(__file__).parents[1]
+from model.two_processes import ABORTED, in_one_process, needs_gloo, same_numbers, torchrun
+
+HERE = pathlib.Path(__file__).parent
 WORKER = HERE / "distributed_worker.py"
-EXAMPLE = HERE.parent / "examples" / "measure_in_processes.py"
+EXAMPLE = HERE.parents[1] / "examples" / "measure_in_processes.py"
 UNEQUAL, FIRST_EMPTY, LAST_EMPTY = "0:15,15:23", "0:0,0:23", "0:23,23:23"
 
-pytestmark = pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="torch is built without gloo"
-)
-
-
-def environment():
-    paths = [str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    # gloo looks the host up by name, which sandboxes do not always know
-    own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return os.environ | own
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-# What C++ says when a thread is destroyed that still runs (torch 2.13, now and then).
-ABORTED = "terminate called without an active exception"
-
-
-def torchrun(*command):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    launch += ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
-    return subprocess.run(
-        [*launch, *map(str, command)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+pytestmark = needs_gloo
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """What one process finds on all data, by case."""
     out = tmp_path_factory.mktemp("one") / "found"
-    command = [sys.executable, str(WORKER), "0:23", str(out)]
-    subprocess.run(command, env=environment(), check=True, timeout=240)
+    in_one_process(WORKER, "0:23", out)
     return json.loads(pathlib.Path(f"{out}.0").read_text())
 
 
@@ -66,21 +31,6 @@ def together(request, tmp_path_factory):
     done = torchrun(WORKER, request.param, out)
     assert done.returncode == 0, done.stderr
     return [json.loads(pathlib.Path(f"{out}.{rank}").read_text()) for rank in range(2)]
-
-
-def same_numbers(found, expected, keys=("value", "stderr")):
-    assert found["measures"].keys() == expected["measures"].keys()
-    for name, measurement in expected["measures"].items():
-        for key in keys:
-            if measurement[key] is None:
-                assert found["measures"][name][key] is None
-            else:
-                number = float(found["measures"][name][key])
-                assert number == pytest.approx(float(measurement[key]), rel=1e-10), (name, key)
-    for name, rows in expected["layers"].items():
-        for layer, measurement in rows.items():
-            value = found["layers"][name][layer]["value"]
-            assert value == pytest.approx(measurement["value"], rel=1e-10, abs=1e-14), (name, layer)
 
 
 @pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp", "others"])
@@ -153,21 +103,14 @@ def test_the_example_prints_the_same_in_one_process_and_in_two():
         if ABORTED not in two.stderr:
             break
     assert two.returncode == 0, two.stderr
-    one = subprocess.run(
-        [sys.executable, str(EXAMPLE)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
+    one = in_one_process(EXAMPLE)
 
     def values(text):
         rows = [line.split() for line in text.splitlines() if "." in line.split(" ")[0]]
         return {row[0]: row[1] for row in rows}
 
-    assert values(one.stdout) == values(two.stdout)
-    assert set(values(one.stdout)) >= {"curvature.trace", "curvature.lambda_max"}
+    assert values(one) == values(two.stdout)
+    assert set(values(one)) >= {"curvature.trace", "curvature.lambda_max"}
 
 
 def test_without_torch_distributed_there_is_one_process():

@@ -12,7 +12,7 @@ import torch
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.executors.workers import is_dead, new_worker
-from tiny_study import (
+from study.tiny_study import (
     forks,
     lasting,
     tiny,

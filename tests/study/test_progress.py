@@ -15,7 +15,7 @@ from spiritlevel.study.executors.live import Live, Standing
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import RunResult
 from spiritlevel.study.storage import store as store_module
-from tiny_study import forks, tiny
+from study.tiny_study import forks, tiny
 
 DAY = 86400.0
 

@@ -12,7 +12,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.study import RunSettings, Store, Study, control, execute, task_result
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.table import default_target, statistics, wide_rows
-from tiny_study import forks, tiny, workspace
+from study.tiny_study import forks, tiny, workspace
 
 MODULE = """
 import os, pathlib, signal

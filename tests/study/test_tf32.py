@@ -9,7 +9,7 @@ from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.runs.cuda_graphs import recordable
 from spiritlevel.study.runs.measuring import machine, repeatable
-from tiny_study import forks, tiny
+from study.tiny_study import forks, tiny
 
 NETS = """
 import os, pathlib, torch
