@@ -13,6 +13,7 @@ from spiritlevel.model.surface import Surface
 from zoo import references
 from zoo.cases import CASES, Case, cast, normal, then_head, tokens
 from zoo.losses import LOSSES
+from zoo.plain import random
 from zoo.wirings import CLASSES
 
 OPERATORS = ["hessian", "residual", "ggn"]
@@ -114,11 +115,6 @@ def dense(truth, operator, names):
     if operator == "residual":
         return truth.hessian(names) - truth.ggn(names)
     return {"hessian": truth.hessian, "ggn": truth.ggn}[operator](names)
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def check_products(surface, truth, way, *, names=None, chunk=100, rel=None, together=None):

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 
-def random(*shape, seed=0):
+def random(*shape, seed=0, dtype=torch.float64):
+    """Drawn in float64 whatever the type, so that precisions differ by rounding alone."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def classes(n, num, seed=0):
@@ -66,3 +67,10 @@ def convnet(generator):
 
 def normal(*shape, generator):
     return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def linear_head(T, C, d, *, bias=True, dtype=torch.float64, seed=0):
+    """Features of T tokens, and weight and bias of C classes on d features."""
+    features, weight = random(T, d, seed=seed), random(C, d, seed=seed + 1) + 0.5
+    b = random(C, seed=seed + 2).to(dtype) if bias else None
+    return features.to(dtype), weight.to(dtype), b
