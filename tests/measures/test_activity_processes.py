@@ -2,7 +2,8 @@
 
 import json
 
-from model.two_processes import in_one_process, needs_gloo, same_numbers, torchrun
+from forked import needs_gloo, run_in_two_processes, run_script
+from model.reports import same_numbers
 
 IN_PROCESSES = """
 import json, os, pathlib, sys, torch, torch.distributed as dist, spiritlevel as sl
@@ -39,9 +40,8 @@ if several:
 def test_two_processes_equal_one(tmp_path):
     script = tmp_path / "measure.py"
     script.write_text(IN_PROCESSES)
-    done = torchrun(script, tmp_path / "two")
-    assert done.returncode == 0, done.stderr
-    in_one_process(script, tmp_path / "one")
+    run_in_two_processes(script, tmp_path / "two")
+    run_script(script, tmp_path / "one")
     alone = json.loads((tmp_path / "one.0").read_text())
     for rank in range(2):
         together = json.loads((tmp_path / f"two.{rank}").read_text())

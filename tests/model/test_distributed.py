@@ -6,12 +6,14 @@ import pathlib
 import pytest
 import torch
 
-from model.two_processes import ABORTED, in_one_process, needs_gloo, same_numbers, torchrun
+from forked import needs_gloo, run_in_two_processes, run_script
+from model.reports import same_numbers
+from model.torchrun import ABORTED, torchrun
 
 HERE = pathlib.Path(__file__).parent
 WORKER = HERE / "distributed_worker.py"
 EXAMPLE = HERE.parents[1] / "examples" / "measure_in_processes.py"
-UNEQUAL, FIRST_EMPTY, LAST_EMPTY = "0:15,15:23", "0:0,0:23", "0:23,23:23"
+CUTS = ["0:15,15:23", "0:0,0:23", "0:23,23:23"]  # unequal parts, and one without data
 
 pytestmark = needs_gloo
 
@@ -20,17 +22,22 @@ pytestmark = needs_gloo
 def alone(tmp_path_factory):
     """What one process finds on all data, by case."""
     out = tmp_path_factory.mktemp("one") / "found"
-    in_one_process(WORKER, "0:23", out)
-    return json.loads(pathlib.Path(f"{out}.0").read_text())
+    run_script(WORKER, "0:23", out)
+    return json.loads(pathlib.Path(f"{out}.0").read_text())["0:23"]
 
 
-@pytest.fixture(scope="module", params=[UNEQUAL, FIRST_EMPTY, LAST_EMPTY])
-def together(request, tmp_path_factory):
-    """What each of two processes finds on its part, by case."""
+@pytest.fixture(scope="module")
+def by_cuts(tmp_path_factory):
+    """What each of two processes finds, by how the data is cut."""
     out = tmp_path_factory.mktemp("two") / "found"
-    done = torchrun(WORKER, request.param, out)
-    assert done.returncode == 0, done.stderr
+    run_in_two_processes(WORKER, *CUTS, out)
     return [json.loads(pathlib.Path(f"{out}.{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(params=CUTS)
+def together(request, by_cuts):
+    """What each of two processes finds on its part, by case."""
+    return [found[request.param] for found in by_cuts]
 
 
 @pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp", "others"])
@@ -93,8 +100,7 @@ os._exit(0)  # a thread of gloo's sometimes aborts a process that ends in the us
 """
     script = tmp_path / "alone.py"
     script.write_text(code)
-    done = torchrun(script)
-    assert done.returncode == 0, done.stderr
+    run_in_two_processes(script)
 
 
 def test_the_example_prints_the_same_in_one_process_and_in_two():
@@ -103,7 +109,7 @@ def test_the_example_prints_the_same_in_one_process_and_in_two():
         if ABORTED not in two.stderr:
             break
     assert two.returncode == 0, two.stderr
-    one = in_one_process(EXAMPLE)
+    one = run_script(EXAMPLE)
 
     def values(text):
         rows = [line.split() for line in text.splitlines() if "." in line.split(" ")[0]]

@@ -3,15 +3,13 @@
 import csv
 import json
 import math
-import random
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
 import spiritlevel as sl
+from forked import needs_gloo, run_in_two_processes
 from spiritlevel.training import FlatnessMonitor
 from spiritlevel.training.monitor.budget import parse_every
 from training.monitor_problem import problem
@@ -158,9 +156,8 @@ WORKER = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn
 from spiritlevel.training import FlatnessMonitor
-rank = int(sys.argv[1])
-address = f"tcp://127.0.0.1:{sys.argv[2]}"
-dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
 model = nn.parallel.DistributedDataParallel(model)
@@ -169,7 +166,7 @@ part = slice(0, 6) if rank == 0 else slice(6, 10)
 ticks = iter(range(1000))  # on the clock of process 1 measuring takes as long as training
 clock = (lambda: 0) if rank == 0 else (lambda: next(ticks))
 own = x[part], y[part]
-monitor = FlatnessMonitor(model, own, every=1, max_overhead=0.1, to=sys.argv[3], clock=clock)
+monitor = FlatnessMonitor(model, own, every=1, max_overhead=0.1, to=sys.argv[1], clock=clock)
 alone = FlatnessMonitor(model, (x, y), distributed=False)
 monitor.step(); monitor.step(); alone.epoch_end()
 assert len(monitor.rows) == 2 and (rank == 0 or not monitor._budget.allows())
@@ -181,16 +178,11 @@ os._exit(0)  # a thread of gloo's sometimes aborts a process that ends in the us
 """
 
 
+@needs_gloo
 def test_two_processes_measure_together_and_one_writes(tmp_path):
-    port = str(29500 + random.randrange(2000))
-    path = tmp_path / "run.jsonl"
-    command = [sys.executable, "-c", WORKER]
-    workers = [
-        subprocess.Popen([*command, str(rank), port, str(path)], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    answers = [worker.communicate(timeout=120)[0].split(maxsplit=1) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0]
+    path, worker = tmp_path / "run.jsonl", tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    answers = [printed.split(maxsplit=1) for printed in run_in_two_processes(worker, path)]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
     data = torch.randn(10, 4), torch.arange(10) % 3

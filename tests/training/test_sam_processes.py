@@ -5,7 +5,7 @@ import pathlib
 import pytest
 import torch
 
-from model.two_processes import in_one_process, needs_gloo, torchrun
+from forked import needs_gloo, run_in_two_processes, run_script
 
 WORKER = pathlib.Path(__file__).with_name("sam_worker.py")
 
@@ -16,9 +16,8 @@ pytestmark = needs_gloo
 def found(tmp_path_factory):
     """Of each process of two, and of one with all data."""
     folder = tmp_path_factory.mktemp("sam")
-    done = torchrun(WORKER, folder / "two")
-    assert done.returncode == 0, done.stderr
-    in_one_process(WORKER, folder / "one")
+    run_in_two_processes(WORKER, folder / "two")
+    run_script(WORKER, folder / "one")
     return {name: torch.load(folder / name) for name in ("two.0", "two.1", "one.0")}
 
 
