@@ -7,6 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
+from forked import forks
 from spiritlevel.cli import console, progress
 from spiritlevel.pages.watch.studies import study_state
 from spiritlevel.study import Store, control, execute
@@ -15,7 +16,7 @@ from spiritlevel.study.executors.progress import ProgressReporter, StudyStatus
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import RunResult
 from spiritlevel.study.storage import store as store_module
-from tiny_study import forks, tiny
+from study.tiny_study import tiny
 
 DAY = 86400.0
 

@@ -14,7 +14,7 @@ from spiritlevel.study import Store
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import EpochRow, MeasurementRow, RunResult
 from spiritlevel.study.table import statistics, wide_rows
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,12 @@ import torch
 from typer.testing import CliRunner
 
 import spiritlevel as sl
+from forked import forks
 from spiritlevel.cli.app import app
 from spiritlevel.study import RunSettings, Store, Study, control, execute, task_result
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.table import default_target, statistics, wide_rows
-from tiny_study import forks, tiny, workspace
+from study.tiny_study import tiny, workspace
 
 MODULE = """
 import os, pathlib, signal

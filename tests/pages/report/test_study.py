@@ -5,13 +5,13 @@ import pytest
 import scipy.stats
 from typer.testing import CliRunner
 
+from pages.planted_stores import column, parts, planted, records, unfinished
 from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.parts import Cards
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.study.table import statistics, wide_rows
-from study_pages import column, parts, planted, records, unfinished
 
 
 @pytest.fixture(scope="module")

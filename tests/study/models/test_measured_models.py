@@ -11,10 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from typer.testing import CliRunner
 
 import spiritlevel as sl
-from references import Truth
 from spiritlevel.cli.app import app
 from spiritlevel.study.models import build
 from spiritlevel.symmetries import find_moves
+from zoo.references import Truth
 
 # name, options, shape of one image
 PIECEWISE_LINEAR = {

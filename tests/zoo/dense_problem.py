@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-import references
 from spiritlevel import Cost
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.certificate import Certificate
@@ -30,6 +29,7 @@ from spiritlevel.engine.sweep.sums import Sums
 from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
+from zoo import references
 
 
 class DenseProducts:
