@@ -64,7 +64,7 @@ def test_of_probes(problem, linear_problem, method, kind, rtol, passes):
 
     def measured(seed, max_passes):
         precision = {"method": method, "rtol": rtol, "max_passes": max_passes}
-        return chosen.rows(kind, seed, **precision).found()
+        return chosen.rows(kind, seed, **precision).result()
 
     check_budgets(measured, max_passes=passes, seeds=40)
 
