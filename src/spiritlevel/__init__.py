@@ -16,7 +16,7 @@ from .api import measure as measure
 from .api import measures as measures
 from .api import preflight as preflight
 from .engine.options import Options as Options
-from .engine.weight_space.density import Density as Density
+from .engine.weight_space.density import SpectralDensity as SpectralDensity
 from .errors import MissingExtra as MissingExtra
 from .errors import SpiritlevelError as SpiritlevelError
 from .plugins import announce

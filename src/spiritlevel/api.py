@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from . import measures as catalogue
 from .engine.data_pass import Needs
-from .engine.head.finding import choose_head
+from .engine.head.head_layer import choose_head
 from .engine.options import Options, as_options
 from .engine.plan import make_head_plan
 from .engine.precision import Method, Precision

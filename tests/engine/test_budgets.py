@@ -7,8 +7,8 @@ import pytest
 from torch import nn
 
 import spiritlevel as sl
-from dense_problem import DenseProblem
-from small_networks import classes, network, random
+from zoo.dense_problem import DenseProblem
+from zoo.plain import classes, network, random
 
 CASES = [  # method, kind, rtol, passes that are not enough
     ("hutchinson", "trace", 0.2, 48),
@@ -64,7 +64,7 @@ def test_of_probes(problem, linear_problem, method, kind, rtol, passes):
 
     def measured(seed, max_passes):
         precision = {"method": method, "rtol": rtol, "max_passes": max_passes}
-        return chosen.rows(kind, seed, **precision).found()
+        return chosen.rows(kind, seed, **precision).result()
 
     check_budgets(measured, max_passes=passes, seeds=40)
 

@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from dense_problem import DenseProblem, DenseProducts
 from spiritlevel.api import open_workspace
-from spiritlevel.engine.hessian import GLANCE, NEEDS, SECOND_GLANCE, precise
 from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.row_estimator import GLANCE, NEEDS, SECOND_GLANCE, estimate_rows
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
 from spiritlevel.model.losses import CrossEntropy
+from zoo import references
+from zoo.dense_problem import DenseProblem, DenseProducts
 
 TEXT = "the cat sat on the mat and the dog sat on the log "
 LENGTH, WIDTH, SAMPLES = 6, 8, 20
@@ -98,10 +98,10 @@ def counted(model, data, seed, **precision):
     workspace.__dict__["products"] = DenseProducts(workspace.surface, names, H, ggn)
     workspace.want(NEEDS["trace"])
     with workspace.surface.preserved():
-        rows = precise(
+        rows = estimate_rows(
             workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0)
         )
-        found = rows.found()
+        found = rows.result()
     assert found.status is sl.Status.OK
     return workspace.products.count, found
 
@@ -234,7 +234,7 @@ def test_auto_costs_at_most_a_fifth_more_at_initialization(initial_problem, rtol
     for method in products:
         for seed in range(10):
             rows = initial_problem.rows("trace", seed, method=method, rtol=rtol, max_passes=20000)
-            assert rows.found().status is sl.Status.OK
+            assert rows.result().status is sl.Status.OK
             products[method] += rows.workspace.products.count
     assert products["auto"] <= 1.2 * products["hutchinson"]
 

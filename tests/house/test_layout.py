@@ -1,17 +1,13 @@
 """Who may import whom, and how long a file may be; the table is in rooms.py."""
 
 import ast
-import importlib.util
 import pathlib
 from collections.abc import Iterator
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location(
-    "rooms", pathlib.Path(__file__).with_name("rooms.py")
-)
-rooms = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(rooms)
+from house import rooms
+
 ROOT = pathlib.Path(__file__).parents[2]
 SRC = ROOT / "src" / "spiritlevel"
 FLOOR = {name: floor for floor, name in enumerate(rooms.ROOMS)}

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from forms import pac_bayes as forms
-from forms.sharpness import squared_error
+from measures.forms import pac_bayes as forms
+from measures.forms.sharpness import squared_error
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.options import Options
 from spiritlevel.engine.weight_space.noise import normal_numbers
-from spiritlevel.engine.weight_space.perturbed import Perturbed
+from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.measures import get
 
 BOTH = pytest.mark.parametrize("name", ["pac_bayes.sigma", "pac_bayes.magnitude"])
@@ -24,7 +24,7 @@ def measured(model, data, name, *, loss="cross_entropy", seed=0, **options):
     return sl.measure(model, data, loss=loss, measures=name, options=options, seed=seed)[name]
 
 
-class DenseLoss(Perturbed):
+class DenseLoss(PerturbedLoss):
     """The loss of a linear layer under squared error, read off its Hessian and gradient."""
 
     def __init__(self, problem, surface):

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import penalty_truths as truths
-from penalty_refusals import refused
-from penalty_zoo import PENALTIES, NoisyLogits, make_penalty
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty, Penalty
 from spiritlevel.training.penalties.forward_recorder import ForwardRecorder
+from training import penalty_truths as truths
+from training.penalty_refusals import refused
+from training.penalty_zoo import PENALTIES, NoisyLogits, make_penalty
 
 
 def make(*extra):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from penalty_zoo import PENALTIES, NoisyLogits
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import Penalty, build_penalty, register_penalty
 from spiritlevel.training.penalties import registry
+from training.penalty_zoo import PENALTIES, NoisyLogits
 
 
 @pytest.fixture

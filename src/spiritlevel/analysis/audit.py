@@ -21,9 +21,10 @@ from .. import api, symmetries
 from ..engine.workspace import EXACT_COLUMNS
 from ..errors import SpiritlevelError
 from ..model import batches as _batches
+from ..model.batches import BatchLocation
 from ..model.distributed import Processes
 from ..model.model_state import full_precision
-from ..model.surface import Place, Surface
+from ..model.surface import Surface
 from ..results import Measurement, Report, Status, aligned, read_json
 from ..symmetries import CONFIDENCE_ONLY
 from .confounders import CONFOUNDERS
@@ -359,7 +360,7 @@ def _find(
         cast = _batches.map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, batch)
         place = Surface(network, [cast], **shared)
         with torch.no_grad():
-            return place.outputs(cast, where=Place(0))[0].detach()
+            return place.outputs(cast, where=BatchLocation(0))[0].detach()
 
     generator = torch.Generator().manual_seed(seed)
     return symmetries.find_moves(model, run, head=head, generator=generator), num_outputs

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import api
-from ..engine.hessian import NEEDS, precise
+from ..engine.row_estimator import NEEDS, estimate_rows
 from ..measures.layer_weights import measured_weights
 
 
@@ -41,11 +41,11 @@ def neurons(model: nn.Module, data: Iterable[Any], **options: Any) -> dict[str, 
     workspace.want(NEEDS["rho"])
     with workspace.surface.preserved():
         weights = measured_weights(workspace, "neuron.rho_sum")
-        rows = precise(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
+        rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
         found = {}
         for layer in weights:
             estimates = rows.neurons(layer)
-            whole = rows.found({layer: 1.0})
+            whole = rows.result({layer: 1.0})
             found[layer] = Neurons(
                 values=torch.tensor([e.value for e in estimates], dtype=torch.float64),
                 stderr=torch.tensor([e.stderr for e in estimates], dtype=torch.float64),

@@ -8,17 +8,17 @@ import torch
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from penalty_zoo import PENALTIES, make_penalty
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
 from spiritlevel.training.sam.optimizers import SAM
+from training.penalty_zoo import PENALTIES, make_penalty
 
 lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 
-from lightning_runs import Net, Recorder, assert_same_weights, fit  # noqa: E402
 from spiritlevel.training.integrations.lightning import PenaltyCallback  # noqa: E402
+from training.integrations.lightning_runs import Net, Recorder, assert_same_weights, fit  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

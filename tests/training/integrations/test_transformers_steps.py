@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import spiritlevel as sl
-from penalty_zoo import PENALTIES, make_penalty
 from spiritlevel.training import FlatnessPenalty
 from spiritlevel.training.sam.optimizers import SAM
+from training.penalty_zoo import PENALTIES, make_penalty
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 from spiritlevel.training.integrations.transformers import PenaltyTrainer, SAMTrainer  # noqa: E402
-from transformers_runs import StopAfter, bert, trainer_for, watch  # noqa: E402
+from training.integrations.transformers_runs import StopAfter, bert, trainer_for, watch  # noqa: E402
 
 
 def by_hand(model, step):

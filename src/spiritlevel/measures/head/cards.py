@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ...engine.data_pass import Needs, Pass
+from ...engine.data_pass import Needs, PassResult
 from ...engine.head.rows import RowBlock
 from ...engine.weight_space.lanczos import Eigenpairs, eigenpairs
 from ...engine.workspace import Workspace
@@ -207,7 +207,7 @@ def _closed_form(workspace: Workspace, name: str, row: str) -> Measured:
 
 
 def _measurement(
-    workspace: Workspace, run: Pass, name: str, value: float, data_stderr: float | None
+    workspace: Workspace, run: PassResult, name: str, value: float, data_stderr: float | None
 ) -> Measurement:
     return Measurement(
         name,
@@ -234,7 +234,7 @@ def _settings(workspace: Workspace) -> dict[str, object]:
     return workspace.settings() | {"head": workspace.head.layer}
 
 
-def _pair_blocks(workspace: Workspace, run: Pass) -> list[RowBlock]:
+def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:
     """The rows of all processes in blocks of at most PAIR_BLOCK."""
     own = [block for block in workspace.head_blocks() if isinstance(block, RowBlock)]
     if run.streamed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...engine.data_pass import Needs
-from ...engine.estimate import cautious
+from ...engine.estimate import cautious_count
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
 from ...results import Measurement, Status
@@ -136,6 +136,6 @@ def _missed(workspace: Workspace, found: Crossing, margin: float) -> str:
     )
     return (
         f"reached ±{margin / found.flatness.value:.1%} at {asked.confidence:.0%}, asked for "
-        f"±{asked.rtol:.1%}. The option draws={cautious(count, found.flatness.dof)} would have "
-        "sufficed; max_passes has no say here."
+        f"±{asked.rtol:.1%}. The option draws={cautious_count(count, found.flatness.dof)} would "
+        "have sufficed; max_passes has no say here."
     )

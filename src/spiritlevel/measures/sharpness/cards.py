@@ -225,7 +225,7 @@ def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool
     if not found.variance:  # noise that changes nothing, or the same in every direction
         return Measured(Measurement(name, found.value, exact=True, text=text, **common))  # type: ignore[arg-type]
     margin = found.half_width(asked.confidence)
-    status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.loss_here)
+    status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.unperturbed_loss)
     if lost > asked.rtol * abs(found.value):
         text += f"; round-off alone may be ±{lost:.1g}: use more noise, or a network in float64"
     if not found.within(asked.rtol, asked.confidence):

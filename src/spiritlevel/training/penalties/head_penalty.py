@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from ...engine.head.finding import CONVOLUTIONS, Head, choose_head, find_heads
+from ...engine.head.head_layer import CONVOLUTIONS, Head, choose_head, find_heads
 from ...errors import SpiritlevelError
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature
-from ...model.layer_hooks import Use
+from ...model.layer_hooks import LayerUse
 from ...model.losses import CrossEntropy, Loss, resolve
 from .argument_checks import check_labels, check_trained
 from .differentiable_curvature import differentiable_curvature
@@ -113,7 +113,9 @@ class HeadPenalty(Penalty):
         """The head; compared with the outputs the first time, and where memory was copied."""
         same = layer_output.data_ptr() == outputs.data_ptr()
         if self._head is None or not same:
-            use = Use(self.layer, self._module, layer_input.detach(), layer_output.detach(), None)
+            use = LayerUse(
+                self.layer, self._module, layer_input.detach(), layer_output.detach(), None
+            )
             acting = self.loss.positions(outputs, targets)
             self._head = choose_head(find_heads([use], outputs, acting), self.layer)
         return self._head

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...errors import SpiritlevelError
 from ...model.batches import num_samples
 from ...model.distributed import refuse_sharded, unwrapped
-from ...model.huggingface import Call, is_pretrained, loss_for
+from ...model.huggingface import PretrainedForward, is_pretrained, loss_for
 from ...model.losses import Loss, resolve
 from .argument_checks import check_batch_size, check_weight
 from .forward_recorder import ForwardRecorder
@@ -74,7 +74,9 @@ class Penalty(abc.ABC):
         self.loss: Loss = loss_for(self.model, resolve(loss))
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
         self._schedule = StepSchedule(every)
-        self._label_reader = Call(self.loss, by_name=False) if is_pretrained(self.model) else None
+        self._label_reader = (
+            PretrainedForward(self.loss, by_name=False) if is_pretrained(self.model) else None
+        )
         self._model_recorder = ForwardRecorder(self.model)
         self._value: Tensor | None = None
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...errors import SpiritlevelError
 from ...model.batches import scores
-from ...model.huggingface import Call
+from ...model.huggingface import PretrainedForward
 from ...model.losses import Loss
 from .separate_forward import mean_loss
 from .third_derivatives.operations import thrice_differentiable
@@ -30,7 +30,7 @@ class PenaltyBatch:
         *,
         returned: Any = None,
         loss: Tensor | None = None,
-        label_reader: Call | None = None,
+        label_reader: PretrainedForward | None = None,
     ) -> None:
         """`returned` is what the model returned: a tensor, or an object with .logits.
 
@@ -57,7 +57,7 @@ class PenaltyBatch:
         """What the outputs are compared with: labels or values."""
         if self._targets is None:
             raise SpiritlevelError(
-                "This penalty needs the targets of the batch. Got y=None. Call penalty(x, y) with "
+                "This penalty needs the targets of the batch. Got y=None. PretrainedForward penalty(x, y) with "
                 "the targets of the training loss."
             )
         if self._label_reader is not None:
@@ -74,7 +74,7 @@ class PenaltyBatch:
                 self._loss = mean_loss(self._loss_function, self.outputs, targets)
         return self._loss
 
-    def _as_the_model_reads(self, reader: Call, labels: Tensor) -> Tensor:
+    def _as_the_model_reads(self, reader: PretrainedForward, labels: Tensor) -> Tensor:
         """A causal language model compares an output with the next token, for example."""
         loss = getattr(self._returned, "loss", None)
         loss = self._loss if loss is None else loss
