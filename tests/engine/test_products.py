@@ -305,7 +305,7 @@ def test_once_differentiable_functions_are_not_certified(function):
     model, _, batches = twin(function)
     found = sl.measure(model, batches, measures="curvature.trace", method="exact")
     assert not found["curvature.trace"].exact
-    assert found["curvature.trace"].status is sl.Status.GGN
+    assert found["curvature.trace"].status is sl.results.Status.GGN
 
 
 def test_flash_attention_is_worked_around():
