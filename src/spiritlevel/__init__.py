@@ -24,6 +24,5 @@ from .training import FlatnessStopping as FlatnessStopping
 from .training import HeadPenalty as HeadPenalty
 from .training import KappaPenalty as KappaPenalty
 from .training import NoiseSAM as NoiseSAM
-from .training.penalties.kappa_penalty import KappaPenalty as KappaPenalty
 
 _announce("spiritlevel.studies", "spiritlevel.papers")

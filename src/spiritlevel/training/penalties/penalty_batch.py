@@ -57,7 +57,7 @@ class PenaltyBatch:
         """What the outputs are compared with: labels or values."""
         if self._targets is None:
             raise SpiritlevelError(
-                "This penalty needs the targets of the batch. Got y=None. PretrainedForward penalty(x, y) with "
+                "This penalty needs the targets of the batch. Got y=None. Call penalty(x, y) with "
                 "the targets of the training loss."
             )
         if self._label_reader is not None:
