@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from given_reports import report
+from analysis.given_reports import report
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.analysis.comparison import Comparison, counterparts

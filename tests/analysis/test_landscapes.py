@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from landscape_networks import images, normalized
+from analysis.landscape_networks import images, normalized
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.analysis.landscape import Landscape, filters, landscape, num_points
 from spiritlevel.model.surface import Surface

@@ -11,7 +11,7 @@ from spiritlevel.cli import compare as compare_command
 from spiritlevel.cli.app import app
 from spiritlevel.study.models import build
 
-FEW = ("--model", "mlp", "--option", "hidden=8,8", "--samples", "60")
+FEW = ("--model", "mlp", "--model-arg", "hidden=8,8", "--samples", "60")
 MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")
 
 
@@ -124,7 +124,7 @@ def test_ctrl_c_at_equal_confidence_keeps_what_was_measured(checkpoints, monkeyp
 def test_settings_reach_the_measures(checkpoints, tmp_path):
     out = tmp_path / "report.json"
     args = ("--measures", "sharpness.worst", "--measures", "norms.distance", "--json", out)
-    settings = ("--setting", "rho=0.2", "--setting", f"initial={checkpoints[0]}")
+    settings = ("--option", "rho=0.2", "--option", f"initial={checkpoints[0]}")
     run("measure", *FEW, "--checkpoint", checkpoints[1], *args, *settings)
     report = sl.Report.from_json(out.read_text())
     assert report["sharpness.worst"].settings["rho"] == 0.2
@@ -138,9 +138,9 @@ def test_settings_reach_the_measures(checkpoints, tmp_path):
     [
         (["compare", "a.pt"], "at least two checkpoints. Got 1"),
         (["compare", "x=a.pt", "x=b.pt"], "The name 'x' is given to two checkpoints"),
-        (["measure", "--setting", "rho"], "as in --setting rho=0.1. Got 'rho'"),
-        (["measure", "--setting", "rhoo=1"], "knows no 'rhoo'. Did you mean 'rho'?"),
-        (["measure", "--setting", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
+        (["measure", "--option", "rho"], "as in --option rho=0.1. Got 'rho'"),
+        (["measure", "--option", "rhoo=1"], "knows no 'rhoo'. Did you mean 'rho'?"),
+        (["measure", "--option", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
         (["measure", "--measures", "norms.distance"], "initial"),
         (["audit", "--measures", "head.kapa"], "Did you mean 'head.kappa'"),
     ],

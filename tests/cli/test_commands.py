@@ -81,7 +81,7 @@ def test_show_prints_everything_on_the_card(card):
     unchanged = [name for name in SYMMETRIES if name in card.invariant]
     for fact in (card.summary, card.formula, card.paper, card.misleads, card.cost_in_words()):
         assert " ".join(fact.split()) in words
-    assert f"direction {card.direction or 'not a measure of flatness'} found" in words
+    assert f"direction {card.direction or 'not a measure of flatness'} how it is computed" in words
     kept, _, rest = words.partition("moved by")
     assert all(f"{name}: {SYMMETRIES[name]}" in kept for name in unchanged)
     assert all(f"{name}: {SYMMETRIES[name]}" in rest for name in moved)
@@ -111,7 +111,9 @@ def test_measure_says_plan_values_and_counted_cost():
     assert "NOT TRAINED, initialized at random with seed 0. Give --checkpoint" in words
     assert "40 of 1297 samples of digits (train), drawn with seed 0" in words
     assert out.index("planned: ") < out.index("curvature.trace") < out.index("counted: ")
-    assert re.search(r"counted: [\d.]+ forwards, [\d.]+ backwards a sample over 40 samples", words)
+    assert re.search(
+        r"counted: [\d.]+ forwards, [\d.]+ backwards per sample over 40 samples", words
+    )
     assert re.search(r"^ fc1 +[\d.]+", out, flags=re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out
@@ -144,7 +146,7 @@ def test_json_file_round_trip(tmp_path):
     assert f"{report['relative.kappa'].value:.6g}" in out
 
 
-GELU = ["measure", "--model", "mlp", "--option", "activation=gelu", *FEW, "--per-layer"]
+GELU = ["measure", "--model", "mlp", "--model-arg", "activation=gelu", *FEW, "--per-layer"]
 
 
 def check_layers_of_a_smooth_network(out, kind):
@@ -166,13 +168,13 @@ def test_estimates_show_their_error_and_how_they_came_about():
     out = run(*GELU, "--measures", "curvature.trace", "--rtol", "0.9").stdout
     assert re.search(r"^ curvature\.trace .* ± \S+ +\[1\]$", out, flags=re.MULTILINE)
     assert re.search(r"^\[1\] .*weight probes of the", out, flags=re.MULTILINE)
-    assert re.search(r"counted: .* products a sample", " ".join(out.split()))
+    assert re.search(r"counted: .* products per sample", " ".join(out.split()))
     check_layers_of_a_smooth_network(out, "estimated")
 
 
 def test_options_reach_the_factory_and_patterns_the_measures():
     out = run(
-        *("measure", "--model", "mlp", "--option", "hidden=8,6", "--measures", "relative.*"),
+        *("measure", "--model", "mlp", "--model-arg", "hidden=8,6", "--measures", "relative.*"),
         *("--measures", "softmax.gini", *FEW, "--json", "-", "--dtype", "float64"),
     ).stdout
     report = sl.Report.from_json(out)
@@ -230,14 +232,14 @@ def workshop(tmp_path, monkeypatch):
 
 def test_own_model_and_data(workshop):
     result = run(
-        *("measure", "--model", "my_nets:make", "--option", "width=6", "--data", "scores.npz"),
+        *("measure", "--model", "my_nets:make", "--model-arg", "width=6", "--data", "scores.npz"),
         *("--loss", "mse", "--batch-size", "7", "--json", "-"),
     )
     report = sl.Report.from_json(result.stdout)
     assert report.settings["num_samples"] == 30
     assert report.settings["loss"] == "mse"
     assert "as my_nets:make returns them" in result.stderr
-    assert "Unless it loads some itself" in result.stderr
+    assert "Unless it loads weights itself" in result.stderr
 
 
 # -- refusals --------------------------------------------------------------------------------
@@ -248,8 +250,8 @@ def test_own_model_and_data(workshop):
     [
         (["--model", "mpl"], "No built-in model is called 'mpl'. Did you mean 'mlp'?"),
         (["--model", "none_such:make"], "The module 'none_such' of the model 'none_such:make'"),
-        (["--option", "width"], "must be key=value, as in --option width=16. Got 'width'."),
-        (["--option", "depth=3"], "cannot be built with the options {'depth': 3}"),
+        (["--model-arg", "width"], "must be key=value, as in --model-arg width=16. Got 'width'."),
+        (["--model-arg", "depth=3"], "cannot be built with the options {'depth': 3}"),
         (["--data", "data.csv"], "Got 'data.csv'. Other data: numpy.savez"),
         (["--data", "none.npz"], "The data file 'none.npz' must exist."),
         (["--split", "dev"], "must be 'train', 'test' or 'all'. Got 'dev'."),
@@ -327,7 +329,7 @@ def test_memory_sizes(text, size):
      ("a=none", None), ("a=", ""), ("a='1'", "1")],
 )  # fmt: skip
 def test_option_values(text, value):
-    assert inputs.parse_options([text]) == {"a": value}
+    assert inputs.parse_pairs([text], "--model-arg width=16") == {"a": value}
 
 
 def test_samples_are_a_random_part_not_the_first_rows():

@@ -7,8 +7,8 @@ import pytest
 from torch import nn
 
 import spiritlevel as sl
-from dense_problem import DenseProblem
-from small_networks import classes, network, random
+from zoo.dense_problem import DenseProblem
+from zoo.plain import classes, network, random
 
 CASES = [  # method, kind, rtol, passes that are not enough
     ("hutchinson", "trace", 0.2, 48),

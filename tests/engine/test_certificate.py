@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-import wirings
+from zoo import references, wirings
 
 
 def seeded(build, seed=1):

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-import references
 import spiritlevel as sl
-import wirings
-from networks import CASES
-from plain_losses import LOSSES
+from zoo import references, wirings
+from zoo.cases import CASES
+from zoo.losses import LOSSES
 
 MEASURES = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "neuron.rho_max"]
 

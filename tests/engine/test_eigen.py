@@ -7,17 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from networks import CASES
-from plain_losses import LOSSES
+from zoo import references
+from zoo.cases import CASES
+from zoo.losses import LOSSES
+from zoo.plain import random
 
 REL = 1e-6
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def network(activation=nn.Tanh, sizes=(4, 6, 3), seed=0):

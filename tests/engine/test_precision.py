@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
 import spiritlevel.measures.curvature.trace_squared
-from small_networks import classes, network, random
 from spiritlevel.engine.precision import Precision
 from spiritlevel.engine.weight_space.probes import PILOT
+from zoo import references
+from zoo.plain import classes, network, random
 
 PROBING = ["hutchinson", "hutch++", "split", "auto"]
 TRACE = "curvature.trace"

@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from dense_problem import DenseProblem, DenseProducts
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.precision import Precision
 from spiritlevel.engine.row_estimator import GLANCE, NEEDS, SECOND_GLANCE, estimate_rows
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
 from spiritlevel.model.losses import CrossEntropy
+from zoo import references
+from zoo.dense_problem import DenseProblem, DenseProducts
 
 TEXT = "the cat sat on the mat and the dog sat on the log "
 LENGTH, WIDTH, SAMPLES = 6, 8, 20

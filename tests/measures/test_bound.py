@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from forms.bound import c2_by_hand
+from measures.forms.bound import c2_by_hand
 
 
 def linear(num_features, num_outputs=3, count=8, seed=0, scale=1.0):

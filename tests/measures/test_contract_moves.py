@@ -9,8 +9,8 @@ import functools
 import pytest
 import torch
 
-import move_problems
 import spiritlevel as sl
+from measures import move_problems
 from spiritlevel import symmetries
 from spiritlevel.measures import get, names
 from spiritlevel.measures.norms.homogeneity import check_homogeneous

@@ -9,24 +9,20 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, jacrev
 
-import decimal_softmax
-import references
 import spiritlevel as sl
-from path_networks import (
+from measures.decomposition_by_hand import (
     NAMES,
     check,
-    convnet,
     decomposed,
-    drawn,
     features,
     measured,
-    mlp,
-    normal,
     windows,
 )
 from spiritlevel.math.positions import Positions
 from spiritlevel.measures.decomposition.path_matrices import softmax_basis
 from spiritlevel.model.layers import Layout, rule_for
+from zoo import decimal_softmax, references
+from zoo.plain import convnet, drawn, mlp, normal
 
 
 def weights_of(model):

@@ -5,17 +5,15 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from path_networks import (
+from measures.decomposition_by_hand import (
     NAMES,
     check,
     decomposed,
-    drawn,
     features,
     measured,
-    mlp,
-    normal,
     windows,
 )
+from zoo.plain import drawn, mlp, normal
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from networks import CASES
-from plain_losses import LOSSES
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures.norms.cards import radial
 from spiritlevel.model.losses import CrossEntropy
+from zoo import references
+from zoo.cases import CASES
+from zoo.losses import LOSSES
 
 FISHER = ["norms.fisher_rao", "norms.fisher_rao_model"]
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from forms import pac_bayes as forms
-from forms.sharpness import squared_error
+from measures.forms import pac_bayes as forms
+from measures.forms.sharpness import squared_error
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.options import Options

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
+from zoo import references
 
 TRACE, SQUARED, KAPPA = "curvature.trace", "curvature.trace_squared", "relative.kappa"
 ENDS = ["curvature.lambda_max", "curvature.lambda_min"]

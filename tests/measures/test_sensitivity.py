@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import jacrev
 
 import spiritlevel as sl
-from path_networks import drawn, mlp, normal
+from zoo.plain import drawn, mlp, normal
 
 
 def value(model, data, name, **options):

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-import references
 import spiritlevel as sl
-from path_networks import drawn, mlp, normal
+from zoo import references
+from zoo.plain import drawn, mlp, normal
 
 DELTAS = (0.3, 0.1, 0.03, 0.01)
 

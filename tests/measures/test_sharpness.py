@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from forms import sharpness as forms
+from measures.forms import sharpness as forms
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.options import Options

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import spiritlevel as sl
-from networks import CASES
+from zoo.cases import CASES
 
 
 @pytest.fixture(scope="module")

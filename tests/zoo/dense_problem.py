@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-import references
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.certificate import Certificate
 from spiritlevel.engine.data_pass import Needs, PassResult
@@ -30,6 +29,7 @@ from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
 from spiritlevel.results import Cost
+from zoo import references
 
 
 class DenseProducts:
