@@ -108,17 +108,3 @@ def test_an_experiment(folder):
 
 def test_a_penalty(folder):
     assert follow(SECTIONS["Add a penalty"], folder) == {"python train_with_it.py": ""}
-
-
-def test_the_python_is_formatted_as_the_package_is(tmp_path):
-    for number, (language, body) in enumerate(BLOCK.findall(TEXT)):
-        if language == "python":
-            (tmp_path / f"block_{number}.py").write_text(body, encoding="utf-8")
-    ruff = shutil.which("ruff", path=pathlib.Path(sys.executable).parent)
-    if ruff is None:
-        pytest.skip("ruff is not installed")
-    config = f"--config={ROOT / 'pyproject.toml'}"
-    done = subprocess.run(
-        [ruff, "format", "--diff", config, tmp_path], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout
