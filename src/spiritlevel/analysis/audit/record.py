@@ -23,10 +23,10 @@ NEARLY = 2.0  # a factor that matters little beside those on the weights
 WORDS: dict[Kind, str] = {
     "comparable": "comparable between networks: no move found here changes it",
     "confidence": "comparable at equal confidence: it follows the size of the logits",
-    "nearly": "nearly comparable: factors of 5 to 25 on the weights move it less than twofold",
-    "scale": "not comparable here: it moves although the function stays the same",
-    "open": "not decided: its error could hide what the moves do to it",
-    "confounder": "no measure of flatness; look at it beside the others",
+    "nearly": "nearly comparable: factors of 5 to 25 on the weights change it less than twofold",
+    "scale": "not comparable here: it changes although the function stays the same",
+    "open": "not decided: its error could hide an effect of the moves",
+    "confounder": "not a flatness measure; shown for context",
 }
 UNTRIED = "not decided: nothing could be tried"
 REFINE = "lower rtol, raise max_passes or use more samples"
@@ -34,14 +34,14 @@ REFINE = "lower rtol, raise max_passes or use more samples"
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a measure is worth for this network."""
+    """Whether a measure can be compared between networks like this one."""
 
     kind: Kind
     text: str
 
 
 class Audit:
-    """Values before and after every move, and what follows from them."""
+    """The values before and after every move, and what they show."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Audit:
         moves: Mapping[str, str],
         absent: Mapping[str, str],
     ) -> None:
-        """`moves` describes what was done, `absent` why other moves do not exist here."""
+        """`moves` says what was done, `absent` why other moves do not apply to this network."""
         self.original, self.moved = original, dict(moved)
         self.moves, self.absent = dict(moves), dict(absent)
 
@@ -61,7 +61,7 @@ class Audit:
         return [move for move in self.moved if move not in CONFIDENCE_ONLY]
 
     def factor(self, measure: str, move: str) -> float:
-        """By which the number was multiplied; infinite where it was 0 before."""
+        """The value after the move over the value before; infinite if it was 0 before."""
         before, after = self.original[measure].value, self.moved[move][measure].value
         if before == after:
             return 1.0
@@ -82,7 +82,7 @@ class Audit:
         return False if errors <= HIDING * largest else None
 
     def verdict(self, measure: str) -> Verdict:
-        """In plain words."""
+        """Whether the measure can be trusted for this network, and why."""
         if measure in MEASURED_ALONG:
             return Verdict("confounder", WORDS["confounder"])
         outcomes = {move: self.has_moved(measure, move) for move in self.preserving}
@@ -109,7 +109,7 @@ class Audit:
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """Of every measure."""
+        """The verdict on every measure."""
         return {measure: self.verdict(measure) for measure in self.original}
 
     def confounders(self) -> dict[str, Measurement]:
@@ -132,7 +132,9 @@ class Audit:
             f"{HIDING:.0%}, ? is not decided."
         ]
         lines += [f"{move}: {text}." for move, text in self.moves.items()]
-        lines += [f"{move} does not exist here: {why}." for move, why in self.absent.items()]
+        lines += [
+            f"{move} does not apply to this network: {why}." for move, why in self.absent.items()
+        ]
         if not self.preserving:
             lines.append("No symmetry was found, so nothing here shows a number to be misleading.")
         by_kind: dict[Kind, list[str]] = {}
@@ -148,15 +150,15 @@ class Audit:
         return lines
 
     def _confounder(self, name: str, m: Measurement) -> str:
-        found = [
+        effects = [
             f"{self.factor(name, move):.3g} times under {move}"
             for move in self.moved
             if self.has_moved(name, move)
         ]
         open_ = [move for move in self.moved if self.has_moved(name, move) is None]
-        found += [f"not decided under {move}" for move in open_]
+        effects += [f"not decided under {move}" for move in open_]
         text = f"The {MEASURED_ALONG[name]} ({name}) is {m.value:.4g}"
-        return f"{text}; {', '.join(found) or 'no move tried here changes it'}."
+        return f"{text}; {', '.join(effects) or 'no move tried here changes it'}."
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types."""

@@ -67,7 +67,7 @@ class Comparison:
     def places(self, measure: str) -> dict[str, Place]:
         """Rank of every network, with the ranks that the errors leave open.
 
-        Empty for what is no measure of flatness.
+        Empty if the measure does not measure flatness.
         """
         sign, found = self._sign(measure), {}
         for name in self.reports if sign else ():
@@ -163,8 +163,8 @@ class Comparison:
         counterpart = counterparts().get(measure)
         if counterpart not in self.measures or self.certain(counterpart, flatter, sharper):
             return ""
-        kept = "turns round" if self.certain(counterpart, sharper, flatter) else "is lost"
-        return f"the order {kept} under {counterpart}, which rescaling of layers leaves alone"
+        change = "is reversed" if self.certain(counterpart, sharper, flatter) else "is lost"
+        return f"the order {change} under {counterpart}, which rescaling of layers does not change"
 
     def _by_confidence(self, measure: str, flatter: str, sharper: str) -> str:
         """What became of the order at equal confidence; empty where it stands."""
@@ -173,7 +173,7 @@ class Comparison:
         turned = self._stands(measure, sharper, flatter)
         gini = {name: self.value(GINI, name).value for name in (flatter, sharper)}
         return (
-            f"the order {'turns round' if turned else 'is lost'} once both are equally confident "
+            f"the order {'is reversed' if turned else 'is lost'} once both are equally confident "
             f"(Gini impurity {gini[flatter]:.3g} and {gini[sharper]:.3g})"
         )
 

@@ -11,7 +11,7 @@ from .differences import AlsoDiffering, Pair
 if TYPE_CHECKING:
     from .comparison import Comparison
 
-RANK = "# is the rank, 1 the flattest; in brackets the ranks that the errors leave open."
+RANK = "# is the rank, 1 the flattest; in brackets the ranks that are possible within the errors."
 
 
 def findings(comparison: Comparison) -> list[str]:
@@ -38,15 +38,17 @@ def findings(comparison: Comparison) -> list[str]:
 
 def ranking(comparison: Comparison) -> list[str]:
     """How the ranks are read, and what has none."""
-    lines = [RANK] if comparison.ranked else ["Nothing here measures flatness: no ranks."]
-    known = comparison.directions
-    if larger := [m for m in comparison.ranked if known[m] == "larger is flatter"]:
+    lines = (
+        [RANK] if comparison.ranked else ["None of these measures flatness, so there are no ranks."]
+    )
+    directions = comparison.directions
+    if larger := [m for m in comparison.ranked if directions[m] == "larger is flatter"]:
         lines.append(f"Flatter where larger: {listing(larger)}.")
     without = [m for m in comparison.measures if m not in comparison.ranked]
-    if of_other_kind := [m for m in without if m in known]:
-        lines.append(f"No measure of flatness, so without a rank: {listing(of_other_kind)}.")
-    if unknown := [m for m in without if m not in known]:
-        lines.append(f"No card in this version, so without a rank: {listing(unknown)}.")
+    if of_other_kind := [m for m in without if m in directions]:
+        lines.append(f"Not flatness measures, so they have no rank: {listing(of_other_kind)}.")
+    if unknown := [m for m in without if m not in directions]:
+        lines.append(f"Unknown to this version, so they have no rank: {listing(unknown)}.")
     return lines
 
 
@@ -67,9 +69,8 @@ def not_separable(comparison: Comparison) -> list[str]:
         if d.confounders:
             grouped.setdefault((d.flatter, d.sharper, d.confounders), []).append(d.measure)
     return [
-        f"Not separable here: {flatter!r} is flatter than {sharper!r} by {listing(measures)}; "
-        f"{'; '.join(in_words(pair, flatter) for pair in pairs)} also "
-        f"{'differs' if len(pairs) == 1 else 'differ'}."
+        f"{flatter!r} is flatter than {sharper!r} by {listing(measures)}, but they also differ in "
+        f"{'; '.join(in_words(pair, flatter) for pair in pairs)}, which may be the cause."
         for (flatter, sharper, pairs), measures in grouped.items()
     ]
 
@@ -90,9 +91,9 @@ def left_over(comparison: Comparison) -> list[str]:
         if d.left is not None:
             grouped.setdefault((d.flatter, d.sharper), []).append(d)
     return [
-        f"Once equally confident, {flatter!r} is still flatter than {sharper!r}; the difference is "
-        f"then, as a share of what it was: {', '.join(f'{d.measure} {d.left:.0%}' for d in found)}."
-        for (flatter, sharper), found in grouped.items()
+        f"At equal confidence, {flatter!r} is still flatter than {sharper!r}. Of the difference "
+        f"remain: {', '.join(f'{d.measure} {d.left:.0%}' for d in differences)}."
+        for (flatter, sharper), differences in grouped.items()
     ]
 
 
@@ -102,7 +103,7 @@ def unchecked(comparison: Comparison) -> list[str]:
     for measure, reason in comparison.unchecked().items():
         by_reason.setdefault(reason, []).append(measure)
     return [
-        "Not checked for scale, though rescaling of layers moves the value: "
+        "Not checked for scale, though rescaling of layers changes the value: "
         f"{listing(names)}; {reason}."
         for reason, names in by_reason.items()
     ]
