@@ -221,14 +221,14 @@ def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
     """Outputs of the probe; what is wrong with it is said of the user's own batches."""
     try:
         result = surface.outputs(batch, where=BatchLocation(0))
-        surface.settle()
+        surface.check_last_batch()
         return result
     except SpiritlevelError:
         seen = 0
         with torch.no_grad():
             for where, whole in surface.batches():
                 surface.outputs(whole, where=where)
-                surface.settle()
+                surface.check_last_batch()
                 seen += _batches.num_samples(whole)
                 if seen >= OTHER_SAMPLES:
                     break
@@ -301,7 +301,7 @@ def _find_routes(
     layouts: dict[str, Layout] = {}
     broken: set[str] = set()
     foreign: set[str] = set()
-    wants = ContractionRequest(kappa=False, num_columns=1, contract=False)
+    request = ContractionRequest(kappa=False, num_columns=1, contract=False)
     for i, (use, other) in enumerate(itertools.zip_longest(uses, shapes[: len(uses)])):
         rule = rules[use.layer]
         own = {key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id}
@@ -313,8 +313,8 @@ def _find_routes(
         if i not in deltas:
             gradients = {}
         else:
-            call = rule.begin(use.module, use.input, use.output.shape, layout, wants)
-            gradients = call.gradients(deltas[i])
+            prepared = rule.prepare(use.module, use.input, use.output.shape, layout, request)
+            gradients = prepared.gradients(deltas[i])
         for key, parameter in own.items():
             name = by_id[id(parameter)]
             seen[name] = seen.get(name, 0) + 1

@@ -25,19 +25,19 @@ from ...math.signs import random_signs
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import LayerUse, deepest, recording_uses
 from ...model.layers import (
-    AbstractCall,
-    AbstractMatrixCall,
+    AbstractLayerGradients,
+    AbstractMatrixGradients,
     Contracted,
     ContractionRequest,
     KappaWeight,
-    PatchCall,
+    PatchGradients,
     WeightMatrix,
     over_columns,
 )
 from ...model.surface import Surface
 from ..plan import Plan, Route, matrix_layers, rules_of
 from .feature_scales import Scales, by_column
-from .footprint import held_columns
+from .footprint import columns_to_hold
 from .per_sample import per_sample_gradients
 from .sums import ChunkValues, SweepSums
 
@@ -76,7 +76,7 @@ class Sweep:
             layer: rule for layer, rule in rules_of(surface).items() if layer in plan.layouts
         }
         self.names = {id(p): name for name, p in surface.parameters.items()}
-        self.wants = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
+        self.request = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
         self.weights: dict[str, WeightMatrix] = {}
         self.matrices = matrix_layers(surface)
         for layer, rule in self.matrices.items():
@@ -177,48 +177,54 @@ class Sweep:
                 continue
             a = _at_least_float(use.input)
             layout = dataclasses.replace(self.plan.layouts[use.layer], num_samples=rows.num_samples)
-            wants = self.wants_of(named, use.layer)
-            call = self.rules[use.layer].begin(use.module, a, use.output.shape, layout, wants)
-            hold = self._hold(call, use.output, named)
-            weight = self.weights.get(use.layer) if wants.contract else None
+            request = self.request_for(named, use.layer)
+            gradients = self.rules[use.layer].prepare(
+                use.module, a, use.output.shape, layout, request
+            )
+            hold = self._hold(gradients, use.output, named)
+            weight = self.weights.get(use.layer) if request.contract else None
             use.on_output = _OutputListener(
-                rows, use.layer, hold, self.plan.routes, call, named, weight
+                rows, use.layer, hold, self.plan.routes, gradients, named, weight
             )
             edges.append(use.edge)
-            if self._rho_from_input(call, named, use.layer):
-                use.on_input = _InputListener(rows, use.layer, hold, call)
+            if self._rho_from_input(gradients, named, use.layer):
+                use.on_input = _InputListener(rows, use.layer, hold, gradients)
                 assert use.input_edge is not None
                 edges.append(use.input_edge)
         return edges
 
-    def _hold(self, call: AbstractCall, output: Tensor, named: dict[str, str]) -> int:
+    def _hold(
+        self, gradients: AbstractLayerGradients, output: Tensor, named: dict[str, str]
+    ) -> int:
         """How many columns to hold back before contracting them together."""
         if any(self.plan.routes[name] == "sum" for name in named.values()):
             return 1  # several uses are added up column by column
-        if isinstance(call, PatchCall) and call.form == "direct":
-            return contractions.held_columns(call.shape, self.num_columns)
+        if isinstance(gradients, PatchGradients) and gradients.form == "direct":
+            return contractions.direct_columns(gradients.shape, self.num_columns)
         on_cpu = self.surface.device.type == "cpu"
-        if on_cpu and not isinstance(call, PatchCall):
+        if on_cpu and not isinstance(gradients, PatchGradients):
             return 1
-        return held_columns(output.nbytes, self.num_columns, on_cpu=on_cpu)
+        return columns_to_hold(output.nbytes, self.num_columns, on_cpu=on_cpu)
 
-    def wants_of(self, named: dict[str, str], layer: str) -> ContractionRequest:
+    def request_for(self, named: dict[str, str], layer: str) -> ContractionRequest:
         """Contractions only for a weight that is used once."""
         weight = named.get("weight")
         single = weight is not None and self.plan.routes[weight] == "single"
         inverses = self._inverses(layer) if single else {}
-        return dataclasses.replace(self.wants, contract=single, inverses=inverses)
+        return dataclasses.replace(self.request, contract=single, inverses=inverses)
 
     def _inverses(self, layer: str) -> Mapping[str, Tensor]:
         kappas = self.weights[layer].kappas if layer in self.weights else {}
         return {kind: r.inverse for kind, r in kappas.items() if r.inverse is not None}
 
-    def _rho_from_input(self, call: AbstractCall, named: dict[str, str], layer: str) -> bool:
+    def _rho_from_input(
+        self, gradients: AbstractLayerGradients, named: dict[str, str], layer: str
+    ) -> bool:
         return (
             self.rho
-            and isinstance(call, AbstractMatrixCall)
-            and call.needs_input_gradient
-            and self.wants_of(named, layer).contract
+            and isinstance(gradients, AbstractMatrixGradients)
+            and gradients.needs_input_gradient
+            and self.request_for(named, layer).contract
             and layer in self.weights
         )
 
@@ -347,7 +353,7 @@ class _OutputListener(_AbstractListener):
     """At a layer's output: trace, κ, and ρ where G is formed."""
 
     routes: dict[str, Route]
-    call: AbstractCall
+    layer_gradients: AbstractLayerGradients
     named: dict[str, str]
     weight: WeightMatrix | None  # the layer's matrix, where it is contracted use by use
 
@@ -355,8 +361,8 @@ class _OutputListener(_AbstractListener):
         """The weight by its own form, everything else by its per-sample gradients."""
         rest, rows = dict(self.named), self.rows
         if self.weight is not None:
-            assert isinstance(self.call, AbstractMatrixCall)
-            parts = self.call.contract(self.held, factors, self.weight)
+            assert isinstance(self.layer_gradients, AbstractMatrixGradients)
+            parts = self.layer_gradients.contract(self.held, factors, self.weight)
             rows.add(rest.pop("weight"), self.layer, parts)
         for name, G in zip(rest.values(), self._gradients(list(rest)), strict=True):
             if self.routes[name] == "sum":
@@ -369,12 +375,12 @@ class _OutputListener(_AbstractListener):
         """Per-sample gradients of the rest, each of shape (N, B, *parameter)."""
         if not keys:
             return ()
-        call = self.call
-        if keys == ["bias"] and isinstance(call, PatchCall):
-            return over_columns(lambda delta: (call.bias_gradient(delta),), self.held)
+        layer_gradients = self.layer_gradients
+        if keys == ["bias"] and isinstance(layer_gradients, PatchGradients):
+            return over_columns(lambda delta: (layer_gradients.bias_gradient(delta),), self.held)
 
         def column(delta: Tensor) -> tuple[Tensor, ...]:
-            gradients = call.gradients(delta)
+            gradients = layer_gradients.gradients(delta)
             return tuple(gradients[key] for key in keys)
 
         return over_columns(column, self.held)
@@ -384,11 +390,11 @@ class _OutputListener(_AbstractListener):
 class _InputListener(_AbstractListener):
     """At a layer's input: ρ where G is not formed."""
 
-    call: PatchCall
+    layer_gradients: PatchGradients
 
     def contract(self, factors: Tensor) -> None:
         """The terms of ρ are sums of input times gradient."""
-        (terms,) = over_columns(lambda g: (self.call.contract_input(g),), self.held)
+        (terms,) = over_columns(lambda g: (self.layer_gradients.contract_input(g),), self.held)
         self.rows.add_neurons(self.layer, terms, factors)
 
 

@@ -17,10 +17,10 @@ GPU_HOLD_BYTES, CPU_HOLD_BYTES = 64 << 20, 8 << 20
 CPU_TENSOR_BYTES = 16 << 20
 
 
-def held_columns(output_bytes: int, num_columns: int, *, on_cpu: bool) -> int:
+def columns_to_hold(output_bytes: int, num_columns: int, *, on_cpu: bool) -> int:
     """How many columns a layer with this much at its output holds back.
 
-    >>> held_columns(1 << 20, 9, on_cpu=True), held_columns(1 << 30, 9, on_cpu=False)
+    >>> columns_to_hold(1 << 20, 9, on_cpu=True), columns_to_hold(1 << 30, 9, on_cpu=False)
     (8, 1)
     """
     limit = CPU_HOLD_BYTES if on_cpu else GPU_HOLD_BYTES
@@ -44,7 +44,7 @@ class Footprint:
         if not sweep:  # no graph: activations live from one layer to the next
             return num_samples * (self.saved // 2)
         held = sum(
-            size * held_columns(size, self.num_columns, on_cpu=self.on_cpu)
+            size * columns_to_hold(size, self.num_columns, on_cpu=self.on_cpu)
             for size in (num_samples * output for output in self.held)
         )
         in_flight = 3 * self.largest  # what the backward itself has in hand at a time

@@ -131,7 +131,7 @@ def batch_loss(model: nn.Module, x: Any, y: Tensor, *, loss: AnyLoss) -> Tensor:
             y = y.long()
         found.check(outputs.detach(), y, where="the batch")
         if bool(torch.isfinite(outputs).all()) and bool(found.invalid(outputs.detach(), y).any()):
-            found.explain(outputs.detach(), y, where="the batch")
+            found.refuse_invalid(outputs.detach(), y, where="the batch")
         return found.values(outputs, y).sum() / found.weights(outputs.detach(), y).sum()
 
 
