@@ -14,7 +14,7 @@ from spiritlevel.pages import figures as plots
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
-SMALL = ["--model", "mlp", "--option", "hidden=8", "--samples", "60", "--dtype", "float64"]
+SMALL = ["--model", "mlp", "--model-arg", "hidden=8", "--samples", "60", "--dtype", "float64"]
 
 
 def run(*arguments):

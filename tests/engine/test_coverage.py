@@ -15,11 +15,11 @@ from torch import nn
 
 import spiritlevel as sl
 import spiritlevel.engine.estimate
-from dense_problem import DenseProblem
-from small_networks import after_training, classes, network, random
 from spiritlevel.engine.row_estimator import GLANCE
 from spiritlevel.engine.weight_space.probes import PILOT
 from spiritlevel.measures.curvature.trace_squared import trace_squared
+from zoo.dense_problem import DenseProblem
+from zoo.plain import after_training, classes, network, random
 
 SEEDS = range(1000, 1200)
 # Tr(H²) is skewed: 94 % of 6,000 seeds are covered, of which 200 in a row may well be 89 %

@@ -10,13 +10,9 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.engine.weight_space import long_rows
 from spiritlevel.engine.weight_space.density import Quadrature, SpectralDensity
 from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
+from zoo.plain import random
 
 N = 80
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def signs(num_vectors, size=N, seed=1):

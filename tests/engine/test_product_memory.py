@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import wirings
-from networks import Case, normal
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.products import Operator, ProductMethod, Products, Request
 from spiritlevel.model.surface import Surface
-from wirings import CLASSES
+from zoo import wirings
+from zoo.cases import Case, normal
+from zoo.wirings import CLASSES
 
 OPERATORS = get_args(Operator)
 PASSES, VECTORS = 7, 30  # 210 products an operator

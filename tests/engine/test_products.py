@@ -7,14 +7,15 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import references
 import spiritlevel as sl
-from networks import CASES, Case, cast, normal, then_head, tokens
-from plain_losses import LOSSES
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.products import Products, Request, choose_method
 from spiritlevel.model.surface import Surface
-from wirings import CLASSES
+from zoo import references
+from zoo.cases import CASES, Case, cast, normal, then_head, tokens
+from zoo.losses import LOSSES
+from zoo.plain import random
+from zoo.wirings import CLASSES
 
 OPERATORS = ["hessian", "residual", "ggn"]
 # Ways and the error they are allowed, relative to the largest entry. A central difference loses a
@@ -115,11 +116,6 @@ def dense(truth, operator, names):
     if operator == "residual":
         return truth.hessian(names) - truth.ggn(names)
     return {"hessian": truth.hessian, "ggn": truth.ggn}[operator](names)
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def check_products(surface, truth, method, *, names=None, chunk=100, rel=None, together=None):
@@ -309,7 +305,7 @@ def test_once_differentiable_functions_are_not_certified(function):
     model, _, batches = twin(function)
     found = sl.measure(model, batches, measures="curvature.trace", method="exact")
     assert not found["curvature.trace"].exact
-    assert found["curvature.trace"].status is sl.Status.GGN
+    assert found["curvature.trace"].status is sl.results.Status.GGN
 
 
 def test_flash_attention_is_worked_around():

@@ -17,8 +17,7 @@ from ..engine.weight_space.products import Operator
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
 from ..model.batches import Forward
-from ..model.surface import Progress
-from ..results import Cost
+from ..records import Cost, Progress
 
 Matrix = Literal["hessian", "ggn"]
 
@@ -189,12 +188,14 @@ def density(
         )
 
 
-def _open(model: nn.Module, data: Iterable[Any], *, matrix: Operator, **options: Any) -> Workspace:
+def _open(
+    model: nn.Module, data: Iterable[Any], *, matrix: Operator, **arguments: Any
+) -> Workspace:
     if matrix not in get_args(Matrix):
         raise SpiritlevelError(
             f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got {matrix!r}."
         )
-    return open_workspace(model, data, **options)
+    return open_workspace(model, data, **arguments)
 
 
 def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:

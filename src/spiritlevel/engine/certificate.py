@@ -29,7 +29,7 @@ from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, lacks_second_derivative, recording_uses
 from ..model.layers import Layout
 from ..model.surface import Surface
-from ..results import Cost
+from ..records import Cost
 from .plan import Plan
 
 

@@ -14,7 +14,7 @@ from ..math.positions import OutputCurvature, PositionCurvature
 from ..model import batches as _batches
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
-from ..results import Cost
+from ..records import Cost
 from .activity import ActivationSites, Activity
 from .head.head_layer import Head
 from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens

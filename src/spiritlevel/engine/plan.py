@@ -29,7 +29,7 @@ from ..model.layers import (
 )
 from ..model.model_state import ROOT
 from ..model.surface import Surface
-from ..results import Cost
+from ..records import Cost
 from .head.head_layer import Head, find_heads
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..results import Cost, Status
+from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimate_from_repetitions
 from .sweep.feature_scales import POWERS

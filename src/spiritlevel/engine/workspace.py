@@ -16,7 +16,7 @@ from ..errors import SpiritlevelError
 from ..model.losses import CrossEntropy
 from ..model.model_state import full_precision, twice_differentiable
 from ..model.surface import Surface
-from ..results import Cost
+from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
 from .certificate import Certificate, certify_parameters
 from .data_pass import Budget, Needs, PassResult, run_pass

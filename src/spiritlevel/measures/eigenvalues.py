@@ -13,7 +13,7 @@ from ..engine.weight_space.eigenvalues import eigenpairs_of
 from ..engine.weight_space.lanczos import Eigenpairs, Subspace, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
-from ..results import Cost
+from ..records import Cost
 from .layer_weights import measured_weights
 
 ENDS: dict[str, Which] = {

@@ -80,6 +80,16 @@ class PretrainedForward:
             elif not math.isnan(model_loss):  # NaN if no label counts: the next samples decide
                 self.shift = self._matching_shift(model, inputs, outputs, labels, model_loss)
 
+    def align(
+        self, outputs: Tensor, labels: Tensor, model_loss: float | None
+    ) -> tuple[Tensor, ...]:
+        """Outputs, targets and mask for outputs of which the model's own loss is known."""
+        labels = _with_output_dim(labels, outputs)
+        # NaN if no label counts: the next batch decides
+        if self.shift is None and (model_loss is None or not math.isnan(model_loss)):
+            self.shift = model_loss is not None and self._closest(outputs, labels, model_loss)[0]
+        return _shifted(outputs, labels) if self.shift else (outputs, labels)
+
     def _outputs(self, model: nn.Module, inputs: dict[str, Any], labels: Tensor) -> Tensor:
         """An encoder–decoder gets the labels, shifted by one, as decoder input, as in training."""
         shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
@@ -97,6 +107,23 @@ class PretrainedForward:
         model_loss: float,
     ) -> bool:
         """Whether shifted labels, not plain ones, give the model's own loss of this batch."""
+        closest, loss = self._closest(outputs, labels, model_loss)
+        if loss == float("inf"):
+            return False
+        if self.by_name and abs(loss - model_loss) > APART * abs(model_loss):
+            if not torch.equal(self._outputs(model, inputs, labels), outputs):
+                return closest  # the outputs are random, which the plan refuses with its own text
+            raise SpiritlevelError(
+                f"The loss {self.loss.name!r} gives {loss:.4g} on the first batch, and "
+                f"the model's own loss is {model_loss:.4g}. Pass the loss that the model uses: "
+                "loss='bce' for several labels per sample, loss='mse' for regression. To measure "
+                f"{self.loss.name!r} all the same, pass it as a torch module, for example "
+                "loss=torch.nn.CrossEntropyLoss()."
+            )
+        return closest
+
+    def _closest(self, outputs: Tensor, labels: Tensor, model_loss: float) -> tuple[bool, float]:
+        """Whether shifted labels give the loss closest to the model's own, and that loss."""
         by_token = not labels.is_floating_point() and labels.shape == outputs.shape[:-1]
         candidates: dict[bool, tuple[Tensor, ...]] = {
             False: (outputs, _with_output_dim(labels, outputs))
@@ -104,21 +131,8 @@ class PretrainedForward:
         if by_token and outputs.dim() == 3:
             candidates[True] = _shifted(outputs, labels)
         losses = {shift: self._mean(*pair) for shift, pair in candidates.items()}
-        apart = {shift: abs(value - model_loss) for shift, value in losses.items()}
-        closest = min(apart, key=apart.__getitem__)
-        if losses[closest] == float("inf"):
-            return False
-        if self.by_name and apart[closest] > APART * abs(model_loss):
-            if not torch.equal(self._outputs(model, inputs, labels), outputs):
-                return closest  # the outputs are random, which the plan refuses with its own text
-            raise SpiritlevelError(
-                f"The loss {self.loss.name!r} gives {losses[closest]:.4g} on the first batch, and "
-                f"the model's own loss is {model_loss:.4g}. Pass the loss that the model uses: "
-                "loss='bce' for several labels per sample, loss='mse' for regression. To measure "
-                f"{self.loss.name!r} all the same, pass it as a torch module, for example "
-                "loss=torch.nn.CrossEntropyLoss()."
-            )
-        return closest
+        closest = min(losses, key=lambda shift: abs(losses[shift] - model_loss))
+        return closest, losses[closest]
 
     def _mean(self, outputs: Tensor, targets: Tensor, *mask: Tensor) -> float:
         """The loss of one batch; infinite if the labels do not fit, which the surface reports."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..errors import SpiritlevelError
-from ..results import Cost
+from ..records import Cost, Progress
 from . import batches as _batches
 from . import huggingface, model_state
 from .batches import BatchLocation, Forward
@@ -26,8 +26,6 @@ from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, refuse_nonfinite
 from .parameters import select_parameters
-
-Progress = Callable[[int, int | None], None]  # samples done, samples in all if known
 
 
 class Surface:
@@ -226,7 +224,7 @@ class Surface:
                 yield location, _batches.take(batch, slice(start, start + size))
                 done += min(size, length - start)
                 if self.progress is not None:
-                    self.progress(done, total)
+                    self.progress(done, total, "passing over the data")
         self.check_last_batch()
 
     def count_samples(self) -> int:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from spiritlevel import Audit, Comparison, Report
 from spiritlevel.analysis.spectra import Eigenvalues
 from spiritlevel.engine.weight_space.density import SpectralDensity
 from spiritlevel.pages.report import Spectrum
-from spiritlevel.results import Cost, Measurement, Status
+from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Status
 
 LOCAL = ("data:", "blob:", "about:")
 SETTINGS = {

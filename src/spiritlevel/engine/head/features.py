@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import NotApplicable, SpiritlevelError
 from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import full_precision
-from ...results import Cost
+from ...records import Cost
 from ..workspace import STREAM_FROM, Workspace
 from .head_layer import Head
 

@@ -27,7 +27,7 @@ from ...model.layers.embedding import EmbeddingRule
 from ...model.layers.patches import ConvRule
 from ...model.model_state import full_precision
 from ...model.surface import Surface
-from ...results import Cost
+from ...records import Cost
 from ..plan import matrix_layers
 from .sums import RowKind
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...model.batches import BatchLocation
-from ...results import Cost
+from ...records import Cost
 from ..estimate import Estimate, cautious_count
 from ..workspace import EXACT_COLUMNS, MIN_SPREADS, Workspace
 from .sums import RowSums, pooled_estimate

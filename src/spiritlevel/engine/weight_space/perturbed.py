@@ -16,7 +16,7 @@ from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
 from ...model.model_state import full_precision
 from ...model.surface import Surface
-from ...results import Cost
+from ...records import Cost
 from .parameter_space import ParameterSpace
 
 Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...results import Cost
+from ...records import Cost
 from ..estimate import Estimate, cautious_count, estimate_from_repetitions
 from ..moments import Moments
 from .metrics import Metric

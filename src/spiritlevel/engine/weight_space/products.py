@@ -29,7 +29,7 @@ from ...model.batches import BatchLocation
 from ...model.layer_hooks import lacks_second_derivative
 from ...model.model_state import full_precision, twice_differentiable
 from ...model.surface import Surface
-from ...results import Cost
+from ...records import Cost
 from .parameter_space import ParameterSpace
 
 Operator = Literal["hessian", "residual", "ggn"]

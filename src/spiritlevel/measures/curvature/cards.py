@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...engine.data_pass import Needs
 from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, probes_text
 from ...engine.workspace import Workspace
-from ...results import Measurement, Status
+from ...records import Measurement, Status
 from ..eigenvalues import known_of_network, of_network
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..registry import Measured, measure
@@ -27,6 +27,7 @@ PRODUCTS = Needs(products=True)
         "and scale."
     ),
     needs=SWEEP,
+    counterpart="relative.kappa",
 )
 def trace(workspace: Workspace) -> Measured:
     """Per layer: the parameters of that module, bias included."""
@@ -55,6 +56,7 @@ def trace(workspace: Workspace) -> Measured:
     ),
     needs=SWEEP,
     default=False,
+    counterpart="relative.kappa",
 )
 def ggn_trace(workspace: Workspace) -> Measured:
     """The same sums as the trace, claimed for the GGN alone: no certificate needed."""
@@ -116,6 +118,8 @@ def trace_squared(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     found_by="products",
     default=False,
+    counterpart="scaled.lambda_max",
+    in_audit=True,
 )
 def lambda_max(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""

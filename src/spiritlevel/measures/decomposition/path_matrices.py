@@ -28,7 +28,7 @@ from ...math.signs import random_signs
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import deepest, lacks_second_derivative
 from ...model.model_state import twice_differentiable
-from ...results import Cost
+from ...records import Cost
 from .paths import Paths, Seen
 
 GRAM_OUTPUTS = 32  # up to here M is formed; its eigenvalues are then exact

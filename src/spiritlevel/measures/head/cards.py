@@ -14,7 +14,7 @@ from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.head import head_trace_squared_pairs
 from ...math.signs import random_signs
-from ...results import Cost, Measurement
+from ...records import Cost, Measurement
 from ..hessian_results import eigenvalue_measurement
 from ..registry import Measured, measure
 from ..requirements import head
@@ -41,6 +41,7 @@ PAPER = "Taleghani et al., An accurate flatness measure"
     ),
     needs=HEAD,
     requires=(head,),
+    counterpart="head.kappa",
 )
 def head_trace(workspace: Workspace) -> Measured:
     """For cross-entropy as in the formula; for other losses Tr A_n replaces the Gini term."""
@@ -109,6 +110,7 @@ def head_trace_squared(workspace: Workspace) -> Measured:
     needs=STORED,
     found_by="products",
     requires=(head,),
+    counterpart="head.scaled_lambda_max",
 )
 def head_lambda_max(workspace: Workspace) -> Measured:
     """Lanczos on H·V = mean A_n (V φ_n) φ_nᵀ until the residual is that of the products."""

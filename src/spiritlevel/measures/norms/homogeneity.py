@@ -19,7 +19,7 @@ from ...errors import NotApplicable
 from ...model.batches import BatchLocation
 from ...model.model_state import full_precision
 from ...model.surface import Surface
-from ...results import Cost
+from ...records import Cost
 from .radial import squared_slopes
 
 PROBE_SAMPLES = 3

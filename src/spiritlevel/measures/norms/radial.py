@@ -29,7 +29,7 @@ from ...model.layer_hooks import lacks_second_derivative
 from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import full_precision, twice_differentiable
 from ...model.surface import Surface
-from ...results import Cost
+from ...records import Cost
 
 Way = Literal["forward", "reverse", "difference"]
 

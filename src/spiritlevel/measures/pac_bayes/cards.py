@@ -8,7 +8,7 @@ from ...engine.data_pass import Needs
 from ...engine.estimate import cautious_count
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
-from ...results import Measurement, Status
+from ...records import Measurement, Status
 from ..registry import EVERY, Measured, measure
 from .requirements import target
 from .sigma_search import Crossing, SigmaSearch
@@ -39,6 +39,7 @@ LIMITS = (
     options=("deviation", "target", "draws"),
     found_by="draws",
     cost=COST,
+    counterpart="pac_bayes.magnitude",
 )
 def sigma(workspace: Workspace) -> Measured:
     """The same noise vectors at every noise level."""

@@ -8,7 +8,7 @@ from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.sums import RowKind
 from ...engine.workspace import Workspace
-from ...results import Measurement
+from ...records import Measurement
 from ..hessian_results import hessian_measurement
 from ..layer_weights import largest_layer, measured_weights
 from ..registry import EVERY, Measured, measure

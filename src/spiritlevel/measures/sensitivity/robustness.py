@@ -28,7 +28,7 @@ from ...math.orthogonal import haar_rows, unique_qr
 from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
 from ...model.layers.patches import PatchRule
 from ...model.model_state import full_precision
-from ...results import Cost
+from ...records import Cost
 
 
 def feature_layer(workspace: Workspace, measure: str) -> str:

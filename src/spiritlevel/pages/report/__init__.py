@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from typing import Any
 
 from ...analysis.audit import Audit
@@ -22,7 +21,7 @@ from ...analysis.spectra import Eigenvalues
 from ...engine.weight_space.density import SpectralDensity
 from ...errors import SpiritlevelError
 from ...files import write_atomically
-from ...results import Report
+from ...results import Progress, Report
 from ...study.storage.store import Store
 from . import audit, comparison, measurement, spectrum
 from .page import render as render
@@ -52,7 +51,7 @@ def page_of(
     *,
     title: str = "",
     target: str = "gap",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Page:
     """The page as plain data, to look into or to change before `render` writes it.
 
@@ -60,7 +59,7 @@ def page_of(
         result: as for `html`.
         title: as for `html`.
         target: what the measures of a study are judged by.
-        progress: called with steps done and steps in all, of a study.
+        progress: called with (measures done, measures in all, a measure's name), of a study.
     """
     if isinstance(result, Report):
         return measurement.page_of(result, title=title)
