@@ -22,6 +22,7 @@ from spiritlevel.study.runs.run_data import RunData
 from spiritlevel.study.runs.stacked import Member, _Stack
 from spiritlevel.study.runs.steps import Steps
 from spiritlevel.study.settings.run import RunSettings
+from spiritlevel.study.settings.stop import StopSettings
 
 LENET = {"name": "lenet5", "channels": 3, "size": 32}
 NETWORKS = {
@@ -86,7 +87,7 @@ def together(batch: int, device: torch.device, repeats: int) -> Ratio:
     y = torch.randint(10, (MEMBERS, batch), device=device)
     with repeatable(runs[0]):
         recorded, asked = (stacked(runs, x, y) for _ in range(2))
-        asked._find = asked._find._work  # as where nothing can be recorded
+        asked._find = asked._find._captured  # as where nothing can be recorded
         row = compare(
             f"{MEMBERS} LeNet-5 together, batch {batch}: kernel by kernel over recorded",
             lambda: several(asked.step, x, y),
@@ -105,7 +106,7 @@ def stacked(runs: list[RunSettings], x: Tensor, y: Tensor) -> _Stack:
     for run, inputs, targets in zip(runs, x, y, strict=True):
         data = RunData(inputs, targets, inputs, targets, num_classes=10)
         model = build_model(run, x.device)
-        members.append(Member(run, data, model, {}, torch.Generator(), Ending({}, 1)))
+        members.append(Member(run, data, model, {}, torch.Generator(), Ending(StopSettings(), 1)))
     return _Stack(members)
 
 

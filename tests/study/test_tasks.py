@@ -20,7 +20,7 @@ import torch
 from spiritlevel.study import task_result
 
 def toss(settings, device):
-    task = settings.task
+    task = settings.task.arguments
     if task.get("marks"):
         lost = pathlib.Path(task["marks"]) / settings.id
         if not lost.exists():

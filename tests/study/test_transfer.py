@@ -50,7 +50,7 @@ def test_weights_start_with_the_spread_of_their_scheme(scheme, spread, bound):
     assert float(weight.std()) == pytest.approx(spread, rel=0.05)
     assert float(weight.abs().max()) <= bound
     assert torch.equal(weight, build_model(settings, "cpu").fc1.weight)
-    [_, other] = tiny(model=settings.model, grid={}, seeds=2).runs()
+    [_, other] = tiny(model=settings.model.to_dict(), grid={}, seeds=2).runs()
     assert not torch.equal(weight, build_model(other, "cpu").fc1.weight)
 
 

@@ -94,7 +94,7 @@ def _print(page: Console, found: Demo, *, seconds: float) -> None:
         f"beside them, the study in {folder / 'study'}. It took {duration(seconds)}. To measure "
         "one of the networks yourself:",
     )
-    hidden = ",".join(map(str, found.audited.model["hidden"]))
+    hidden = ",".join(map(str, found.audited.model.arguments["hidden"]))
     page.print(
         f"  spiritlevel measure --model mlp --option hidden={hidden} \\\n"
         f"      --checkpoint {found.checkpoint} --html mine.html",

@@ -20,7 +20,7 @@ from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.statistics import spearman
-from ..task_settings import options_of
+from ..task_settings import NoArguments, read_task
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %
@@ -36,7 +36,7 @@ FIRST, MIRRORED = "task.flatness/first", "task.flatness_against_accuracy"
 @task("tasks_000_dynamics")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """As a study trains and measures, and what it saw on the way as NAME/SHARE of the epochs."""
-    options_of(settings, {})
+    read_task(settings, NoArguments)
     check_followed(settings)
     data = load_data(settings, device)
     model = build_model(settings, device)

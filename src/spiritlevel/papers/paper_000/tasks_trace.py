@@ -7,6 +7,7 @@ estimate from random signs. All in float64.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections import OrderedDict
@@ -25,18 +26,8 @@ from ...study.runs.results import RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ..task_settings import read_task
 
-DEFAULTS = {
-    "weights": "ones",
-    "images": 20,
-    "kernels": 10,
-    "channels": 3,
-    "kernel_size": 3,
-    "size": 8,
-    "probes": 500,
-    "memory_mib": 512,
-}
 WAYS = ("closed", "autograd", "functorch", "hutchinson")
 IMAGES, KERNELS = "task.images", "task.kernels"
 TRACE_ERROR, KAPPA_ERROR, SECONDS = "task.trace_error", "task.kappa_error", "task.seconds"
@@ -46,25 +37,39 @@ REPEATS = 5  # of the closed form, which is over too soon for one reading of the
 Found = tuple[float, float]  # trace and relative flatness
 
 
+@dataclasses.dataclass(frozen=True)
+class TraceArguments:
+    """One row of the paper's tables: the convolution, its images, and the estimate's probes."""
+
+    weights: str = "ones"  # or "random"
+    images: int = 20
+    kernels: int = 10
+    channels: int = 3
+    kernel_size: int = 3
+    size: int = 8  # of an image, in pixels
+    probes: int = 500
+    memory_mib: int = 512  # beyond it, functorch is left out
+
+
 @task("tasks_000_trace", uses=())  # images and network are made here
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """The seed draws images, classes and probes; random weights are the same for every seed."""
-    options = options_of(settings, DEFAULTS)
-    model = _network(options).to(device)
-    x, y = _batch(options, settings.seed, device)
+    arguments = read_task(settings, TraceArguments)
+    model = _network(arguments).to(device)
+    x, y = _batch(arguments, settings.seed, device)
     mib = _functorch_mib(model, len(x))
     found: dict[str, Found] = {}
     seconds: dict[str, float] = {}
     closed_form(model, x, y)  # the first call of anything pays for what later ones do not
     found["closed"], seconds["closed"] = _timed(lambda: closed_form(model, x, y), REPEATS)
     found["autograd"], seconds["autograd"] = _timed(lambda: autograd(model, x, y))
-    if mib <= options["memory_mib"]:
+    if mib <= arguments.memory_mib:
         found["functorch"], seconds["functorch"] = _timed(lambda: functorch(model, x, y))
-    probes = _probes(model, options["probes"], settings.seed)
+    probes = _probes(model, arguments.probes, settings.seed)
     trace, seconds["hutchinson"] = _timed(lambda: hutchinson_trace(model, x, y, probes))
-    mixing = _mixing(model, options["probes"], settings.seed)
+    mixing = _mixing(model, arguments.probes, settings.seed)
     found["hutchinson"] = trace, hutchinson_kappa(model, x, y, mixing)
-    values = {IMAGES: float(len(x)), KERNELS: float(options["kernels"]), FUNCTORCH_MIB: mib}
+    values = {IMAGES: float(len(x)), KERNELS: float(arguments.kernels), FUNCTORCH_MIB: mib}
     values |= {f"{SECONDS}/{way}": seconds.get(way, float("nan")) for way in WAYS}
     return task_result(settings, values | _errors(found, model), device=device)
 
@@ -155,28 +160,30 @@ def _timed(work: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
     return found, statistics.median(readings)
 
 
-def _network(options: dict[str, Any]) -> nn.Module:
+def _network(arguments: TraceArguments) -> nn.Module:
     head = nn.Conv2d(
-        options["channels"], options["kernels"], options["kernel_size"], bias=False
+        arguments.channels, arguments.kernels, arguments.kernel_size, bias=False
     ).double()
     with torch.no_grad():
-        if options["weights"] == "ones":
+        if arguments.weights == "ones":
             head.weight.fill_(1.0)
-        elif options["weights"] == "random":
+        elif arguments.weights == "random":
             head.weight.uniform_(0.0, 1.0, generator=derived_generator(0, "weights")).mul_(SMALL)
         else:
             raise SpiritlevelError(
-                f"The study's task.weights must be 'ones' or 'random'. Got {options['weights']!r}."
+                f"The study's task.weights must be 'ones' or 'random'. Got {arguments.weights!r}."
             )
     layers = [("head", head), ("average", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]
     return nn.Sequential(OrderedDict(layers)).eval()
 
 
-def _batch(options: dict[str, Any], seed: int, device: str | torch.device) -> tuple[Tensor, Tensor]:
-    shape = (options["images"], options["channels"], options["size"], options["size"])
+def _batch(
+    arguments: TraceArguments, seed: int, device: str | torch.device
+) -> tuple[Tensor, Tensor]:
+    shape = (arguments.images, arguments.channels, arguments.size, arguments.size)
     x = torch.rand(shape, generator=derived_generator(seed, "images"), dtype=torch.float64)
     drawn = derived_generator(seed, "classes")
-    y = torch.randint(0, options["kernels"], (options["images"],), generator=drawn)
+    y = torch.randint(0, arguments.kernels, (arguments.images,), generator=drawn)
     return x.to(device), y.to(device)
 
 

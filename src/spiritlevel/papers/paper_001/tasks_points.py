@@ -25,28 +25,34 @@ from ...study.runs.running import evaluate
 from ...study.runs.steps import Steps
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ..task_settings import read_task
 
-DEFAULTS = {"points": 10, "levels": 0}
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
 SIGNAL = "task.signal_norm"
+
+
+@dataclasses.dataclass(frozen=True)
+class PointsArguments:
+    """How often the network is looked at, and how it reads images."""
+
+    points: int = 10
+    levels: int = 0  # of grey, each a token; 0 leaves images as they are
 
 
 @task("tasks_001_points")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/1 to NAME/points, at equal numbers of steps from each other.
 
-    Options: `points`, and `levels`: from that many levels of grey each image becomes a text, a
-    token a pixel, for networks that read texts; 0 leaves the data as they are.
+    With `levels` each image becomes a text, one token per pixel, for networks that read texts.
     """
-    options = options_of(settings, DEFAULTS)
-    data = _as_texts(load_data(settings, device), options["levels"])
+    arguments = read_task(settings, PointsArguments)
+    data = _as_texts(load_data(settings, device), arguments.levels)
     model = build_model(settings, device)
     initial = copy.deepcopy(model.state_dict())
     rows: list[MeasurementRow] = []
     numbers: dict[str, float] = {}
     outcome, row = "epochs", None
-    for point, step in enumerate(_trained(model, data, settings, options["points"]), start=1):
+    for point, step in enumerate(_trained(model, data, settings, arguments.points), start=1):
         train = evaluate(model, data.x, data.y)
         test = evaluate(model, data.test_x, data.test_y)
         row = EpochRow(point, *train, *test)
@@ -66,7 +72,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
             if each.layer == ""
         ]
     assert row is not None
-    last = dataclasses.replace(row, epoch=settings.training["epochs"])
+    last = dataclasses.replace(row, epoch=settings.training.epochs)
     result = task_result(
         settings,
         numbers,
@@ -83,8 +89,8 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
 def _trained(model: nn.Module, data: RunData, settings: RunSettings, points: int) -> Iterator[int]:
     """Train, and stop at each point to be looked at; gives the steps done so far."""
     training = settings.training
-    an_epoch = math.ceil(len(data.x) / training["batch_size"])
-    steps = an_epoch * training["epochs"]
+    an_epoch = math.ceil(len(data.x) / training.batch_size)
+    steps = an_epoch * training.epochs
     if not 1 <= points <= steps:
         raise SpiritlevelError(
             f"The study's task.points must be from 1 to the {steps} steps of training. "
@@ -99,9 +105,9 @@ def _trained(model: nn.Module, data: RunData, settings: RunSettings, points: int
         generator=derived_generator(settings.seed, "batches"),
     )
     done = 0
-    for _ in range(training["epochs"]):
+    for _ in range(training.epochs):
         drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
-        for batch in drawn.split(training["batch_size"]):
+        for batch in drawn.split(training.batch_size):
             step.start_epoch()  # looking at the network left it in eval mode
             step(*change(data.x[batch], data.y[batch]))
             done += 1
@@ -116,7 +122,7 @@ def signal_norm(model: nn.Module, data: RunData, settings: RunSettings) -> float
 
     On the samples that are measured on.
     """
-    samples = settings.measure_options.get("samples")
+    samples = settings.measure_options.samples
     x, y = data.x[:samples], data.y[:samples]
     outputs = model.eval()(x).double()
     wanted = F.one_hot(y, outputs.shape[1])

@@ -18,25 +18,31 @@ from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...symmetries.by_name import rescale_layers
-from ..task_settings import options_of
+from ..task_settings import read_task
 from .scaling import scaled_weights
 
-DEFAULTS = {"factor": 10.0}
 PLAIN, ALL, PAIR = "plain", "all", "pair"
 TRAIN, TEST = "task.train_accuracy", "task.test_accuracy"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingArguments:
+    """What the weights are multiplied by."""
+
+    factor: float = 10.0
 
 
 @task("tasks_scaling")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/plain, NAME/all (all weights) and NAME/pair (one up, one down)."""
-    options = options_of(settings, DEFAULTS)
+    arguments = read_task(settings, ScalingArguments)
     data = load_data(settings, device)
     model = build_model(settings, device)
     initial = copy.deepcopy(model.state_dict())
     history = train(model, data, settings, initial=initial)
     rows: list[MeasurementRow] = []
     accuracies: dict[str, float] = {}
-    for name, variant in variants(model.eval(), options["factor"]).items():
+    for name, variant in variants(model.eval(), arguments.factor).items():
         found = measure_network(settings, variant, data, initial, settings.measures)
         rows += [
             dataclasses.replace(row, measure=f"{row.measure}/{name}")

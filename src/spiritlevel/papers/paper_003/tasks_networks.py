@@ -20,14 +20,23 @@ from ...study.runs.run_data import RunData, derived_generator, load_data
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ..task_settings import read_task
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
 from .tasks_population import take_over
 
-DEFAULTS = {"population": "", "rescale": f"{LAYERS} {NEURONS}", "low": 5.0, "high": 25.0}
 CHANGE = "task.output_change"
 HESSIAN = {"scaled.trace": "task.trace", "scaled.lambda_max": "task.lambda_max"}
 CHECKED = 512  # samples on which the rescaled network must give the same outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkArguments:
+    """Where the network comes from, and how it is rescaled."""
+
+    population: str = ""  # the folder of a study that has trained it; "": trained here
+    rescale: str = f"{LAYERS} {NEURONS}"
+    low: float = 5.0  # factors are drawn from low to high
+    high: float = 25.0
 
 
 @task("tasks_003_networks")
@@ -37,13 +46,13 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     task.trace[LAYER] and task.lambda_max[LAYER] are of the Hessian of that layer's weights alone,
     without the factor of their squared norm.
     """
-    options = options_of(settings, DEFAULTS)
-    kinds = _kinds(options["rescale"])
+    arguments = read_task(settings, NetworkArguments)
+    kinds = _kinds(arguments.rescale)
     data = load_data(settings, device)
     model = build_model(settings, device)
     initial = copy.deepcopy(model.state_dict())
-    if options["population"]:
-        history = take_over(options["population"], settings, model)
+    if arguments.population:
+        history = take_over(arguments.population, settings, model)
     else:
         history = train(model, data, settings, initial=initial)
     rows: list[MeasurementRow] = []
@@ -54,8 +63,8 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
             other = rescaled(
                 model,
                 kind,
-                low=options["low"],
-                high=options["high"],
+                low=arguments.low,
+                high=arguments.high,
                 generator=derived_generator(settings.seed, f"{kind}/{_network_of(settings)}"),
             )
             changes[f"{CHANGE}/{kind}"] = output_change(model, other, data.x[:CHECKED])
@@ -85,7 +94,8 @@ def _kinds(given: str) -> list[str]:
 
 def _network_of(settings: RunSettings) -> str:
     """Which network it is, beside its seed: so that each one draws factors of its own."""
-    return json.dumps([settings.model, settings.training, settings.stop], sort_keys=True)
+    sections = (settings.model, settings.training, settings.stop)
+    return json.dumps([section.to_dict() for section in sections], sort_keys=True)
 
 
 def _measured(

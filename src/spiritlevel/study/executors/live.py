@@ -36,7 +36,7 @@ def standing(store: Store) -> Standing:
 
 def epochs_of(settings: RunSettings) -> int:
     """At most; 0 for a run that has none to count."""
-    return 0 if settings.task is not None else int(settings.training["epochs"])
+    return 0 if settings.task is not None else settings.training.epochs
 
 
 class Live:

@@ -9,7 +9,6 @@ import math
 import pathlib
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,18 +85,16 @@ def measure_network(
     names: Sequence[str] | None,
 ) -> tuple[MeasurementRow, ...]:
     """These measures on the run's training data, with the run's options."""
-    options: dict[str, Any] = dict(settings.measure_options)
-    samples = options.pop("samples", None)
-    own = dict(options.pop("options", None) or {})
-    x, y = data.x[:samples], data.y[:samples]
+    asked = settings.measure_options
+    x, y = data.x[: asked.samples], data.y[: asked.samples]
     report = api.measure(
         model.eval(),
         list(zip(x.split(BATCH), y.split(BATCH), strict=True)),
         measures=names,
-        options={"initial": initial} | own,
+        options={"initial": initial} | dict(asked.options or {}),
         seed=settings.seed,
         distributed=False,
-        **options,
+        **asked.arguments,
     )
     return rows_of(report)
 
@@ -106,7 +103,7 @@ def measure_network(
 def repeatable(settings: RunSettings) -> Iterator[None]:
     """The same sums in the same order each time; everything is put back afterwards."""
     before = torch.get_num_threads()
-    torch.set_num_threads(settings.training["threads"])
+    torch.set_num_threads(settings.training.threads)
     try:
         with torch.backends.cudnn.flags(
             enabled=True,
@@ -123,7 +120,7 @@ def machine(device: str | torch.device, settings: RunSettings, *, together: bool
     """Where a run was made, and with which versions, as JSON."""
     name = str(device)
     tf32 = TF32.of_this_process() if name.startswith("cuda") else None
-    return _machine(name, settings.training["threads"], together, tf32)
+    return _machine(name, settings.training.threads, together, tf32)
 
 
 @functools.cache

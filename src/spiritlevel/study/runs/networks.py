@@ -12,7 +12,7 @@ from ...errors import SpiritlevelError
 from ...training.norm_control.control import NORMS, constrain_weights_, replace_norms
 from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
-from ..settings.run import MODEL_OWN, RunSettings
+from ..settings.run import RunSettings
 from .run_data import DTYPES, derived_generator
 from .transfer import head_path, load_start
 
@@ -28,17 +28,16 @@ SCHEMES: dict[str, Draw] = {  # the four of paper 003, section 4
 
 def build_model(settings: RunSettings, device: str | torch.device) -> nn.Module:
     """The untrained network; its weights depend on the seed, and on the file it starts from."""
-    options = {key: value for key, value in settings.model.items() if key not in MODEL_OWN}
-    model = build(settings.model["name"], seed=settings.seed, **options)
+    model = build(settings.model.name, seed=settings.seed, **settings.model.arguments)
     is_shape_only = torch.device(device).type == "meta"
-    if settings.training.get("norm_control") and any(isinstance(m, NORMS) for m in model.modules()):
+    if settings.training.norm_control and any(isinstance(m, NORMS) for m in model.modules()):
         replace_norms(model)
     if not is_shape_only:
         _set_weights(model, settings)
     model = _changed(model, settings)
-    if settings.training.get("norm_control") and not is_shape_only:
+    if settings.training.norm_control and not is_shape_only:
         constrain_weights_(model)
-    return model.to(device, DTYPES[settings.training["dtype"]])
+    return model.to(device, DTYPES[settings.training.dtype])
 
 
 def first_layer(model: nn.Module) -> str:
@@ -54,29 +53,27 @@ def first_layer(model: nn.Module) -> str:
 
 @torch.no_grad()
 def _set_weights(model: nn.Module, settings: RunSettings) -> None:
-    if scheme := settings.model.get("init"):
+    if scheme := settings.model.init:
         generator = derived_generator(settings.seed, "initialization")
         for _, param in model.named_parameters():
             if param.dim() > 1:  # biases and the scales of norm layers keep their own start
                 SCHEMES[scheme](param, generator)
-    if start := settings.model.get("init_from"):
+    if start := settings.model.init_from:
         load_start(
             model,
             start,
             seed=settings.seed,
-            fresh_head=settings.model.get("init_head") == "fresh",
-            head=settings.measure_options.get("head"),
+            fresh_head=settings.model.init_head == "fresh",
+            head=settings.measure_options.head,
         )
 
 
 def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
     given = settings.interventions
-    if amount := given.get("bias_shift"):
-        model = bias_shift(model, given.get("bias_layer") or first_layer(model), amount)
-    if ratio := given.get("mask"):
-        layers = given.get("mask_layers") or _inner_convolutions(
-            model, settings.measure_options.get("head")
-        )
+    if amount := given.bias_shift:
+        model = bias_shift(model, given.bias_layer or first_layer(model), amount)
+    if ratio := given.mask:
+        layers = given.mask_layers or _inner_convolutions(model, settings.measure_options.head)
         generator = derived_generator(settings.seed, "masks")
         model = mask_feature_maps(model, layers, ratio, generator)
     return model

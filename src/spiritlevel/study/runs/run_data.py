@@ -44,12 +44,11 @@ def derived_generator(seed: int, purpose: str) -> torch.Generator:
 
 def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunData:
     """Training data after the run's interventions; validation and test data as they are."""
-    name = settings.data["name"]
-    test = settings.data.get("test")
-    x, y = _part(name, settings.data.get("samples"))
+    name, test = settings.data.name, settings.data.test
+    x, y = _part(name, settings.data.samples)
     test_x, test_y = _load(name, "test") if test is None else _load(test, _whole(test))
     num_classes = 1 + int(max(y.max(), test_y.max()))
-    (x, y), kept = _split(x, y, settings.data.get("validation"))
+    (x, y), kept = _split(x, y, settings.data.validation)
     x = on_inputs(
         x,
         y,
@@ -58,7 +57,7 @@ def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunD
         generator=derived_generator(settings.seed, "patches"),
     )
     y = _labels(y, settings, num_classes)
-    dtype = DTYPES[settings.training["dtype"]]
+    dtype = DTYPES[settings.training.dtype]
 
     def placed(inputs: Tensor) -> Tensor:
         return inputs.to(device, dtype if inputs.is_floating_point() else None)
@@ -75,8 +74,8 @@ def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunD
 
 def relabelled(data: RunData, settings: RunSettings) -> RunData:
     """The same data with the labels that another run is trained on; nothing else is copied."""
-    _, y = _part(settings.data["name"], settings.data.get("samples"))
-    (y, _), _ = _split(y, y, settings.data.get("validation"))
+    _, y = _part(settings.data.name, settings.data.samples)
+    (y, _), _ = _split(y, y, settings.data.validation)
     own = _labels(y, settings, data.num_classes)
     return dataclasses.replace(data, y=own.to(data.y.device))
 

@@ -66,9 +66,9 @@ def train(
     """
     training = settings.training
     initial = copy.deepcopy(model.state_dict()) if initial is None else initial
-    batches = math.ceil(len(data.x) / training["batch_size"])
+    batches = math.ceil(len(data.x) / training.batch_size)
     step = Steps(model, settings, steps_an_epoch=batches)
-    ending = Ending(settings.stop, training["epochs"])
+    ending = Ending(settings.stop, training.epochs)
     generator = derived_generator(settings.seed, "shuffling")
     change = BatchChanges(
         settings.interventions,
@@ -79,7 +79,7 @@ def train(
     while not history.outcome:
         step.start_epoch()
         order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
-        for batch in order.split(training["batch_size"]):
+        for batch in order.split(training.batch_size):
             step(*change(data.x[batch], data.y[batch]))
         step.end_epoch()
         row = _evaluated(model, data, len(history.epochs) + 1)
@@ -87,7 +87,7 @@ def train(
         history.add(row, measured)
         history.outcome = ending.after(row, measured)
         if on_epoch is not None:
-            on_epoch(row.epoch, training["epochs"])
+            on_epoch(row.epoch, training.epochs)
     return history
 
 

@@ -58,22 +58,22 @@ class Member:
 def group_key(settings: RunSettings) -> str:
     """Runs with the same key may train together."""
     shared = ("optimizer", "batch_size", "dtype", "threads")
-    training = {name: settings.training[name] for name in shared}
+    training = {name: getattr(settings.training, name) for name in shared}
     # Labels are each member's own; what changes inputs, steps or the network must be the same.
-    own = ("label_noise", "label_noise_kind")
-    changes = {k: v for k, v in settings.interventions.items() if k not in own}
-    parts = [dict(settings.model), dict(settings.data), training, changes]
+    of_labels = ("label_noise", "label_noise_kind")
+    changes = {k: v for k, v in settings.interventions.to_dict().items() if k not in of_labels}
+    parts = [settings.model.to_dict(), settings.data.to_dict(), training, changes]
     return json.dumps(parts, sort_keys=True)
 
 
 def refusal_of(settings: RunSettings) -> str:
     """Why these settings have to run one after another, whatever the network; "" if not."""
     if settings.task is not None:
-        return f"the task {settings.task['name']!r} is no training"
+        return f"the task {settings.task.name!r} is no training"
     for name in changed_batches(settings.interventions):
         return f"{name} changes each batch by itself"
     for name, what in ALONE.items():
-        if name in settings.training:
+        if name in settings.training.to_dict():
             return f"training.{name} {what}"
     return ""
 
@@ -109,7 +109,7 @@ def members_that_fit(
             memory = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     data = load_data(settings)
-    activations = _bytes_a_sample(model, data.x) * settings.training["batch_size"]
+    activations = _bytes_a_sample(model, data.x) * settings.training.batch_size
     return max(1, memory // (COPIES * weights + 3 * activations))
 
 
@@ -127,7 +127,7 @@ def train_together(
     members = [_member(each, shared, device) for each in settings]
     stack = _Stack(members)
     active = list(members)
-    most = max(each.training["epochs"] for each in settings)
+    most = max(each.training.epochs for each in settings)
     epoch = 0
     while active:
         epoch += 1
@@ -156,7 +156,7 @@ def train_together(
 
 def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int) -> None:
     first = active[0].settings
-    size, repeats = first.training["batch_size"], int(first.interventions.get("batch_cycles", 1))
+    size, repeats = first.training.batch_size, first.interventions.batch_cycles
     orders = torch.stack([torch.randperm(len(x), generator=m.generator) for m in active])
     batches = orders.to(x.device).split(size, 1)
     steps = repeats * len(batches)
@@ -189,7 +189,7 @@ def _member(settings: RunSettings, shared: RunData, device: str | torch.device) 
         model,
         copy.deepcopy(model.state_dict()),
         derived_generator(settings.seed, "shuffling"),
-        Ending(settings.stop, settings.training["epochs"]),
+        Ending(settings.stop, settings.training.epochs),
     )
 
 
@@ -213,7 +213,7 @@ class _Stack:
         self._find: Captured = functools.partial(
             _gradients, self._each_its_own, self.optimizer, self.buffers
         )
-        if recordable(first.settings.model["name"], self.labels.device):
+        if recordable(first.settings.model.name, self.labels.device):
             self._find = Recorded(self._find)
 
     def step(self, x: Tensor, y: Tensor) -> None:

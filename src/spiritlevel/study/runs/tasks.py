@@ -1,7 +1,7 @@
 """Runs that do something else than train one network and measure it.
 
     def separate(settings, device):
-        clouds = ...settings.task["separation"]...settings.seed...
+        clouds = ...settings.task.arguments["separation"]...settings.seed...
         return task_result(settings, {"kappa": kappa, "representativeness": value})
 
 A study names it with `task: {name: "my_module:separate", separation: 2.0}`; the grid varies
@@ -61,7 +61,7 @@ def find_task(name: str) -> Task:
 def run_task(settings: RunSettings, device: str | torch.device) -> RunResult:
     """The result of the run's task; what the task did not fill in is filled in here."""
     assert settings.task is not None
-    name = settings.task["name"]
+    name = settings.task.name
     result = find_task(name)(settings, device)
     if not isinstance(result, RunResult):
         raise SpiritlevelError(

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError, require, suggestion
-from ..runs import hooks
-from ..runs.ending import STOP
-from .keys import as_mapping, check_keys, is_scalar
-from .run import DATA, MEASURE_OPTIONS, RunSettings, check_names
-from .training import TRAINING
+from .interventions import InterventionSettings
+from .keys import as_mapping, check_keys, is_scalar, readers_of
+from .measuring import MeasureSettings, check_measures
+from .run import RunSettings
+from .sections import DataSettings
+from .stop import StopSettings
+from .training import TrainingSettings
 
 SECTIONS = (
     *("model", "data", "training", "interventions", "stop", "measures", "measure_options"),
@@ -21,6 +23,17 @@ SECTIONS = (
 )
 MERGED = ("model", "data", "training", "measure_options", "task")  # a preset changes single keys
 VARIANT = "variant"  # the axis that the variants are on
+TRAINING = tuple(readers_of(TrainingSettings))
+# The keys of each section; None where a user's own function knows them.
+KEYS: dict[str, Sequence[str] | None] = {
+    "training": TRAINING,
+    "data": ("name", *readers_of(DataSettings)),
+    "stop": tuple(readers_of(StopSettings)),
+    "measure_options": tuple(readers_of(MeasureSettings)),
+    "model": None,
+    "task": None,
+    "interventions": tuple(readers_of(InterventionSettings)),
+}
 Place = tuple[str, str]
 
 
@@ -82,7 +95,7 @@ class Study:
         for field in ("measures", "epoch_measures"):
             if isinstance(getattr(self, field), str):
                 object.__setattr__(self, field, [getattr(self, field)])
-            check_names(field, getattr(self, field))
+            check_measures(field, getattr(self, field))
         object.__setattr__(self, "seeds", _seeds(self.seeds))
         object.__setattr__(self, "grid", _grid(self.grid))
         object.__setattr__(self, "variants", _variants(self.variants, self.grid))
@@ -198,21 +211,12 @@ def place(key: str) -> Place:
         return "training", key
     if key in ("model", "data", "task"):
         return key, "name"
-    known: dict[str, Sequence[str] | None] = {
-        "training": list(TRAINING),
-        "data": DATA,
-        "stop": list(STOP),
-        "measure_options": MEASURE_OPTIONS,
-        "model": None,  # its factory knows
-        "task": None,  # its function knows
-        "interventions": hooks.KNOWN,
-    }
-    if section in known and entry:
-        names = known[section]
+    if section in KEYS and entry:
+        names = KEYS[section]
         if names is None or entry in names:
             return section, entry
     everything = [*TRAINING, "model", "data"]
-    everything += [f"{name}.{n}" for name, names in known.items() for n in names or ()]
+    everything += [f"{name}.{key}" for name, keys in KEYS.items() for key in keys or ()]
     raise SpiritlevelError(
         f"The study's grid has an unknown key {key!r}.{suggestion(key, everything)} A key is one "
         f"of {', '.join(TRAINING)}, or names its section, such as model.hidden, data.samples or "
