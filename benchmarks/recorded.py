@@ -53,7 +53,7 @@ def steps(name: str, model: dict, batch: int, device: torch.device, repeats: int
     (settings,) = Study(name="steps", model=model, training=training, seeds=1).runs()
     x = torch.rand(batch, 3, 32, 32, device=device)
     y = torch.randint(10, (batch,), device=device)
-    with repeatable(settings):
+    with repeatable(settings.training.threads):
         recorded, asked = (made(settings, device) for _ in range(2))
         asked._found = asked._found._work  # as where nothing can be recorded
         row = compare(
@@ -85,7 +85,7 @@ def together(batch: int, device: torch.device, repeats: int) -> Ratio:
     runs = Study(name="together", model=LENET, training=training, seeds=MEMBERS).runs()
     x = torch.rand(MEMBERS, batch, 3, 32, 32, device=device)
     y = torch.randint(10, (MEMBERS, batch), device=device)
-    with repeatable(runs[0]):
+    with repeatable(runs[0].training.threads):
         recorded, asked = (stacked(runs, x, y) for _ in range(2))
         asked._find = asked._find._captured  # as where nothing can be recorded
         row = compare(
@@ -106,7 +106,8 @@ def stacked(runs: list[RunSettings], x: Tensor, y: Tensor) -> _Stack:
     for run, inputs, targets in zip(runs, x, y, strict=True):
         data = RunData(inputs, targets, inputs, targets, num_classes=10)
         model = build_model(run, x.device)
-        members.append(Member(run, data, model, {}, torch.Generator(), Ending(StopSettings(), 1)))
+        ending = Ending(StopSettings(), epochs=1)
+        members.append(Member(run, data, model, {}, generator=torch.Generator(), ending=ending))
     return _Stack(members)
 
 

@@ -42,7 +42,7 @@ def trace_run(**options):
 
 def small_convolution(seed=0):
     generator = torch.Generator().manual_seed(seed)
-    model = trace._network({**trace.DEFAULTS, **TINY})
+    model = trace._network(trace.TraceArguments(**TINY))
     with torch.no_grad():
         model.head.weight.normal_(generator=generator)
     x = torch.rand(6, 2, 4, 4, generator=generator, dtype=torch.float64)

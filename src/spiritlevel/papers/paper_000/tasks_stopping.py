@@ -6,7 +6,6 @@ compared on the same epochs of the same network.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import get_args
@@ -17,9 +16,8 @@ from ...errors import SpiritlevelError
 from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import RunResult
-from ...study.runs.run_data import load_data
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
@@ -54,14 +52,12 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
             "The study's data.validation must be given for this task: two of its rules look at the "
             "loss there. Got none. Add for example `validation: 0.1` to data."
         )
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
-    history = train(model, data, settings, initial=initial)
-    result = complete(settings, model, data, initial=initial, history=history)
-    if history.outcome == DIVERGED:
+    run = NetworkRun.start(settings, device)
+    train(run)
+    result = complete(run)
+    if run.history.outcome == DIVERGED:
         return result
-    more = task_result(settings, stops(moments(history), arguments), device=device)
+    more = task_result(settings, stops(moments(run.history), arguments), device=device)
     return dataclasses.replace(result, measurements=result.measurements + more.measurements)
 
 

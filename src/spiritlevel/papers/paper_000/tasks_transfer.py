@@ -11,7 +11,7 @@ from torch import nn
 from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import RunResult
 from ...study.runs.run_data import load_data
 from ...study.runs.running import train
@@ -74,8 +74,8 @@ def copy_backbone(source: nn.Module, target: nn.Module) -> None:
     """All weights and statistics but those of the head, whose classes are others."""
     head = f"{head_path(target)}."
     body = {k: v for k, v in source.state_dict().items() if not k.startswith(head)}
-    own = {k: v for k, v in target.state_dict().items() if k.startswith(head)}
-    target.load_state_dict(body | own)
+    new_head = {k: v for k, v in target.state_dict().items() if k.startswith(head)}
+    target.load_state_dict(body | new_head)
 
 
 def _pretrained(
@@ -89,34 +89,31 @@ def _pretrained(
         ),
         measure_every=None,
     )
-    data = load_data(first, device)
     # The head of this network has the classes of these data.
-    of_model = {**first.model.arguments, "classes": data.num_classes}
-    model_settings = dataclasses.replace(first.model, arguments=of_model)
-    first = dataclasses.replace(first, model=model_settings)
-    model = build_model(first, device)
-    history = train(model, data, first)
-    return model, {BEFORE: history.epochs[-1].test_accuracy}
+    classes = {**settings.model.arguments, "classes": load_data(first).num_classes}
+    first = dataclasses.replace(first, model=dataclasses.replace(first.model, arguments=classes))
+    run = NetworkRun.start(first, device)
+    train(run)
+    return run.model, {BEFORE: run.history.epochs[-1].test_accuracy}
 
 
 def _adapted(
     pretrained: nn.Module, settings: RunSettings, device: str | torch.device
 ) -> tuple[RunResult, dict[str, float]]:
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    copy_backbone(pretrained, model)
-    initial = copy.deepcopy(model.state_dict())
-    start = before_training(model, data, settings, initial)
-    history = train(model, data, settings, initial=initial)
-    result = complete(settings, model, data, initial=initial, history=history)
-    if history.outcome == DIVERGED:
+    run = NetworkRun.start(settings, device)
+    copy_backbone(pretrained, run.model)
+    run.initial = copy.deepcopy(run.model.state_dict())
+    start = before_training(run)
+    train(run)
+    result = complete(run)
+    if run.history.outcome == DIVERGED:
         return result, {}
-    seen = moments(history)
-    found = {
+    seen = moments(run.history)
+    values = {
         f"{PEAK}/{{}}": max(moment.flatness for moment in seen),
         f"{ACCURACY}/{{}}": seen[-1].row.test_accuracy,
         f"{LOSS}/{{}}": seen[-1].row.train_loss,
     }
     for share in SHARES:
-        found[f"{FLATNESS}/{{}}/{share}"] = moment_at(share, start, seen).flatness
-    return result, found
+        values[f"{FLATNESS}/{{}}/{share}"] = moment_at(share, start, seen).flatness
+    return result, values

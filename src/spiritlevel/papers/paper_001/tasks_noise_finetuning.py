@@ -6,14 +6,12 @@ import copy
 import dataclasses
 
 import torch
-from torch import nn
 
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
 from ...study.runs.measuring import measure_network
-from ...study.runs.networks import build_model
-from ...study.runs.results import EpochRow, MeasurementRow, RunResult
-from ...study.runs.run_data import load_data
+from ...study.runs.network_run import NetworkRun
+from ...study.runs.results import EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
@@ -42,41 +40,46 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     each from the fitted network. Accuracy and curvature are always taken on data without noise.
     """
     arguments = read_task(settings, NoiseArguments)
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
+    start = NetworkRun.start(settings, device)
     rows: list[MeasurementRow] = []
     numbers: dict[str, float] = {}
     epochs: list[EpochRow] = []
 
-    def look(stage: str, network: nn.Module, last: EpochRow, count: int) -> None:
-        found = measure_network(settings, network, data, initial, settings.measures)
+    def look(stage: str, run: NetworkRun, count: int) -> None:
         rows.extend(
             dataclasses.replace(row, measure=f"{row.measure}/{stage}")
-            for row in found
+            for row in measure_network(run, settings.measures)
             if row.layer == ""
         )
+        last = run.history.epochs[-1]
         numbers[f"{TRAIN}/{stage}"] = last.train_accuracy
         numbers[f"{TEST}/{stage}"] = last.test_accuracy
         numbers[f"{EPOCHS}/{stage}"] = count
 
     for stage in (STANDARD, FITTED):
-        part = train(model, data, _until(settings, getattr(arguments, stage)), initial=initial)
-        epochs += part.epochs
-        look(stage, model, epochs[-1], len(epochs))
+        until = _until(settings, getattr(arguments, stage))
+        run = dataclasses.replace(start, settings=until, history=History())
+        train(run)
+        epochs += run.history.epochs
+        look(stage, run, len(epochs))
     for stage in (WEAK, STRONG):
-        network = copy.deepcopy(model)
-        part = train(network, data, _noisy(settings, getattr(arguments, stage)), initial=initial)
-        look(stage, network, part.epochs[-1], len(epochs) + 1)
+        run = dataclasses.replace(
+            start,
+            settings=_noisy(settings, getattr(arguments, stage)),
+            model=copy.deepcopy(start.model),
+            history=History(),
+        )
+        train(run)
+        look(stage, run, len(epochs) + 1)
     result = task_result(
         settings,
         numbers,
         device=device,
-        outcome=part.outcome,
+        outcome=run.history.outcome,
         epochs=tuple(dataclasses.replace(e, epoch=i) for i, e in enumerate(epochs, start=1)),
-        checkpoint=checkpoint_bytes(model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        checkpoint=checkpoint_bytes(start.model),
+        num_train=len(start.data.x),
+        num_test=len(start.data.test_x),
     )
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 

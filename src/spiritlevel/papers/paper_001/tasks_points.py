@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -18,9 +17,9 @@ from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.hooks import BatchChanges
 from ...study.runs.measuring import measure_network
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import EpochRow, MeasurementRow, RunResult
-from ...study.runs.run_data import RunData, derived_generator, load_data
+from ...study.runs.run_data import RunData, derived_generator
 from ...study.runs.running import evaluate
 from ...study.runs.steps import Steps
 from ...study.runs.tasks import task_result
@@ -46,13 +45,13 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     With `levels` each image becomes a text, one token per pixel, for networks that read texts.
     """
     arguments = read_task(settings, PointsArguments)
-    data = _as_texts(load_data(settings, device), arguments.levels)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
+    run = NetworkRun.start(settings, device)
+    run.data = _as_texts(run.data, arguments.levels)
+    model, data = run.model, run.data
     rows: list[MeasurementRow] = []
     numbers: dict[str, float] = {}
     outcome, row = "epochs", None
-    for point, step in enumerate(_trained(model, data, settings, arguments.points), start=1):
+    for point, step in enumerate(_trained(run, arguments.points), start=1):
         train = evaluate(model, data.x, data.y)
         test = evaluate(model, data.test_x, data.test_y)
         row = EpochRow(point, *train, *test)
@@ -65,10 +64,9 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
             f"{TEST}/{point}": row.test_accuracy,
             f"{SIGNAL}/{point}": signal_norm(model, data, settings),
         }
-        found = measure_network(settings, model, data, initial, settings.measures)
         rows += [
             dataclasses.replace(each, measure=f"{each.measure}/{point}")
-            for each in found
+            for each in measure_network(run, settings.measures)
             if each.layer == ""
         ]
     assert row is not None
@@ -86,9 +84,9 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
-def _trained(model: nn.Module, data: RunData, settings: RunSettings, points: int) -> Iterator[int]:
+def _trained(run: NetworkRun, points: int) -> Iterator[int]:
     """Train, and stop at each point to be looked at; gives the steps done so far."""
-    training = settings.training
+    settings, training, data = run.settings, run.settings.training, run.data
     an_epoch = math.ceil(len(data.x) / training.batch_size)
     steps = an_epoch * training.epochs
     if not 1 <= points <= steps:
@@ -97,7 +95,7 @@ def _trained(model: nn.Module, data: RunData, settings: RunSettings, points: int
             f"Got {points}. Train for more epochs, or look at fewer points."
         )
     due = {(point * steps) // points for point in range(1, points + 1)}
-    step = Steps(model, settings, steps_an_epoch=an_epoch)
+    step = Steps(run.model, settings, steps_an_epoch=an_epoch)
     order = derived_generator(settings.seed, "shuffling")
     change = BatchChanges(
         settings.interventions,
@@ -153,10 +151,10 @@ def as_tokens(images: Tensor, levels: int) -> Tensor:
 
 def at_points(row: Any, name: str) -> list[float]:
     """NAME/1, NAME/2, … of a run, as far as it came."""
-    found: list[float] = []
-    while row.get(f"{name}/{len(found) + 1}") is not None:
-        found.append(row[f"{name}/{len(found) + 1}"])
-    return found
+    values: list[float] = []
+    while row.get(f"{name}/{len(values) + 1}") is not None:
+        values.append(row[f"{name}/{len(values) + 1}"])
+    return values
 
 
 def steps_at(rows: Sequence[Any], points: int) -> list[float]:

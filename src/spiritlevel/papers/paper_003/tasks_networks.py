@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 
@@ -14,9 +13,9 @@ from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import measure_network
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import MeasurementRow, RunResult
-from ...study.runs.run_data import RunData, derived_generator, load_data
+from ...study.runs.run_data import derived_generator
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
@@ -48,48 +47,46 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """
     arguments = read_task(settings, NetworkArguments)
     kinds = _kinds(arguments.rescale)
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
+    run = NetworkRun.start(settings, device)
     if arguments.population:
-        history = take_over(arguments.population, settings, model)
+        run.history = take_over(arguments.population, settings, run.model)
     else:
-        history = train(model, data, settings, initial=initial)
+        train(run)
     rows: list[MeasurementRow] = []
     changes: dict[str, float] = {}
-    if history.outcome != DIVERGED:
-        rows += _measured(settings, model.eval(), data, initial, "")
+    if run.history.outcome != DIVERGED:
+        rows += _measured(run, "")
         for kind in kinds:
             other = rescaled(
-                model,
+                run.model,
                 kind,
                 low=arguments.low,
                 high=arguments.high,
                 generator=derived_generator(settings.seed, f"{kind}/{_network_of(settings)}"),
             )
-            changes[f"{CHANGE}/{kind}"] = output_change(model, other, data.x[:CHECKED])
-            rows += _measured(settings, other, data, initial, f"/{kind}")
+            changes[f"{CHANGE}/{kind}"] = output_change(run.model, other, run.data.x[:CHECKED])
+            rows += _measured(dataclasses.replace(run, model=other), f"/{kind}")
     result = task_result(
         settings,
         changes,
         device=device,
-        outcome=history.outcome,
-        epochs=tuple(history.epochs),
-        checkpoint=checkpoint_bytes(model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        outcome=run.history.outcome,
+        epochs=tuple(run.history.epochs),
+        checkpoint=checkpoint_bytes(run.model),
+        num_train=len(run.data.x),
+        num_test=len(run.data.test_x),
     )
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
 def _kinds(given: str) -> list[str]:
-    found = given.split()
-    if unknown := [kind for kind in found if kind not in KINDS]:
+    kinds = given.split()
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise SpiritlevelError(
             f"The study's task.rescale must hold the words {' and '.join(KINDS)}, one of them or "
             f"none. Got {unknown[0]!r}."
         )
-    return found
+    return kinds
 
 
 def _network_of(settings: RunSettings) -> str:
@@ -98,21 +95,15 @@ def _network_of(settings: RunSettings) -> str:
     return json.dumps([section.to_dict() for section in sections], sort_keys=True)
 
 
-def _measured(
-    settings: RunSettings,
-    model: nn.Module,
-    data: RunData,
-    initial: dict[str, Tensor],
-    suffix: str,
-) -> list[MeasurementRow]:
+def _measured(run: NetworkRun, suffix: str) -> list[MeasurementRow]:
     """Every number of the report as one of the whole run, with its layer in its name."""
-    found = []
-    for row in measure_network(settings, model, data, initial, settings.measures):
-        place = f"[{row.layer}]" if row.layer else ""
-        found.append(dataclasses.replace(row, measure=f"{row.measure}{place}{suffix}", layer=""))
+    rows = []
+    for row in measure_network(run, run.settings.measures):
+        layer = f"[{row.layer}]" if row.layer else ""
+        rows.append(dataclasses.replace(row, measure=f"{row.measure}{layer}{suffix}", layer=""))
         if row.layer and row.measure in HESSIAN:
-            found.append(_without_norm(row, model, f"{HESSIAN[row.measure]}{place}{suffix}"))
-    return found
+            rows.append(_without_norm(row, run.model, f"{HESSIAN[row.measure]}{layer}{suffix}"))
+    return rows
 
 
 def _without_norm(row: MeasurementRow, model: nn.Module, name: str) -> MeasurementRow:

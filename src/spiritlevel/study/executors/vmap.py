@@ -116,7 +116,7 @@ def _trained(
     on_epoch(0, max(epochs_of(claim.settings) for claim in claims))
     start = time.perf_counter()
     try:
-        with repeatable(claims[0].settings):
+        with repeatable(claims[0].settings.training.threads):
             settings = [claim.settings for claim in claims]
             members = train_together(settings, device, on_epoch=on_epoch)
     except Exception:  # an operation that vmap does not know, or a run's own error in its own words
@@ -128,16 +128,8 @@ def _trained(
 def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:
     start = time.perf_counter()
     try:
-        with repeatable(member.settings):
-            result = complete(
-                member.settings,
-                member.model,
-                member.data,
-                initial=member.initial,
-                history=member.history,
-                together=True,
-                keep=True,
-            )
+        with repeatable(member.settings.training.threads):
+            result = complete(member, together=True, keep=True)
     except Exception as error:
         store.fail(claim, describe(error))
     else:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,9 @@ from ..settings.run import RunSettings
 from .ending import Ending
 from .hooks import BatchChanges
 from .measuring import complete, measure_epoch, repeatable
-from .networks import build_model
-from .results import EpochRow, History, RunResult
-from .run_data import RunData, derived_generator, derived_seed, load_data
+from .network_run import NetworkRun
+from .results import EpochRow, RunResult
+from .run_data import RunData, derived_generator, derived_seed
 from .steps import Steps
 from .tasks import run_task
 
@@ -34,16 +33,14 @@ def run_one(
     Where training went well and measuring did not, the result says so in its `error`.
     """
     start = time.perf_counter()
-    with repeatable(settings), torch.random.fork_rng(devices=_cuda(device)):
+    with repeatable(settings.training.threads), torch.random.fork_rng(devices=_cuda(device)):
         torch.manual_seed(derived_seed(settings.seed, "training"))  # of dropout and its like
         if settings.task is not None:
             result = run_task(settings, device)
         else:
-            data = load_data(settings, device)
-            model = build_model(settings, device)
-            initial = copy.deepcopy(model.state_dict())
-            history = train(model, data, settings, initial=initial, on_epoch=on_epoch)
-            result = complete(settings, model, data, initial=initial, history=history, keep=True)
+            run = NetworkRun.start(settings, device)
+            train(run, on_epoch=on_epoch)
+            result = complete(run, keep=True)
     return with_seconds(result, time.perf_counter() - start)
 
 
@@ -52,22 +49,14 @@ def with_seconds(result: RunResult, seconds: float) -> RunResult:
     return dataclasses.replace(result, seconds=seconds)
 
 
-def train(
-    model: nn.Module,
-    data: RunData,
-    settings: RunSettings,
-    *,
-    initial: Mapping[str, Tensor] | None = None,
-    on_epoch: OnEpoch | None = None,
-) -> History:
+def train(run: NetworkRun, *, on_epoch: OnEpoch | None = None) -> None:
     """Train until a stop rule or the last epoch, and measure on the way where the study says so.
 
-    `initial` are the weights before training, for measures that ask for them; None: those of now.
+    What was seen goes into the run's history.
     """
-    training = settings.training
-    initial = copy.deepcopy(model.state_dict()) if initial is None else initial
+    settings, training, data = run.settings, run.settings.training, run.data
     batches = math.ceil(len(data.x) / training.batch_size)
-    step = Steps(model, settings, steps_an_epoch=batches)
+    step = Steps(run.model, settings, steps_an_epoch=batches)
     ending = Ending(settings.stop, training.epochs)
     generator = derived_generator(settings.seed, "shuffling")
     change = BatchChanges(
@@ -75,20 +64,19 @@ def train(
         num_classes=data.num_classes,
         generator=derived_generator(settings.seed, "batches"),
     )
-    history = History()
+    history = run.history
     while not history.outcome:
         step.start_epoch()
         order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
         for batch in order.split(training.batch_size):
             step(*change(data.x[batch], data.y[batch]))
         step.end_epoch()
-        row = _evaluated(model, data, len(history.epochs) + 1)
-        measured = measure_epoch(settings, model, data, initial, row)
+        row = _evaluated(run.model, data, len(history.epochs) + 1)
+        measured = measure_epoch(run, row)
         history.add(row, measured)
         history.outcome = ending.after(row, measured)
         if on_epoch is not None:
             on_epoch(row.epoch, training.epochs)
-    return history
 
 
 def _evaluated(model: nn.Module, data: RunData, epoch: int) -> EpochRow:

@@ -23,8 +23,9 @@ from .cuda_graphs import Captured, Recorded, recordable
 from .ending import Ending
 from .hooks import changed_batches
 from .measuring import measure_epoch
+from .network_run import NetworkRun
 from .networks import build_model
-from .results import EpochRow, History
+from .results import EpochRow
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
 from .stacked_optimizers import StackedOptimizer, Tensors
@@ -42,17 +43,12 @@ ALONE = {  # keys of `training` that are written for one network, and why
 COPIES = 6  # of the weights: themselves, gradients, two moments, two in passing
 
 
-@dataclasses.dataclass
-class Member:
-    """One network: its end, once it has come."""
+@dataclasses.dataclass(kw_only=True)
+class Member(NetworkRun):
+    """One of the networks, with its own order of samples and its own end."""
 
-    settings: RunSettings
-    data: RunData
-    model: nn.Module
-    initial: dict[str, Tensor]
     generator: torch.Generator
     ending: Ending
-    history: History = dataclasses.field(default_factory=History)
 
 
 def group_key(settings: RunSettings) -> str:
@@ -137,9 +133,7 @@ def train_together(
         for i, (member, row) in enumerate(zip(active, rows, strict=True)):
             if member.settings.measured_at(epoch):
                 stack.write_back(i, member.model)
-            measured = measure_epoch(
-                member.settings, member.model, member.data, member.initial, row
-            )
+            measured = measure_epoch(member, row)
             member.history.add(row, measured)
             member.history.outcome = member.ending.after(row, measured)
             if member.history.outcome:
@@ -188,8 +182,8 @@ def _member(settings: RunSettings, shared: RunData, device: str | torch.device) 
         relabelled(shared, settings),
         model,
         copy.deepcopy(model.state_dict()),
-        derived_generator(settings.seed, "shuffling"),
-        Ending(settings.stop, settings.training.epochs),
+        generator=derived_generator(settings.seed, "shuffling"),
+        ending=Ending(settings.stop, settings.training.epochs),
     )
 
 

@@ -68,7 +68,9 @@ def run_task(settings: RunSettings, device: str | torch.device) -> RunResult:
             f"The study's task {name!r} must return a RunResult. Got {type(result).__name__}. "
             "spiritlevel.study.task_result makes one of names and numbers."
         )
-    return dataclasses.replace(result, machine=result.machine or machine(device, settings))
+    return dataclasses.replace(
+        result, machine=result.machine or machine(device, settings.training.threads)
+    )
 
 
 def task_result(
@@ -103,7 +105,7 @@ def task_result(
         num_train=num_train,
         num_test=num_test,
         seconds=0.0,
-        machine=machine(device, settings),
+        machine=machine(device, settings.training.threads),
         **fields,
     )
 
