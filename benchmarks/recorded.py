@@ -16,9 +16,9 @@ from torch import Tensor
 
 from spiritlevel.study import Store, Study, execute
 from spiritlevel.study.runs.ending import Ending
-from spiritlevel.study.runs.measuring import repeatable
 from spiritlevel.study.runs.networks import build_model
 from spiritlevel.study.runs.run_data import RunData
+from spiritlevel.study.runs.running import repeatable
 from spiritlevel.study.runs.stacked import Member, _Stack
 from spiritlevel.study.runs.steps import Steps
 from spiritlevel.study.settings.run import RunSettings

@@ -8,7 +8,8 @@ import torch
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.runs.cuda_graphs import recordable
-from spiritlevel.study.runs.measuring import machine, repeatable
+from spiritlevel.study.runs.measuring import machine
+from spiritlevel.study.runs.running import repeatable
 from tiny_study import forks, tiny
 
 NETS = """

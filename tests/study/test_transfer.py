@@ -11,10 +11,9 @@ import spiritlevel as sl
 from spiritlevel.study import Store, control, run
 from spiritlevel.study.checkpoints import save_checkpoint
 from spiritlevel.study.models import build
-from spiritlevel.study.runs.networks import build_model
+from spiritlevel.study.runs.networks import build_model, head_path
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
-from spiritlevel.study.runs.transfer import head_path
 from tiny_study import tiny
 
 MLP = {"name": "mlp", "hidden": [6]}

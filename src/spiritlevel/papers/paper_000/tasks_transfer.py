@@ -12,11 +12,11 @@ from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete
 from ...study.runs.network_run import NetworkRun
+from ...study.runs.networks import head_path
 from ...study.runs.results import RunResult
 from ...study.runs.run_data import load_data
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
-from ...study.runs.transfer import head_path
 from ...study.settings.run import RunSettings
 from ...study.settings.sections import DataSettings
 from ..task_settings import read_task

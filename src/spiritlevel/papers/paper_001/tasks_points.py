@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
+from ...study.runs.batch_changes import BatchChanges
 from ...study.runs.ending import DIVERGED
-from ...study.runs.hooks import BatchChanges
 from ...study.runs.measuring import measure_network
 from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import EpochRow, MeasurementRow, RunResult

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import torch
 
 from ...errors import SpiritlevelError
-from ..runs.measuring import complete, repeatable
+from ..runs.measuring import complete
 from ..runs.networks import build_model
 from ..runs.results import describe
-from ..runs.running import OnEpoch, with_seconds
+from ..runs.running import OnEpoch, repeatable, with_seconds
 from ..runs.stacked import Member, group_key, members_that_fit, refusal, refusal_of, train_together
 from ..storage.store import Claim, Store
 from .heartbeat import beating

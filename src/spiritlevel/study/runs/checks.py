@@ -1,4 +1,4 @@
-"""What would fail in every run later is refused before the first: files, networks, measures."""
+"""Checks before the first run: files, networks and measures that would fail in every run."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from torch import Tensor, nn
 
 from ... import api
 from ...errors import SpiritlevelError
-from .. import models
+from ..models.registry import find_factory
 from ..settings.definition import Study
 from ..settings.run import RunSettings
-from .hooks import ON_NETWORKS, BatchChanges
-from .networks import build_model
+from .batch_changes import BatchChanges
+from .networks import build_model, find_start
 from .results import describe
 from .run_data import load_data
 from .tasks import find_task
-from .transfer import find_start
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
+# Interventions that decide which network is built, or which outputs it needs.
+CHANGING = ("mask", "mask_layers", "bias_shift", "bias_layer", "mixup")
 
 
 def check(study: Study) -> None:
-    """Refuse now what would fail in every run later: models, data, measures, their options."""
+    """Refuse what would fail in every run: models, data, measures."""
     runs = study.runs()
     for name in {run.task.name for run in runs if run.task is not None}:
         find_task(name)
     _check_starts(runs)
-    if any(run.task is None for run in runs):  # a task may have numbers of its own
+    if any(run.task is None for run in runs):  # a task may return measures that have no card
         rules = [run.stop.measure for run in runs if run.stop.measure is not None]
         for pattern in {*(study.measures or ()), *(study.epoch_measures or ()), *rules}:
             api.measures(pattern)
     looks = {_data_of(run): _look(run) for run in _different(runs, _data_of)}
     for run in _different(runs, lambda r: _network_of(r) + looks[_data_of(r)].kind):
-        if ":" in run.model.name:  # what a factory of the user's costs nobody knows
+        if ":" in run.model.name:  # a user's factory may take long
             continue
-        if run.task is not None:  # it has its own use of the network, if any
+        if run.task is not None:  # how it uses the network is not known here
             with torch.device("meta"):  # shapes only: no memory, no time
                 build_model(run, "meta")
         else:
@@ -60,7 +61,7 @@ def _data_of(run: RunSettings) -> str:
 
 def _network_of(run: RunSettings) -> str:
     """All that decides which network is built and how it is used, apart from random numbers."""
-    changes = [getattr(run.interventions, name) for name in (*ON_NETWORKS, "mixup")]
+    changes = [getattr(run.interventions, name) for name in CHANGING]
     layers = [run.measure_options.layers, run.measure_options.head]
     use = [run.training.norm_control, run.training.dtype, run.task is None]
     return repr([run.model, changes, layers, use])
@@ -81,7 +82,7 @@ def _check_starts(runs: Sequence[RunSettings]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """The first samples of a run's data, and what there is to know of the rest."""
+    """The first samples of a run's data, and the number of classes."""
 
     x: Tensor
     y: Tensor
@@ -90,7 +91,7 @@ class Look:
 
     @property
     def kind(self) -> str:
-        """The same for data that the same networks can take."""
+        """A text that is the same for data that the same networks can take."""
         return f"{self.x[0].shape}, {self.test_x[0].shape}, {self.x.dtype}, {self.num_classes}"
 
 
@@ -116,9 +117,9 @@ def _look(run: RunSettings) -> Look:
 
 
 def _check_fit(run: RunSettings, model: nn.Module, look: Look) -> None:
-    """Refuse a network that cannot take the samples, or has not one output a class."""
+    """Refuse a network that cannot take the samples, or has too few outputs for the classes."""
     network = f"The study's model {run.model.name!r} with {dict(run.model.arguments)}"
-    parameters = inspect.signature(getattr(models, run.model.name)).parameters.values()
+    parameters = inspect.signature(find_factory(run.model.name)).parameters.values()
     takes = ", ".join(f"{each.name}={each.default!r}" for each in parameters)
     parts = [(run.data.name, "training", look.x)]
     if look.test_x.shape != look.x.shape:
@@ -129,7 +130,7 @@ def _check_fit(run: RunSettings, model: nn.Module, look: Look) -> None:
         try:
             with torch.no_grad():
                 outputs = model(x)
-        except Exception as error:  # torch's words for a shape that does not fit
+        except Exception as error:  # whatever torch raises for a shape that does not fit
             raise SpiritlevelError(
                 f"{network} cannot take {came}: {describe(error)}. Choose another model, or give "
                 f"it the arguments for this shape; it takes {takes}."
@@ -137,7 +138,7 @@ def _check_fit(run: RunSettings, model: nn.Module, look: Look) -> None:
         mixed = bool(run.interventions.mixup)  # its labels are shares of all classes
         enough = outputs.dim() == 2 and outputs.shape[1] >= look.num_classes
         if not enough or (mixed and outputs.shape[1] != look.num_classes):
-            need = f"{'exactly' if mixed else 'at least'} {look.num_classes} outputs a sample"
+            need = f"{'exactly' if mixed else 'at least'} {look.num_classes} outputs per sample"
             raise SpiritlevelError(
                 f"{network} must have {need} for {came}. Got outputs of shape "
                 f"{tuple(outputs.shape[1:])}. Set its argument for this number; it takes {takes}."

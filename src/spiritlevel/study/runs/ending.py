@@ -13,7 +13,7 @@ DIVERGED = "diverged"
 
 
 class Ending:
-    """Told of every epoch of one run, it says when and why training ends."""
+    """Decides after every epoch of a run whether training ends, and why."""
 
     def __init__(self, stop: StopSettings, epochs: int) -> None:
         self._stop, self._epochs = stop, epochs

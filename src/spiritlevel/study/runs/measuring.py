@@ -8,7 +8,7 @@ import json
 import math
 import pathlib
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -76,23 +76,6 @@ def measure_network(run: NetworkRun, names: Sequence[str] | None) -> tuple[Measu
         **asked.arguments,
     )
     return rows_of(report)
-
-
-@contextlib.contextmanager
-def repeatable(threads: int) -> Iterator[None]:
-    """The same sums in the same order each time; everything is put back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.backends.cudnn.flags(
-            enabled=True,
-            deterministic=True,
-            benchmark=False,
-            allow_tf32=TF32.of_this_process().convolutions,
-        ):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def machine(device: str | torch.device, threads: int, *, together: bool = False) -> str:

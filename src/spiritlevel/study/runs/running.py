@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..settings.run import RunSettings
+from .batch_changes import BatchChanges
 from .ending import Ending
-from .hooks import BatchChanges
-from .measuring import complete, measure_epoch, repeatable
+from .measuring import complete, measure_epoch
 from .network_run import NetworkRun
 from .results import EpochRow, RunResult
 from .run_data import RunData, derived_generator, derived_seed
 from .steps import Steps
 from .tasks import run_task
+from .tf32 import TF32
 
 EVALUATED = 1024  # samples at a time
 OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
@@ -42,6 +44,23 @@ def run_one(
             train(run, on_epoch=on_epoch)
             result = complete(run, keep=True)
     return with_seconds(result, time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def repeatable(threads: int) -> Iterator[None]:
+    """Sums in the same order each time; the settings of torch are restored afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=True,
+            deterministic=True,
+            benchmark=False,
+            allow_tf32=TF32.of_this_process().convolutions,
+        ):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def with_seconds(result: RunResult, seconds: float) -> RunResult:

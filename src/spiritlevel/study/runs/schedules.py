@@ -1,4 +1,4 @@
-"""How the learning rate goes during training: a factor for every step."""
+"""The learning rate during training, as a factor for every step."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
 from ..settings.run import RunSettings
+from .batch_changes import changed_batches
 from .cuda_graphs import Captured, Recorded, recordable
 from .ending import Ending
-from .hooks import changed_batches
 from .measuring import measure_epoch
 from .network_run import NetworkRun
 from .networks import build_model
@@ -33,7 +33,7 @@ from .stacked_optimizers import StackedOptimizer, Tensors
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
 ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once,
 EVALUATED = 1 << 31  # and bytes of what leads to them
-ALONE = {  # keys of `training` that are written for one network, and why
+ALONE = {  # keys of `training` that work for a single network only, and why
     "method": "looks at displaced weights of one network",
     "penalty": "differentiates the curvature of one network",
     "norm_control": "sets the weights of one network after each step",
@@ -63,7 +63,7 @@ def group_key(settings: RunSettings) -> str:
 
 
 def refusal_of(settings: RunSettings) -> str:
-    """Why these settings have to run one after another, whatever the network; "" if not."""
+    """Why these runs have to be trained one by one, whatever the network; "" if not."""
     if settings.task is not None:
         return f"the task {settings.task.name!r} is no training"
     for name in changed_batches(settings.interventions):
@@ -75,7 +75,7 @@ def refusal_of(settings: RunSettings) -> str:
 
 
 def refusal(settings: RunSettings, model: nn.Module) -> str:
-    """Why runs of this kind have to train one after another; "" if they need not."""
+    """Why runs with this network have to be trained one by one; "" if not."""
     if reason := refusal_of(settings):
         return reason
     for path, module in model.named_modules():
@@ -168,11 +168,11 @@ def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int)
 def _evaluated(stack: _Stack, data: RunData, epoch: int, count: int) -> list[EpochRow]:
     train = stack.evaluate(data.x, stack.labels)
     test = stack.evaluate(data.test_x, data.test_y.expand(count, -1))
-    kept: Sequence[tuple[float | None, float | None]] = [(None, None)] * count
+    validation: Sequence[tuple[float | None, float | None]] = [(None, None)] * count
     if data.validation is not None:
         x, y = data.validation
-        kept = stack.evaluate(x, y.expand(count, -1))
-    return [EpochRow(epoch, *train[i], *test[i], *kept[i]) for i in range(count)]
+        validation = stack.evaluate(x, y.expand(count, -1))
+    return [EpochRow(epoch, *train[i], *test[i], *validation[i]) for i in range(count)]
 
 
 def _member(settings: RunSettings, shared: RunData, device: str | torch.device) -> Member:
@@ -211,7 +211,7 @@ class _Stack:
             self._find = Recorded(self._find)
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """One batch a member."""
+        """One step of every member, each on its own batch."""
         grads = self._find(x, y)
         with torch.no_grad():
             self.optimizer.step(dict(zip(self.optimizer.params, grads, strict=True)))
@@ -231,7 +231,7 @@ class _Stack:
         return [(value, count / len(x)) for value, count in pairs]
 
     def keep(self, members: Tensor) -> None:
-        """Go on with these alone."""
+        """Go on with these members only."""
         self.optimizer.keep(members)
         if isinstance(self._find, Recorded):
             self._find.forget()
@@ -240,7 +240,7 @@ class _Stack:
 
     @torch.no_grad()
     def write_back(self, index: int, model: nn.Module) -> None:
-        """The weights of one member, into its own network."""
+        """Copy the weights of one member into its own network."""
         for name, param in model.named_parameters():
             param.copy_(self.optimizer.params[name][index])
 
@@ -263,7 +263,7 @@ def _gradients(
 
 
 def _losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """One a member and sample; with classes in the middle torch's softmax is several times faster.
+    """One per member and sample; with classes in the middle torch's softmax is much faster.
 
     outputs: (members, samples, classes), y: (members, samples)
     """

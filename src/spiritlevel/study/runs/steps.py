@@ -17,9 +17,9 @@ from ...training.sam.perturbed_optimizer import AbstractPerturbedOptimizer
 from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
 from .cuda_graphs import Captured, Recorded, recordable
+from .networks import backbone_of, head_path
 from .run_data import derived_generator
 from .schedules import follows, rate_factor
-from .transfer import head_path, parts
 
 
 class Steps:
@@ -28,10 +28,12 @@ class Steps:
     def __init__(self, model: nn.Module, settings: RunSettings, *, steps_an_epoch: int) -> None:
         training = settings.training
         self._model, self._training = model, training
-        self._head = settings.measure_options.head
         self._steps_an_epoch, self._done = steps_an_epoch, 0
         self._repeats = settings.interventions.batch_cycles
-        self._plain = make_optimizer(_groups(model, training, self._head), training)
+        head = _separate_head(model, settings)
+        self._plain = make_optimizer(_groups(model, training, head), training)
+        self._head_alone = head if training.freeze != "none" else None  # the rest is not trained
+        self._frozen = [] if self._head_alone is None else backbone_of(model, self._head_alone)
         self._rates = [group["lr"] for group in self._plain.param_groups]
         if training.norm_control:
             WeightConstraint(model).attach(self._plain)
@@ -39,24 +41,23 @@ class Steps:
         self._penalty = _penalty(model, settings)
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
-        self._found: Captured = functools.partial(gradients, model, self._trained)
+        self._gradients: Captured = functools.partial(gradients, model, self._trained)
         if recordable(settings.model.name, next(model.parameters()).device):
-            self._found = Recorded(self._found)
+            self._gradients = Recorded(self._gradients)
 
     def start_epoch(self) -> None:
         """Into training mode; a frozen backbone does not learn, nor do its statistics move."""
         self._model.train()
-        if self._training.freeze != "none":
+        if self._head_alone is not None:
             self._model.eval()
-            self._model.get_submodule(head_path(self._model, self._head)).train()
-            for param in parts(self._model, self._head)[0]:
-                param.requires_grad_(False)
+            self._head_alone.train()
+        for param in self._frozen:
+            param.requires_grad_(False)
 
     def end_epoch(self) -> None:
         """Every parameter counts again: what is measured does not depend on who was trained."""
-        if self._training.freeze != "none":
-            for param in parts(self._model, self._head)[0]:
-                param.requires_grad_(True)
+        for param in self._frozen:
+            param.requires_grad_(True)
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
         """As many steps on one batch as the study says, usually one."""
@@ -73,7 +74,7 @@ class Steps:
             self._perturbed.step()
             return
         if self._penalty is None:
-            for param, grad in zip(self._trained, self._found(x, y), strict=True):
+            for param, grad in zip(self._trained, self._gradients(x, y), strict=True):
                 param.grad = grad
         else:
             self._plain.zero_grad()
@@ -100,7 +101,7 @@ def gradients(
 
 
 def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optimizer:
-    """As torch has it."""
+    """One of torch's, with the study's numbers."""
     common: dict[str, Any] = {"lr": training.lr, "weight_decay": training.weight_decay}
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, momentum=training.momentum, **common)
@@ -108,13 +109,20 @@ def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optim
     return kinds[training.optimizer](groups, **common)
 
 
-def _groups(model: nn.Module, training: TrainingSettings, head: str | None) -> Any:
+def _separate_head(model: nn.Module, settings: RunSettings) -> nn.Module | None:
+    """The head, where it is trained in another way than the backbone."""
+    if settings.training.freeze == "none" and settings.training.lr_backbone is None:
+        return None
+    return model.get_submodule(head_path(model, settings.measure_options.head))
+
+
+def _groups(model: nn.Module, training: TrainingSettings, head: nn.Module | None) -> Any:
+    if head is None:
+        return model.parameters()
     if training.freeze != "none":
-        return parts(model, head)[1]
-    if training.lr_backbone is not None:
-        backbone, head_params = parts(model, head)
-        return [{"params": backbone, "lr": training.lr_backbone}, {"params": head_params}]
-    return model.parameters()
+        return head.parameters()
+    backbone = {"params": backbone_of(model, head), "lr": training.lr_backbone}
+    return [backbone, {"params": list(head.parameters())}]
 
 
 def _perturbed(
