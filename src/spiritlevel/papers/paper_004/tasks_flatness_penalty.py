@@ -42,7 +42,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     data = load_data(settings, device)
     model = build_model(settings, device)
     epochs, flatness, seconds = _train(model, data, settings, arguments)
-    found = {
+    values = {
         FLATNESS: statistics.fmean(flatness),
         LAST: statistics.fmean(flatness[-(len(flatness) // len(epochs)) :]),
         BEST: max(row.test_accuracy for row in epochs),
@@ -50,7 +50,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     }
     return task_result(
         settings,
-        found,
+        values,
         device=device,
         outcome="epochs",
         epochs=tuple(epochs),

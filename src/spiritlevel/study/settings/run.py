@@ -1,4 +1,4 @@
-"""The settings of one run: complete, checked, and the same text whoever wrote them."""
+"""The settings of one run: complete, checked, and with an id that depends on nothing else."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class RunSettings:
     measures: tuple[str, ...] | None
     measure_options: MeasureSettings
     seed: int
-    axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the grid's part of it
-    measure_every: int | None = None  # epochs; None: at the end alone
-    epoch_measures: tuple[str, ...] | None = None  # None: those of the end
+    axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its place in the grid
+    measure_every: int | None = None  # epochs; None: only at the end
+    epoch_measures: tuple[str, ...] | None = None  # None: the same as at the end
     task: TaskSettings | None = None  # what is done in place of training and measuring
 
     @classmethod
@@ -90,19 +90,19 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, settings: str, axes: str) -> RunSettings:
-        """What a store keeps of a run."""
+        """From the two texts that a store holds."""
         sections = json.loads(settings)
         return cls.from_sections(sections, seed=sections["seed"], axes=json.loads(axes))
 
     def measured_at(self, epoch: int) -> bool:
-        """Whether the network is measured after this epoch, apart from the end."""
+        """Whether the network is measured after this epoch of training."""
         return self.measure_every is not None and epoch % self.measure_every == 0
 
 
 def _while_training(
     sections: Mapping[str, Any], stop: StopSettings
 ) -> tuple[int | None, tuple[str, ...] | None]:
-    """How often, and what; a rule on flatness brings its own measure along."""
+    """`measure_every` and `epoch_measures`; a stop rule on flatness adds its measure."""
     every, names = sections.get("measure_every"), sections.get("epoch_measures")
     if every is not None:
         every = EVERY.read("measure_every", every)
