@@ -10,7 +10,7 @@ import spiritlevel as sl
 from spiritlevel.study import Study, control, find
 from spiritlevel.study.settings.interventions import InterventionSettings
 from spiritlevel.study.settings.sections import DataSettings, ModelSettings
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 YAML = """
 name: mine

@@ -18,7 +18,7 @@ from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.settings.interventions import InterventionSettings
 from spiritlevel.study.table import statistics
-from tiny_study import lasting, tiny
+from study.tiny_study import lasting, tiny
 
 ONE = {"grid": {}, "seeds": 1}
 WRONG_LAYER = {"layers": "hed"}

@@ -14,7 +14,7 @@ from spiritlevel.study.models import build
 from spiritlevel.study.runs.networks import build_model, head_path
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 MLP = {"name": "mlp", "hidden": [6]}
 

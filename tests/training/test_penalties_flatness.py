@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import penalty_truths as truths
-from penalty_refusals import refused
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import FlatnessPenalty, trace_squared_of, trace_squared_penalty
+from training import penalty_truths as truths
+from training.penalty_refusals import refused
 
 
 def make(*extra, outputs=3):

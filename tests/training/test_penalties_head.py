@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import decimal_softmax as decimals
-import penalty_truths as truths
-from penalty_refusals import TROUBLES, refused, troubled
-from plain_losses import LOSSES
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import HeadPenalty, head_penalty
 from spiritlevel.training.penalties.softmax_heads import softmax_head
+from training import penalty_truths as truths
+from training.penalty_refusals import TROUBLES, refused, troubled
+from zoo import decimal_softmax as decimals
+from zoo.losses import LOSSES
 
 KINDS = ["trace", "kappa", "trace_squared"]
 

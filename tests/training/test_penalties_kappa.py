@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, jacrev
 
-import penalty_truths as truths
-from penalty_refusals import TROUBLES, refused, troubled
-from plain_losses import LOSSES
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import KappaPenalty
 from spiritlevel.training.penalties import kappa_penalty
+from training import penalty_truths as truths
+from training.penalty_refusals import TROUBLES, refused, troubled
+from zoo.losses import LOSSES
 
 
 class Residual(nn.Module):

@@ -39,10 +39,10 @@ def loss_for(model: nn.Module, loss: Loss) -> Loss:
 
 def forward_for(model: nn.Module, loss: Loss, *, by_name: bool) -> Forward:
     """How a batch goes through; a loss given by name must be the model's own."""
-    return Call(loss, by_name) if is_pretrained(model) else default_forward
+    return PretrainedForward(loss, by_name) if is_pretrained(model) else default_forward
 
 
-class Call:
+class PretrainedForward:
     """Outputs and targets such that the mean loss is the one the model itself computes.
 
     Whether a model compares the output at a token with that token or with the next one does not

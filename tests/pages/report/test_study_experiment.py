@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import scipy.stats
 
+from pages.planted_stores import column, parts, planted, records
 from spiritlevel.pages.report import render, study_experiment
 from spiritlevel.pages.report.parts import Page, Text
 from spiritlevel.pages.report.study import page_of
@@ -16,7 +17,6 @@ from spiritlevel.papers.judging.findings import Finding
 from spiritlevel.papers.judging.numbers import Estimate
 from spiritlevel.study import control
 from spiritlevel.study.table import wide_rows
-from study_pages import column, parts, planted, records
 
 NAME = "001-table-2"
 EXPERIMENT = registry.find(NAME)

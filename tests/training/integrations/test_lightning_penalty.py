@@ -16,8 +16,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 
-from lightning_runs import Net, Recorder, assert_same_weights, fit  # noqa: E402
 from spiritlevel.training.integrations.lightning import FlatnessPenaltyCallback  # noqa: E402
+from training.integrations.lightning_runs import Net, Recorder, assert_same_weights, fit  # noqa: E402
 
 SETTINGS = {"weight": 0.5, "every": 2, "probes": 2}
 

@@ -12,7 +12,7 @@ from spiritlevel.training.sam.optimizers import SAM
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 from spiritlevel.training.integrations.transformers import PenaltyTrainer, SAMTrainer  # noqa: E402
-from transformers_runs import StopAfter, bert, trainer_for, watch  # noqa: E402
+from training.integrations.transformers_runs import StopAfter, bert, trainer_for, watch  # noqa: E402
 
 
 def by_hand(model, step):

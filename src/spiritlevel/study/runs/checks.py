@@ -34,7 +34,7 @@ def check(study: Study) -> None:
     if any(run.task is None for run in runs):  # a task may return measures that have no card
         rules = [run.stop.measure for run in runs if run.stop.measure is not None]
         for pattern in {*(study.measures or ()), *(study.epoch_measures or ()), *rules}:
-            api.measures(pattern)
+            api.cards(pattern)
     looks = {_data_of(run): _look(run) for run in _different(runs, _data_of)}
     for run in _different(runs, lambda r: _network_of(r) + looks[_data_of(r)].kind):
         if ":" in run.model.name:  # a user's factory may take long

@@ -90,10 +90,11 @@ class Recorded:
 
     def _record(self, inputs: Sequence[Tensor]) -> _Recording:
         graph = torch.cuda.CUDAGraph()
-        recorded = tuple(torch.empty_like(each) for each in inputs)
         outside = torch.cuda.current_stream(inputs[0].device)
-        # While it is recorded, torch can neither use nor free the memory it has in reserve.
+        # While it is recorded, torch can neither use nor free the memory it has in reserve. So it
+        # is freed now, before the next line takes a part of a block that then cannot be freed.
         torch.cuda.empty_cache()
+        recorded = tuple(torch.empty_like(each) for each in inputs)
         # Nothing is computed while it is recorded, and other threads may go on using the GPU. A
         # recording that fails leaves its stream as the current one, so the old one is set again.
         try:

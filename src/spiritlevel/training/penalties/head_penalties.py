@@ -13,12 +13,12 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from ...engine.head.finding import CONVOLUTIONS, Head, choose_head, find_heads
+from ...engine.head.head_layer import CONVOLUTIONS, Head, choose_head, find_heads
 from ...errors import SpiritlevelError
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature
 from ...model.distributed import refuse_sharded, unwrapped
-from ...model.layer_hooks import Use
+from ...model.layer_hooks import LayerUse
 from ...model.losses import CrossEntropy, Loss, resolve
 from .arguments import check_trained, check_weight, find_layer
 from .gap_softmax import check_labels, differentiable_curvature
@@ -134,7 +134,9 @@ class HeadPenalty:
         """The head, after a look at the numbers: the first time, and where memory was copied."""
         same = passed.output.data_ptr() == outputs.data_ptr()
         if self._head is None or not same:
-            use = Use(self.layer, self._module, passed.input.detach(), passed.output.detach(), None)
+            use = LayerUse(
+                self.layer, self._module, passed.input.detach(), passed.output.detach(), None
+            )
             acting = self.loss.positions(outputs, targets)
             self._head = choose_head(find_heads([use], outputs, acting), self.layer)
         return self._head

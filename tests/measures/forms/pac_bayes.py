@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 from torch import Tensor, nn
 
-from forms.sharpness import mean_rise_of_cross_entropy, score_noise, sizes, squared_error
+from measures.forms.sharpness import mean_rise_of_cross_entropy, score_noise, sizes, squared_error
 
 LARGEST = 30.0  # noise up to which a crossing is looked for
 

@@ -1,10 +1,5 @@
-"""A study of a second, what of its store must not depend on how it was run, and processes for it.
+"""A study of a second, what of its store must not depend on how it was run, and workers for it."""
 
-A new interpreter takes seconds to import torch. The processes here are forked from one that has
-imported everything and computed nothing.
-"""
-
-import multiprocessing
 import os
 import signal
 import sys
@@ -43,13 +38,6 @@ def lasting(folder) -> dict:
         found["weights"] = [store.checkpoint(id_).read_bytes() for id_ in done]
         found["files"] = sorted(file.name for file in (store.folder / "checkpoints").iterdir())
     return found
-
-
-def forks() -> multiprocessing.context.BaseContext:
-    context = multiprocessing.get_context("forkserver")
-    # An optimizer imports the last of them.
-    context.set_forkserver_preload(["spiritlevel.study", "spiritlevel.cli.app", "torch._dynamo"])
-    return context
 
 
 def workspace(folder: str) -> None:

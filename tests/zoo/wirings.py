@@ -311,3 +311,14 @@ class Bilinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.bilinear(x[:, :3], x[:, 3:]).relu())
+
+
+class ConvHead(nn.Module):
+    """A last convolution under global average pooling."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x):
+        return self.conv(x).flatten(2).mean(dim=2)

@@ -1,8 +1,6 @@
-"""Small networks, and the decomposition of paper 001 from dense Jacobians."""
+"""The decomposition of paper 001 from dense Jacobians, sample by sample."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 import torch
@@ -63,40 +61,6 @@ def windows(module, a):
         return [a.flatten()]
     unfolded = F.unfold(a, module.kernel_size, module.dilation, module.padding, module.stride)
     return list(unfolded[0].T)
-
-
-def mlp(sizes, activation, generator):
-    layers = []
-    for fan_in, fan_out in itertools.pairwise(sizes):
-        layers += [nn.Linear(fan_in, fan_out), activation()]
-    return drawn(nn.Sequential(*layers[:-1]), generator)
-
-
-def drawn(model, generator):
-    model = model.double().eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64))
-            p.mul_(max(p[0].numel(), 2) ** -0.5)
-    return model
-
-
-def convnet(generator):
-    return drawn(
-        nn.Sequential(
-            nn.Conv2d(2, 3, 3, padding=1, stride=2),
-            nn.ReLU(),
-            nn.Conv2d(3, 4, 2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(4, 3),
-        ),
-        generator,
-    )
-
-
-def normal(*shape, generator):
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 NAMES = ("decomposition.centered", "decomposition.upper_bound", "decomposition.path_lambda_max")

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-import wirings
-from plain_losses import LOSSES
-from wirings import CLASSES
+from zoo import wirings
+from zoo.losses import LOSSES
+from zoo.wirings import CLASSES
 
 SIZES = (4, 1, 2)  # samples in each batch
 
