@@ -22,7 +22,7 @@ from .training import FlatnessMonitor as FlatnessMonitor
 from .training import FlatnessPenalty as FlatnessPenalty
 from .training import FlatnessStopping as FlatnessStopping
 from .training import HeadPenalty as HeadPenalty
+from .training import KappaPenalty as KappaPenalty
 from .training import NoiseSAM as NoiseSAM
-from .training.penalties.kappa_penalty import KappaPenalty as KappaPenalty
 
 _announce("spiritlevel.studies", "spiritlevel.papers")
