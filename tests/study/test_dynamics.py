@@ -201,9 +201,9 @@ def test_a_rule_brings_its_measure_along_and_the_rows_show_why_it_stopped():
     [
         ({"stop": {"rule": "lost"}}, "must be one of none, loss, flatness, both, trend"),
         ({"stop": {"rule": "loss"}}, "there is none. Add for example `validation: 0.1` to data"),
-        ({"stop": {"patience": 3}}, "stop.patience says nothing without stop.rule"),
+        ({"stop": {"patience": 3}}, "stop.patience has no effect without stop.rule"),
         ({"stop": {"rule": "trend", "patience": 3}}, "at least 4 for the rule 'trend'. Got 3"),
-        ({"epoch_measures": ["head.trace"]}, "says nothing without measure_every"),
+        ({"epoch_measures": ["head.trace"]}, "has no effect without measure_every"),
         ({"measure_every": 0}, "measure_every must be a whole number of at least 1. Got 0"),
         ({"measure_every": 1, "epoch_measures": []}, "epoch_measures must name at least one"),
         ({"data": {"name": "digits", "validation": 1.5}}, "must be a share of the training data"),

@@ -21,7 +21,7 @@ import torch
 from spiritlevel.study import task_result
 
 def toss(settings, device):
-    task = settings.task
+    task = settings.task.arguments
     if task.get("marks"):
         lost = pathlib.Path(task["marks"]) / settings.id
         if not lost.exists():
@@ -141,7 +141,7 @@ def test_what_goes_wrong_in_a_task_is_kept_with_the_run(tmp_path):
         ("coin:toss", "'coin:toss' cannot be imported: No module named 'coin'"),
         ("coins:tos", "has None as 'tos'"),
         ("coins:number", "has 3 as 'number'"),
-        ("no_such_experiment", "cannot be imported: No module named 'spiritlevel.papers.no_"),
+        ("no_such_task", "'no_such_task' must be 'module:function' or one of"),
     ],
 )
 def test_a_task_that_is_not_there_is_refused_before_the_first_run(name, text):

@@ -201,7 +201,8 @@ def _commands(record: Record) -> str:
         study = study.with_preset(record.preset)
     needed = sorted(set(control.data_to_fetch(study).values()))
     lines = [f"$ spiritlevel data fetch {name}" for name in needed]
-    before = _study_kept_in(str((study.runs()[0].task or {}).get("population", "")))
+    task = study.runs()[0].task
+    before = _study_kept_in(str(task.arguments.get("population", "")) if task else "")
     for name in filter(None, (before, record.name)):
         preset = f" --preset {record.preset}" if record.preset else ""
         where = f" --device cuda --workers {WORKERS}" if record.preset.startswith(GPU) else ""
