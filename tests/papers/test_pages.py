@@ -10,12 +10,12 @@ import pytest
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.measures import names as measures
+from spiritlevel.pages.content import Figure, Series, Table
+from spiritlevel.pages.figures.series import svg
+from spiritlevel.pages.markdown import escape, table
 from spiritlevel.papers import Record, Result, find, names, record, write_pages
-from spiritlevel.papers.experiment import Figure, Series, Table
 from spiritlevel.papers.publishing import pages, render
-from spiritlevel.papers.publishing.drawing import svg
 from spiritlevel.papers.publishing.records import load, save
-from spiritlevel.papers.publishing.render import escape, markdown_table
 from spiritlevel.study import control
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -221,8 +221,8 @@ def test_unknown_names(name, text):
 
 
 def test_names_cannot_break_a_table():
-    table = Table(("a|b", "c"), [["<script>`x`", None], ["two\nlines", 0.5]])
-    assert markdown_table(table) == (
+    given = Table(("a|b", "c"), [["<script>`x`", None], ["two\nlines", 0.5]])
+    assert table(given) == (
         "| a\\|b | c |\n| --- | --- |\n| &lt;script&gt;\\`x\\` | – |\n| two lines | 0.5 |"
     )
 

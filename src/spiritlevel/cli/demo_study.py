@@ -21,9 +21,11 @@ from ..files import write_atomically
 from ..pages import figures as plots
 from ..pages import report
 from ..pages.report import study as study_page
-from ..study import control, table
+from ..study import control
 from ..study.checkpoints import load_checkpoint
 from ..study.executors.live import Watch, standing
+from ..study.population import Population
+from ..study.population_statistics import statistics
 from ..study.runs.networks import build_model
 from ..study.runs.run_data import load_data
 from ..study.settings.definition import Study
@@ -90,11 +92,12 @@ def run(
             watch(standing(store))
         counts = control.execute(store, workers=workers, watch=watch)
         tell(0, 3, "statistics")
-        found = table.statistics(store)
-        page = study_page.page_of(store, found=found)
+        population = Population.of(store)
+        found = statistics(population)
+        page = study_page.page_of(store, population=population, statistics=found)
         write_atomically(out / "report.html", report.render(page).encode())
         tell(1, 3, "figures")
-        drawn = plots.study_figures(plots.Population.of(store), found).drawn
+        drawn = plots.study_figures(population, found).drawn
         for name in PICTURES:
             write_atomically(out / f"{name}.png", plots.save(drawn[name](), "png"))
         tell(2, 3, "audit")

@@ -11,8 +11,9 @@ import typer
 from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..pages import figures as plots
-from ..pages.figures.population import num_runs
-from ..study import table
+from ..pages.figures.columns import finished, num_runs
+from ..study.population import TARGETS
+from ..study.population_statistics import statistics
 from ..study.storage.store import Store
 from . import console, subject
 
@@ -30,7 +31,7 @@ def figures(
         pathlib.Path | None, typer.Option(help="Where to; FOLDER/figures without it.")
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
-    target: Annotated[str, typer.Option(help=f"{', '.join(table.TARGETS)}.")] = "gap",
+    target: Annotated[str, typer.Option(help=f"{', '.join(TARGETS)}.")] = "gap",
     measures: Annotated[
         list[str] | None, typer.Option(help="A name or a pattern in quotes; may be repeated.")
     ] = None,
@@ -47,8 +48,8 @@ def figures(
     talk = console.talk(json)
     where = out or folder / "figures"
     with Store.open(folder) as store:
-        population = plots.Population.of(store)
-        found = table.statistics(store, target=target, resamples=0)
+        population = finished(store)
+        found = statistics(population, target=target, resamples=0)
     chosen = plots.study_figures(population, found, target=target, measures=measures, colour=colour)
     written: list[str] = []
     with console.progress("figures") as show:
@@ -61,8 +62,8 @@ def figures(
         console.note(talk, f"written: {path_text}")
     for name, why in chosen.left_out.items():
         console.note(talk, f"left out: {name}: {why}")
-    if population.unfinished:
-        number = num_runs(population.unfinished)
+    if unfinished := len(population.rows) - len(population.done):
+        number = num_runs(unfinished)
         console.tell(talk, f"not drawn, because failed or not finished: {number}")
     result = {"format": FORMAT, "written": written, "left_out": dict(chosen.left_out)}
     subject.write_json(talk, json, json_text.dumps(result, indent=2))

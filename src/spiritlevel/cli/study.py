@@ -16,10 +16,12 @@ from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..pages.report import render
 from ..pages.report import study as study_page
-from ..pages.report.study_judgement import judge
 from ..papers.experiment import PAPERS
-from ..study import control, table
+from ..papers.judging.judgement import judge
+from ..study import control
 from ..study.executors.live import standing
+from ..study.population import TARGETS, Population
+from ..study.population_statistics import default_target, statistics
 from ..study.registry import study_names
 from ..study.storage import export
 from ..study.storage.store import Store
@@ -184,7 +186,7 @@ def report(
     target: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(table.TARGETS)}, or a measure of the study; gap unless you say else."
+            help=f"{', '.join(TARGETS)}, or a measure of the study; gap unless you say else."
         ),
     ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Of the bootstrap; 0: none.")] = 2000,
@@ -198,10 +200,11 @@ def report(
     Of a paper's experiment, first whether the paper's claim held.
     """
     with Store.open(folder) as store:
-        target = target or table.default_target(store)
+        population = Population.of(store)
+        target = target or default_target(population)
         with console.progress("statistics"):
-            found = table.statistics(
-                store,
+            found = statistics(
+                population,
                 target=target,
                 resamples=resamples,
                 confounders=confounders,
@@ -209,15 +212,17 @@ def report(
             )
         if html is not None:
             with console.progress("the page") as show:
-                page = study_page.page_of(store, target=target, found=found, progress=show)
-        counts = store.counts()
+                page = study_page.page_of(
+                    store, target=target, population=population, statistics=found, progress=show
+                )
+        counts = population.counts
         study = store.study
         with console.progress("the paper's claim"):
-            judged = judge(study, table.wide_rows(store))
+            judged = judge(study, population.rows)
     talk = console.talk(json)
     words = target
-    if target in table.TARGETS:
-        words = f"the {target.replace('_', ' ')} ({table.TARGETS[target]})"
+    if target in TARGETS:
+        words = f"the {target.replace('_', ' ')} ({TARGETS[target]})"
     if judged is not None:
         claims.print_claim(talk, judged)
         talk.print()

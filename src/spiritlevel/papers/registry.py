@@ -20,13 +20,13 @@ def names() -> list[str]:
 
 def find(name: str) -> Experiment:
     """The experiment of this name."""
-    known = _all()
-    if name not in known:
+    experiments = _all()
+    if name not in experiments:
         raise SpiritlevelError(
-            f"The experiment {name!r} must be one of {', '.join(sorted(known))}."
-            f"{suggestion(name, known)}"
+            f"The experiment {name!r} must be one of {', '.join(sorted(experiments))}."
+            f"{suggestion(name, experiments)}"
         )
-    return known[name]
+    return experiments[name]
 
 
 def _all() -> dict[str, Experiment]:

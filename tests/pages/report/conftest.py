@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from spiritlevel import Audit, Comparison, Report
-from spiritlevel.analysis.spectra import Eigenvalues
+from spiritlevel.analysis.spectra import Eigenvalues, Spectrum
 from spiritlevel.engine.weight_space.density import Density
-from spiritlevel.pages.report import Spectrum
 from spiritlevel.results import Cost, Measurement, Status
 
 LOCAL = ("data:", "blob:", "about:")

@@ -2,9 +2,9 @@
 
 import pytest
 
+from spiritlevel.analysis.spectra import Spectrum
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import report
-from spiritlevel.pages.report import Spectrum
 
 
 def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):

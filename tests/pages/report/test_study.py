@@ -7,10 +7,11 @@ from typer.testing import CliRunner
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
+from spiritlevel.pages.content import Cards
 from spiritlevel.pages.report import render
-from spiritlevel.pages.report.parts import Cards
 from spiritlevel.pages.report.study import page_of
-from spiritlevel.study.table import statistics, wide_rows
+from spiritlevel.study.population import Population
+from spiritlevel.study.population_statistics import statistics
 from study_pages import column, parts, planted, records, unfinished
 
 
@@ -27,7 +28,7 @@ def page(small):
 
 @pytest.fixture(scope="module")
 def done(small):
-    return [row for row in wide_rows(small) if row["status"] == "done"]
+    return Population.of(small).done
 
 
 # -- numbers ----------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def test_bootstrap_intervals_are_those_of_the_statistics(page, small):
 
 
 def test_statistics_may_be_given(page, small):
-    assert page_of(small, found=statistics(small, resamples=100)) == page
+    assert page_of(small, statistics=statistics(small, resamples=100)) == page
 
 
 def test_lines_are_those_of_scipy(page, done):

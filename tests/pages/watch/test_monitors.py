@@ -6,8 +6,8 @@ import os
 import shutil
 
 import pytest
-from watch.visits import add_rows, new_study, row, state
 
+from pages.watch.visits import add_rows, new_study, row, state
 from spiritlevel.pages.watch import Watched, monitors, reading
 from spiritlevel.training.monitor.rows import open_sinks
 

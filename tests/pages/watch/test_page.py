@@ -4,7 +4,8 @@ import json
 import shutil
 
 import pytest
-from watch.visits import (
+
+from pages.watch.visits import (
     EVIL,
     TAGS,
     Visit,
@@ -15,7 +16,6 @@ from watch.visits import (
     row,
     serving,
 )
-
 from spiritlevel.study.executors import local
 
 

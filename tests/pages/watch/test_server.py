@@ -7,8 +7,8 @@ import socket
 import threading
 
 import pytest
-from watch.visits import add_rows, ask, row, serving
 
+from pages.watch.visits import add_rows, ask, row, serving
 from spiritlevel import SpiritlevelError
 from spiritlevel.pages.watch import Watched, open_server, server
 

@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from watch.visits import fail, finish, new_study, state
 
+from pages.watch.visits import fail, finish, new_study, state
 from spiritlevel.pages.watch import database, reading, studies
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.storage import schema

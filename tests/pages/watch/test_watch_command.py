@@ -9,8 +9,8 @@ import threading
 import time
 
 import pytest
-from watch.visits import add_rows, row
 
+from pages.watch.visits import add_rows, row
 from spiritlevel.cli.app import app
 
 

@@ -11,7 +11,6 @@ from .forest import correlations
 from .heatmap import agreement
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
-from .population import Population
 from .profiles import layer_profile
 from .reports import against, layers, moves
 from .scatter import bound, measure_against
@@ -45,7 +44,6 @@ __all__ = [
     "MARKERS",
     "PAGE",
     "Figures",
-    "Population",
     "against",
     "agreement",
     "audit_matrix",

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...study.population import Population
 from ...study.storage.store import Store
-from .population import Population, num_runs, spans_decades, words
+from .columns import finished, num_runs, spans_decades, words
 from .scatter import small_legend
 from .style import (
     COLUMN,
@@ -45,7 +46,7 @@ def boxes(
         legend: whether to name these colours.
         ax: where to draw; None makes a figure one column wide.
     """
-    population = Population.of(study)
+    population = finished(study)
     values, across = population.column(column), population.groups(by)
     inner = {"": set(range(len(values)))}
     if split is not None:

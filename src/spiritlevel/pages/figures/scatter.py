@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import SpiritlevelError
+from ...study.population import TARGETS, Population
 from ...study.storage.store import Store
-from ...study.table import TARGETS
-from .population import Pairs, Population, pairs, rank_correlation, words
+from .columns import Pairs, finished, pairs, rank_correlation, words
 from .style import (
     COLOURS,
     COLUMN,
@@ -54,7 +54,7 @@ def measure_against(
         legend: whether to name these values.
         ax: where to draw; None makes a figure one column wide.
     """
-    population = Population.of(study)
+    population = finished(study)
     population.check("measure", measure, population.measures)
     population.check("target", target, list(TARGETS))
     population.check("view", view, VIEWS)
@@ -83,7 +83,7 @@ def bound(study: Store | Population, measure: str = BOUND, *, ax: Axes | None = 
 
     Only the gap of the losses is drawn, since that is what the theorem speaks of.
     """
-    population = Population.of(study)
+    population = finished(study)
     if measure not in population.measures:
         raise SpiritlevelError(
             f"This study has no {measure!r}, so there is no bound to draw. Add it to the study's "
@@ -134,9 +134,9 @@ def small_legend(heading: str | None) -> dict[str, Any]:
 
 def _points(ax: Axes, points: Pairs, population: Population, colour: str | None) -> None:
     groups = (
-        {"": list(range(len(population.rows)))} if colour is None else population.groups(colour)
+        {"": list(range(len(population.done)))} if colour is None else population.groups(colour)
     )
-    at = {run: place for place, run in enumerate(points.kept)}
+    at = {run: place for place, run in enumerate(points.places)}
     for i, (value, members) in enumerate(groups.items()):
         seen = [at[run] for run in members if run in at]
         if not seen:

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpiritlevelError, suggestion
+from ...study.population import TARGETS, Population
 from ...study.statistics import StudyStatistics
-from ...study.table import TARGETS
 from .boxplots import boxes
 from .dynamics import training
 from .forest import correlations
 from .heatmap import agreement
-from .population import Population
 from .profiles import layer_profile
 from .scatter import BOUND, VIEWS, View, bound, measure_against, small_legend
 from .style import COLOURS, COLUMN, MARKERS, PAGE, PRINT_DPI, new_figure
@@ -53,10 +52,12 @@ def study_figures(
 
     Args:
         population: read by `Population.of(store)`.
-        statistics: of the same study and target, by `spiritlevel.study.table.statistics`.
+        statistics: of the same study and target, by
+            `spiritlevel.study.population_statistics.statistics`.
         target: what the measures are to say something about.
         measures: names or patterns; None takes all.
-        colour: a setting whose values get a colour each; None takes the first of the grid.
+        colour: a setting whose values get a colour each, such as "lr" or "variant"; None takes
+            the first that varies.
     """
     population.check("target", target, list(TARGETS))
     colour = _colour(population, colour)

@@ -7,9 +7,9 @@ import math
 from ...analysis.audit import WORDS, Audit, cell
 from ...analysis.confounders import CONFOUNDERS
 from ...symmetries import CONFIDENCE_ONLY
+from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers
 from .measurement import MEASURE, layers, whole
-from .parts import Cards, Cell, Column, Figure, Page, Part, Section, Table, Text
 
 TRUSTED = ("comparable", "confidence")
 
@@ -53,7 +53,7 @@ def _verdicts(audit: Audit) -> Table:
         for name, verdict in audit.verdicts.items()
     ]
     columns = [MEASURE, numbers.VALUE, Column("verdict"), Column("in words")]
-    return Table("verdict-table", "Can it be compared between networks?", columns, rows)
+    return Table(columns, rows, id="verdict-table", title="Can it be compared between networks?")
 
 
 def _meanings(audit: Audit) -> Text:
@@ -74,7 +74,7 @@ def _matrix(audit: Audit) -> list[Section]:
         Column("factor", "after divided by before; infinite where it was 0 before"),
         Column("changed", "Whether it changed beyond its errors and round-off."),
     ]
-    table = Table("matrix-table", "Before and after every move", columns, rows)
+    table = Table(columns, rows, id="matrix-table", title="Before and after every move")
     data = {
         "rows": names,
         "columns": moves,
@@ -84,7 +84,7 @@ def _matrix(audit: Audit) -> list[Section]:
         "after": [[audit.moved[move][name].value for move in moves] for name in names],
         "preserving": [move in audit.preserving for move in moves],
     }
-    figure = Figure(
+    chart = Chart(
         "matrix",
         "Measure by move",
         "matrix",
@@ -94,7 +94,7 @@ def _matrix(audit: Audit) -> list[Section]:
         "the moves marked with * the answers stay the same but their certainty changes; under all "
         "others the function is exactly the same, so whatever changes there says nothing about it.",
     )
-    return [Section("factors", "What the moves did", [figure])]
+    return [Section("factors", "What the moves did", [chart])]
 
 
 def _change(audit: Audit, name: str, move: str) -> list[Cell]:
@@ -126,7 +126,10 @@ def _confounders(audit: Audit) -> list[Part]:
         ]
     )
     columns = [Column("what"), MEASURE, *numbers.COLUMNS]
-    return [intro, Table("confounder-table", "Confounders", *numbers.filled(columns, rows))]
+    return [
+        intro,
+        Table(*numbers.filled(columns, rows), id="confounder-table", title="Confounders"),
+    ]
 
 
 def _shown(audit: Audit, name: str, move: str) -> str:

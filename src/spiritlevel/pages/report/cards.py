@@ -18,15 +18,15 @@ def anchors(names: Iterable[str]) -> dict[str, str]:
     >>> anchors(["relative.kappa", "a b", "a<b"])
     {'relative.kappa': 'card-relative.kappa', 'a b': 'card-a-b', 'a<b': 'card-a-b-2'}
     """
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for name in dict.fromkeys(names):
         plain = f"card-{re.sub(r'[^A-Za-z0-9._]+', '-', name)}"
         chosen, count = plain, 1
-        while chosen in found.values():
+        while chosen in ids.values():
             count += 1
             chosen = f"{plain}-{count}"
-        found[name] = chosen
-    return found
+        ids[name] = chosen
+    return ids
 
 
 def render(names: Iterable[str], links: Links) -> str:

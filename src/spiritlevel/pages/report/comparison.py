@@ -9,9 +9,9 @@ from ...analysis.comparison import Comparison
 from ...analysis.comparison import findings as sentences
 from ...analysis.confounders import CONFOUNDERS
 from ...results import Measurement
+from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers
 from .measurement import MEASURE
-from .parts import Cards, Cell, Column, Figure, Page, Part, Section, Table, Text
 
 FLATTER: dict[str | None, Cell] = {
     "smaller is flatter": "smaller",
@@ -83,10 +83,10 @@ def _ranks(comparison: Comparison) -> Table:
             place = str(places[name]) if places else None
             row += [comparison.value(measure, name).value, place]
         rows.append(row)
-    return Table("rank-table", "Value and rank of every network", columns, rows)
+    return Table(columns, rows, id="rank-table", title="Value and rank of every network")
 
 
-def _points(comparison: Comparison) -> Figure:
+def _points(comparison: Comparison) -> Chart:
     series = [_series(comparison, measure) for measure in comparison.measures]
     rows: list[list[Cell]] = []
     for one in series:
@@ -108,12 +108,12 @@ def _points(comparison: Comparison) -> Figure:
         if comparison.matched is not None
         else ""
     )
-    return Figure(
+    return Chart(
         "points",
         "Values with their errors",
         "points",
         {"label": "Measure", "series": series},
-        Table("points-table", "Values with their errors", columns, rows),
+        Table(columns, rows, id="points-table", title="Values with their errors"),
         "Whiskers hold the errors of the method and of the data together, network by network; "
         "which side is flatter, and whether any is, stands in the table of ranks." + matched,
     )
@@ -128,14 +128,14 @@ def _series(comparison: Comparison, measure: str) -> dict[str, Any]:
     return {
         "name": measure,
         "names": names,
-        "states": {state: _ends(found) for state, found in states.items()},
+        "states": {state: _ends(measurements) for state, measurements in states.items()},
     }
 
 
-def _ends(found: list[Measurement]) -> dict[str, list[float]]:
-    ends = [numbers.with_data(m) for m in found]
+def _ends(measurements: list[Measurement]) -> dict[str, list[float]]:
+    ends = [numbers.with_data(m) for m in measurements]
     return {
-        "values": [m.value for m in found],
+        "values": [m.value for m in measurements],
         "low": [low for low, _ in ends],
         "high": [high for _, high in ends],
     }
@@ -155,7 +155,7 @@ def _disagreements(comparison: Comparison) -> list[Part]:
         Column("the first is flatter by"),
         Column("the first is sharper by"),
     ]
-    return [Table("disagreement-table", "Opposite orders beyond errors", columns, rows)]
+    return [Table(columns, rows, id="disagreement-table", title="Opposite orders beyond errors")]
 
 
 def _explained(comparison: Comparison) -> list[Part]:
@@ -172,7 +172,7 @@ def _explained(comparison: Comparison) -> list[Part]:
             Column("because"),
         ]
         title = "Differences that are no differences in flatness"
-        parts.append(Table("explained-table", title, columns, rows))
+        parts.append(Table(columns, rows, id="explained-table", title=title))
     else:
         parts.append(Text(["No difference was found that scale or confidence accounts for."]))
     if unchecked := sentences.unchecked(comparison):
@@ -200,7 +200,7 @@ def _confounders(comparison: Comparison) -> list[Part]:
     )
     return [
         Text([intro]),
-        Table("confounder-table", "Confounders", columns, rows),
+        Table(columns, rows, id="confounder-table", title="Confounders"),
         *_also_differing(comparison),
     ]
 
@@ -231,7 +231,7 @@ def _also_differing(comparison: Comparison) -> list[Part]:
         ),
     ]
     title = "Not separable here: differences in flatness, and what also differs"
-    return [Table("also-differing-table", title, columns, rows)]
+    return [Table(columns, rows, id="also-differing-table", title=title)]
 
 
 def _numbers(comparison: Comparison) -> Table:
@@ -242,4 +242,4 @@ def _numbers(comparison: Comparison) -> Table:
     ]
     columns = [MEASURE, Column("network"), *numbers.COLUMNS]
     filled = numbers.filled(columns, rows)
-    return Table("all-numbers", "Every measure of every network", *filled)
+    return Table(*filled, id="all-numbers", title="Every measure of every network")

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from .parts import Cell, Table, Text
+from ..content import Cell, Table, Text
 
 FILTERED = 6  # rows from which on a filter helps
 TALL = 25  # rows from which on a table scrolls in its own box
@@ -73,7 +73,7 @@ def table(part: Table, links: Links, *, titled: bool = True) -> str:
     heads = "".join(
         f'<th scope="col" aria-sort="none"{_class(is_number)}{_help(column.help)}>'
         f'<button type="button" class="sort">{escape(column.title)}</button></th>'
-        for column, is_number in zip(part.columns, numeric, strict=True)
+        for column, is_number in zip(part.headings, numeric, strict=True)
     )
     body = "\n".join(
         "<tr>"
@@ -133,8 +133,9 @@ def _cell(value: Cell, links: Links, *, is_number: bool, first: bool) -> str:
     if isinstance(value, int | float):
         shown = number(value) if isinstance(value, float) else str(value).replace("-", "−")
         return f'<{tag}{scope} class="number" data-value="{_exactly(value)}">{shown}</{tag}>'
-    kind = "short" if len(value) <= SHORT else "words"
-    return f'<{tag}{scope} class="{kind}">{words(value, links)}</{tag}>'
+    text = str(value)
+    kind = "short" if len(text) <= SHORT else "words"
+    return f'<{tag}{scope} class="{kind}">{words(text, links)}</{tag}>'
 
 
 def _exactly(value: float) -> str:

@@ -6,8 +6,8 @@ import collections
 from collections.abc import Mapping
 
 from ...results import Measurement, Report
+from ..content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers
-from .parts import Cards, Column, Figure, Page, Part, Section, Table, Text
 
 FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there
 MEASURE = Column("measure", "Follow the name to its card.")
@@ -49,8 +49,8 @@ def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> 
     ]
     rows = [[layer, name, *numbers.cells(m)] for name, r in shown.items() for layer, m in r.items()]
     filled = numbers.filled([Column("layer"), MEASURE, *numbers.COLUMNS], rows)
-    table = Table(f"{identifier}-table", "Every measure of every layer", *filled)
-    figure = Figure(
+    table = Table(*filled, id=f"{identifier}-table", title="Every measure of every layer")
+    chart = Chart(
         f"{identifier}-profile",
         "Layer by layer",
         "bars",
@@ -59,7 +59,7 @@ def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> 
         "From the input to the output. Whiskers are the intervals that the method leaves open; an "
         "exact value has none. The layers of a maximum are those it was taken over.",
     )
-    return [Section(identifier, "The layers", [figure])]
+    return [Section(identifier, "The layers", [chart])]
 
 
 def _lead(report: Report) -> str:
@@ -78,7 +78,9 @@ def _lead(report: Report) -> str:
 def whole(report: Report) -> Table:
     """One row a measure."""
     rows = [[name, *numbers.cells(m)] for name, m in report.items()]
-    return Table("measures", "Whole network", *numbers.filled([MEASURE, *numbers.COLUMNS], rows))
+    return Table(
+        *numbers.filled([MEASURE, *numbers.COLUMNS], rows), id="measures", title="Whole network"
+    )
 
 
 def _reading() -> Text:
@@ -118,4 +120,9 @@ def _costs(report: Report, count: int) -> Part:
         "Counted, in passes over the data, as if each measure were alone; work that several share "
         "was done once. The whole is in the box at the top."
     )
-    return Table("costs", "Counted cost and settings", *numbers.filled(columns, rows), caption)
+    return Table(
+        *numbers.filled(columns, rows),
+        id="costs",
+        title="Counted cost and settings",
+        caption=caption,
+    )

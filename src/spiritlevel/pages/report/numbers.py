@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...results import Measurement, Status
+from ..content import Cell, Column, Text
 from . import cards, markup
-from .parts import Cell, Column, Text
 
 VALUE = Column("value")
 FOUND = Column(
@@ -81,8 +81,8 @@ def cells(m: Measurement) -> list[Cell]:
 
 def filled(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Filled:
     """Columns and rows without the columns that hold nothing."""
-    kept = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
-    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    places = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
+    return [columns[i] for i in places], [[row[i] for i in places] for row in rows]
 
 
 def said(m: Measurement) -> str:
@@ -102,8 +102,8 @@ def facts(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def own_settings(m: Measurement, shared: Mapping[str, Any]) -> str:
     """What a measure was set to beyond what all were."""
-    own = {key: value for key, value in m.settings.items() if key not in shared}
-    return ", ".join(f"{key} = {_setting(value)}" for key, value in own.items())
+    extra = {key: value for key, value in m.settings.items() if key not in shared}
+    return ", ".join(f"{key} = {_setting(value)}" for key, value in extra.items())
 
 
 def caveats(names: Iterable[str]) -> Text:

@@ -38,8 +38,8 @@ def monitor_state(path: pathlib.Path) -> Row:
             else f"The file {path.name!r} has no row yet. The first one appears here."
         )
     failed = [i for i, row in enumerate(rows) if row.get("status") == FAILED]
-    kept = _thinned(len(rows), failed)
-    shown = [rows[i] for i in kept]
+    places = _thinned(len(rows), failed)
+    shown = [rows[i] for i in places]
     return {
         "name": path.name,
         "rows": len(rows),
@@ -73,15 +73,15 @@ def read_rows(path: pathlib.Path) -> tuple[list[Row], int]:
         lines = lines[1:]
     texts = [line.decode("utf-8", errors="replace") for line in lines]
     if path.suffix.lower() != ".csv":
-        found = [_json_row(text) for text in texts if text.strip()]
+        parsed = [_json_row(text) for text in texts if text.strip()]
     else:
         columns = heading.decode("utf-8", errors="replace").strip().split(",")
         if tuple(columns[:3]) != HEADING:
             return [], len(texts)
         first = 1 if size <= MOST_BYTES else 0
-        found = [_csv_row(text, columns) for text in texts[first:] if text.strip()]
-    rows = [row for row in found if row is not None]
-    return rows, len(found) - len(rows)
+        parsed = [_csv_row(text, columns) for text in texts[first:] if text.strip()]
+    rows = [row for row in parsed if row is not None]
+    return rows, len(parsed) - len(rows)
 
 
 def _json_row(text: str) -> Row | None:

@@ -139,9 +139,9 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, text)
             return
         tag = f'"{hashlib.sha256(body).hexdigest()}"'
-        known = self.headers.get("If-None-Match") == tag
-        content = Content("application/json; charset=utf-8", b"" if known else body)
-        self._send(HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK, content, ETag=tag)
+        unchanged = self.headers.get("If-None-Match") == tag
+        content = Content("application/json; charset=utf-8", b"" if unchanged else body)
+        self._send(HTTPStatus.NOT_MODIFIED if unchanged else HTTPStatus.OK, content, ETag=tag)
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
         self.close_connection = True

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...analysis.audit import NEARLY
+from ...pages import markdown
+from ...pages.markdown import escape
 from ..experiment import PAPERS, Experiment
+from ..judging.findings import VERDICTS
 from .audited import AuditRecord, audit_table
-from .render import VERDICTS, Result, escape, markdown_table
+from .render import Result
 
 Scales = Sequence[Result]  # of one experiment, that nearest to the paper first
 HOW = (
@@ -39,21 +42,21 @@ UNTESTED = (
 
 
 def summary(
-    found: Sequence[Scales],
+    results: Sequence[Scales],
     waiting: Sequence[Experiment],
     audits: Sequence[AuditRecord] = (),
 ) -> str:
     """The page, as Markdown."""
-    parts = ["# The papers' experiments, run here", *HOW, _papers(), _tally(found)]
-    if found:
-        parts.append(_overview(found))
+    parts = ["# The papers' experiments, run here", *HOW, _papers(), _tally(results)]
+    if results:
+        parts.append(_overview(results))
     for agreement, word in VERDICTS.items():
-        chosen = [scales for scales in found if scales[0].outcome.agrees == agreement]
+        chosen = [scales for scales in results if scales[0].outcome.agrees == agreement]
         if chosen:
             parts += [f"## {word.capitalize()}", *map(_entry, chosen)]
     if waiting:
         parts += ["## Not run yet", "Declared, and tested on small runs only:", _waiting(waiting)]
-    reasons = [scales for scales in found if scales[0].outcome.why]
+    reasons = [scales for scales in results if scales[0].outcome.why]
     if reasons:
         parts += [
             "## Why flatness misses the gap, or seems to follow it",
@@ -70,7 +73,7 @@ def summary(
             "change along a symmetry and the network's function does not? A number that does "
             "cannot carry a claim about generalization across networks by itself. Nearly "
             f"comparable: factors of 5 to 25 on the weights move it less than {NEARLY:g}-fold.",
-            markdown_table(audit_table(audits)),
+            markdown.table(audit_table(audits)),
             escape(
                 " ".join(f"{a.network}: {', '.join(a.moves)}; {a.samples} samples." for a in audits)
             ),
@@ -88,13 +91,13 @@ def _papers() -> str:
     return "The papers, by the number that names start with:\n\n" + "\n".join(lines)
 
 
-def _tally(found: Sequence[Scales]) -> str:
+def _tally(results: Sequence[Scales]) -> str:
     counts = {word: 0 for word in VERDICTS.values()}
-    for scales in found:
+    for scales in results:
         counts[scales[0].verdict] += 1
     tally = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
-    text = f"Of {len(found)} that were run: {tally or 'none yet'}."
-    twice = sum(len(scales) > 1 for scales in found)
+    text = f"Of {len(results)} that were run: {tally or 'none yet'}."
+    twice = sum(len(scales) > 1 for scales in results)
     if twice:
         text += (
             f" {twice} of them were run at two scales; each stands where the larger one puts it, "
@@ -103,10 +106,10 @@ def _tally(found: Sequence[Scales]) -> str:
     return text
 
 
-def _overview(found: Sequence[Scales]) -> str:
+def _overview(results: Sequence[Scales]) -> str:
     titles = ("experiment", "what", "here", "runs", "machine", "at a smaller scale")
     lines = [list(titles), ["---"] * len(titles)]
-    for first, *others in found:
+    for first, *others in results:
         smaller = "; ".join(f"{other.verdict} ({len(other.record.rows)} runs)" for other in others)
         lines.append(
             [
