@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from spiritlevel.study import control
+from spiritlevel.study.registry import study_names
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "experiments" / "nightly.py"
 
@@ -19,7 +20,7 @@ def nightly():
     return module
 
 
-@pytest.mark.parametrize("name", control.library_names())
+@pytest.mark.parametrize("name", study_names())
 def test_every_study_has_a_quick_preset(name):
     assert "quick" in control.find(name).presets
 
@@ -42,4 +43,4 @@ def test_one_that_fails_and_one_that_takes_too_long(nightly, tmp_path, monkeypat
     monkeypatch.setattr(nightly, "LIMIT", 0.5)
     found = nightly.night("000-table-4", tmp_path / "b", {})
     assert found.error == "not finished after 0.5 seconds"
-    assert found.name in nightly.words(found)
+    assert found.name in nightly.line_of(found)

@@ -11,7 +11,7 @@ from ..judging.findings import Finding
 
 def claim_table(findings: Sequence[Finding]) -> Table:
     """The claim, part by part, and what the runs say about each."""
-    rows = [[finding.part, finding.result, str(finding.seen)] for finding in findings]
+    rows = [[finding.part, finding.result, finding.seen] for finding in findings]
     return Table(("part of the claim", "here", "seen"), rows)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...pages.content import Part, Section, Table, Text
+from ...pages.content import Estimate, Part, Section, Table, Text
 from ...pages.study_sections import LeadingSections, Rows
 from ...study.settings.definition import Study
 from ..experiment import Experiment, Outcome
 from ..judging.judgement import Judgement, judge
 from .claim_tables import claim_table, paper_values_table
 
+CLAIM_PARTS = "The claim, part by part"
 INTERVALS = (
     "The intervals are 95 % intervals over runs; a dash stands where n is too small for one."
 )
@@ -49,7 +50,7 @@ def _outcome_parts(experiment: Experiment, outcome: Outcome) -> list[Part]:
     rule = f"When it counts as reproduced: {experiment.rule}"
     parts: list[Part] = [
         Text([f"Here: {outcome.conclusion}", *([f"Why: {outcome.why}"] if outcome.why else [])]),
-        _named("findings", claim_table(outcome.findings), "The claim, part by part", rule),
+        _named("findings", _as_text(claim_table(outcome.findings)), CLAIM_PARTS, rule),
         _named("numbers", outcome.table, "The numbers", INTERVALS),
     ]
     if outcome.figure is not None:
@@ -61,6 +62,12 @@ def _outcome_parts(experiment: Experiment, outcome: Outcome) -> list[Part]:
     for place, more in enumerate(outcome.more, start=1):
         parts.append(_named(f"more-{place}", more, more.title, more.caption))
     return parts
+
+
+def _as_text(table: Table) -> Table:
+    """With estimates as text: what was seen of different parts cannot be sorted by value."""
+    rows = [[str(c) if isinstance(c, Estimate) else c for c in row] for row in table.rows]
+    return dataclasses.replace(table, rows=rows)
 
 
 def _named(name: str, table: Table, title: str, caption: str) -> Table:
