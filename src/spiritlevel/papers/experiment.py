@@ -73,7 +73,7 @@ class Experiment:
 
     @property
     def paper(self) -> str:
-        """Its title."""
+        """The title of the paper."""
         return PAPERS[self.name.partition("-")[0]]
 
 

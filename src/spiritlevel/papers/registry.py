@@ -1,4 +1,4 @@
-"""The experiments that are there, by name."""
+"""The experiments by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXPERIMENT_FILE = re.compile(r"fig_\d+|table(_\d+)?|a\d+")
 
 
 def names() -> list[str]:
-    """All names, in the order of the papers."""
+    """The names of all experiments, in the order of the papers."""
     return sorted(_all())
 
 

@@ -142,7 +142,7 @@ def test_every_formula_is_readable():
 
 def test_names_of_measures_are_links_only_as_whole_words():
     links = {"relative.kappa": "k", "relative.kappa_max": "m"}
-    text = markup.words("xrelative.kappa, relative.kappa_max and relative.kappa.", links)
+    text = markup.linked("xrelative.kappa, relative.kappa_max and relative.kappa.", links)
     assert re.findall(r'href="#(.)"', text) == ["m", "k"]
     assert re.sub(r"<[^>]*>", "", text) == "xrelative.kappa, relative.kappa_max and relative.kappa."
 

@@ -32,7 +32,7 @@ def finished(study: Store | Population) -> Population:
     return population
 
 
-def words(name: str) -> str:
+def axis_title(name: str) -> str:
     """A column with its definition, for an axis."""
     if name in TARGETS and name != TARGETS[name].replace(" ", "_"):
         return f"{name.replace('_', ' ')}: {TARGETS[name]}"

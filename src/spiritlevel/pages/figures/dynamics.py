@@ -82,7 +82,7 @@ def training(
 def _paths(
     population: Population, members: Sequence[int], column: str, length: int
 ) -> list[list[float]]:
-    """One row a run, all of one length; runs that diverged have no such row."""
+    """One path per run, all of one length; runs that diverged have none."""
     paths = []
     for member in members:
         path = [float(row[column]) for row in population.epochs[population.done[member]["run"]]]

@@ -1,4 +1,4 @@
-"""How far the measures say the same."""
+"""How far the measures agree with each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def agreement(
     target: str = "gap",
     ax: Axes | None = None,
 ) -> Axes:
-    """Spearman's ρ between all measures, and the target in the last row: who says the same.
+    """Spearman's ρ between all measures, and the target in the last row: which of them agree.
 
     Cells without a correlation (a constant measure, fewer than four runs) are grey.
     """
@@ -94,6 +94,6 @@ def _rank_correlation(np: Any, x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _ranks(np: Any, values: Sequence[float]) -> Any:
-    """Ties at their middle rank."""
+    """Ranks of the values; ties get their middle rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]

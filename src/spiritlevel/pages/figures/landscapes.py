@@ -63,7 +63,7 @@ def _profile(surface: Landscape, ax: Axes) -> Axes:
 
 
 def _error_rate(surface: Landscape, ax: Axes) -> list[Any]:
-    """On a scale of its own, to the right."""
+    """The error rate, on its own scale at the right."""
     beside = ax.twinx()
     ax.set_zorder(beside.get_zorder() + 1)  # the loss lies over it
     ax.patch.set_visible(False)
@@ -161,7 +161,7 @@ def _short(name: str) -> str:
 
 
 def _name_marks(surface: Landscape, ax: Axes) -> None:
-    """Beside the star, on the side where there is room."""
+    """Write each mark's name beside its star, on the side where there is room."""
     notes = []
     for mark in surface.marks:
         x, y = mark.at

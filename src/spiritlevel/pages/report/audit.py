@@ -36,14 +36,15 @@ def page_of(audit: Audit, *, title: str = "") -> Page:
 
 def _lead(audit: Audit) -> str:
     if not audit.preserving:
-        return "No symmetry was found, so nothing here shows a number to be misleading."
+        return "No symmetry was found, so nothing here can show that a number misleads."
     verdicts = {n: v for n, v in audit.verdicts.items() if v.kind != "confounder"}
     names = [name for name, verdict in verdicts.items() if verdict.kind in TRUSTED]
     moving = sum(verdict.kind == "scale" for verdict in verdicts.values())
     worth = f": {numbers.listing(names)}" if names else ""
     return (
         f"{len(names)} of {len(verdicts)} measures keep their value on copies that compute the "
-        f"same with other weights{worth}. {moving} move although the function stays the same."
+        f"same function with other weights{worth}. {moving} change although the function stays the "
+        "same."
     )
 
 
@@ -90,9 +91,10 @@ def _matrix(audit: Audit) -> list[Section]:
         "matrix",
         data,
         table,
-        "By which factor each number was multiplied. = is unchanged, ? is within its error. Under "
-        "the moves marked with * the answers stay the same but their certainty changes; under all "
-        "others the function is exactly the same, so whatever changes there says nothing about it.",
+        "The factor by which each number changed. = means unchanged, ? means not decided within "
+        "the error. Moves marked with * keep the predictions but change how confident they are. "
+        "All others keep the function exactly, so a number that changes there says nothing about "
+        "the function.",
     )
     return [Section("factors", "What the moves did", [chart])]
 
@@ -110,7 +112,9 @@ def _moves(audit: Audit) -> list[Part]:
         Text([f"{starred[move]}: {text}." for move, text in audit.moves.items()], bullets=True)
     ]
     if audit.absent:
-        lines = [f"{move} does not exist here: {why}." for move, why in audit.absent.items()]
+        lines = [
+            f"{move} does not apply to this network: {why}." for move, why in audit.absent.items()
+        ]
         parts.append(Text(lines, bullets=True))
     return parts
 
@@ -121,8 +125,8 @@ def _confounders(audit: Audit) -> list[Part]:
     ]
     intro = Text(
         [
-            "These are no measures of flatness, yet flatness numbers follow them. Two networks "
-            "that differ in them may differ in flatness for no other reason."
+            "These are not flatness measures, but flatness numbers depend on them. Where two "
+            "networks differ in them, that alone may explain a difference in flatness."
         ]
     )
     columns = [Column("what"), MEASURE, *numbers.COLUMNS]

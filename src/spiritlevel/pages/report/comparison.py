@@ -65,14 +65,19 @@ def _lead(comparison: Comparison) -> str:
 
 
 def _ranks(comparison: Comparison) -> Table:
-    columns = [MEASURE, Column("flatter", "Which of two values is that of the flatter network.")]
+    columns = [
+        MEASURE,
+        Column(
+            "flatter", "Whether the smaller or the larger value belongs to the flatter network."
+        ),
+    ]
     for name in comparison.reports:
         columns += [
             Column(name),
             Column(
                 f"rank of {name}",
-                "1 is the flattest; in brackets the ranks that errors leave open. No rank: not a "
-                "measure of flatness.",
+                "1 is the flattest. Brackets hold the ranks that are possible within the errors. "
+                "No rank: not a flatness measure.",
             ),
         ]
     rows: list[list[Cell]] = []
@@ -114,8 +119,8 @@ def _points(comparison: Comparison) -> Chart:
         "points",
         {"label": "Measure", "series": series},
         Table(columns, rows, id="points-table", title="Values with their errors"),
-        "Whiskers hold the errors of the method and of the data together, network by network; "
-        "which side is flatter, and whether any is, stands in the table of ranks." + matched,
+        "Whiskers combine the errors of the method and of the data, for each network. The table of "
+        "ranks says which side is flatter, if any." + matched,
     )
 
 
@@ -171,7 +176,7 @@ def _explained(comparison: Comparison) -> list[Part]:
             Column("explained by"),
             Column("because"),
         ]
-        title = "Differences that are no differences in flatness"
+        title = "Differences that are not differences in flatness"
         parts.append(Table(columns, rows, id="explained-table", title=title))
     else:
         parts.append(Text(["No difference was found that scale or confidence accounts for."]))
@@ -180,7 +185,7 @@ def _explained(comparison: Comparison) -> list[Part]:
     if comparison.unmatched:
         parts.append(Text([f"Not compared at equal confidence: {comparison.unmatched}"]))
     elif comparison.matched is None:
-        parts.append(Text(["Equal confidence was not asked for, so only scale was looked at."]))
+        parts.append(Text(["Equal confidence was not requested, so only scale was checked."]))
     return parts
 
 
@@ -195,8 +200,8 @@ def _confounders(comparison: Comparison) -> list[Part]:
         for name in present
     ]
     intro = (
-        "Not flatness, yet flatness numbers follow these. Where networks differ in them, look at "
-        "the section above before believing a rank."
+        "These are not flatness measures, but flatness numbers depend on them. Where networks "
+        "differ in them, read the section above before you trust a rank."
     )
     return [
         Text([intro]),
@@ -225,12 +230,11 @@ def _also_differing(comparison: Comparison) -> list[Part]:
         Column("also differ", "Beyond their errors. No cause is claimed."),
         Column(
             "at equal confidence",
-            "The difference, as a share of what it was, when the logits are scaled until all "
-            "networks are equally confident; a dash where the order does not stand, or was not "
-            "looked at.",
+            "How much of the difference remains when the logits are scaled until all networks are "
+            "equally confident; a dash where the order changes, or where this was not checked.",
         ),
     ]
-    title = "Not separable here: differences in flatness, and what also differs"
+    title = "Differences in flatness that other differences may explain"
     return [Table(columns, rows, id="also-differing-table", title=title)]
 
 

@@ -60,7 +60,7 @@ def render(page: Page) -> str:
 <div class="frame">
 <header class="lead">
 <h1>{escape(page.title)}</h1>
-<p>{markup.words(page.lead, links)}</p>
+<p>{markup.linked(page.lead, links)}</p>
 {_facts(page, links)}
 </header>
 <div class="columns">
@@ -104,7 +104,7 @@ def _facts(page: Page, links: Links) -> str:
         return ""
     rows = "\n".join(
         f'<div class="{"long" if len(text) > LONG_FACT else "short"}">'
-        f"<dt>{escape(name)}</dt><dd>{markup.words(text, links)}</dd></div>"
+        f"<dt>{escape(name)}</dt><dd>{markup.linked(text, links)}</dd></div>"
         for name, text in page.facts.items()
     )
     return f'<dl class="facts">\n{rows}\n</dl>'
@@ -131,7 +131,7 @@ def _part(part: Part, links: Links) -> str:
 
 
 def _chart(chart: Chart, links: Links) -> str:
-    caption = f'<p class="caption">{markup.words(chart.caption, links)}</p>'
+    caption = f'<p class="caption">{markup.linked(chart.caption, links)}</p>'
     label = escape(f"Picture: {chart.title}. The same numbers are in the table below it.")
     count = len(chart.table.rows)
     rows = "1 row" if count == 1 else f"{count} rows"

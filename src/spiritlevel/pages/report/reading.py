@@ -1,4 +1,4 @@
-"""From what a command wrote to what it wrote down: by the format named in the file."""
+"""Read back what a command wrote with --json, by the format that the file names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(path: str | os.PathLike[str]) -> Readable:
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "it is not text"
         raise SpiritlevelError(
-            f"The file {name!r} cannot be read: {cause}. Needed is {NEEDED}, or a study's folder."
+            f"The file {name!r} cannot be read: {cause}. It must be {NEEDED}, or a study's folder."
         ) from error
     form = _format(text, name)
     try:
@@ -55,7 +55,7 @@ def _format(text: str, name: str) -> str:
         data = json.loads(text)
     except ValueError as error:
         raise SpiritlevelError(
-            f"The file {name!r} is no complete JSON: {error}. Needed is {NEEDED}; write it again."
+            f"The file {name!r} is not complete JSON: {error}. It must be {NEEDED}; write it again."
         ) from error
     form = _named(data)
     if form in READERS:
@@ -70,7 +70,7 @@ def _format(text: str, name: str) -> str:
         )
     got = f"the format {form!r}" if form else "JSON that names no format"
     raise SpiritlevelError(
-        f"The file {name!r} holds {got}. Needed is {NEEDED} ({', '.join(READERS)}), or a study's "
+        f"The file {name!r} holds {got}. It must be {NEEDED} ({', '.join(READERS)}), or a study's "
         "folder."
     )
 

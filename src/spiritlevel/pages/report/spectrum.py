@@ -72,10 +72,10 @@ def _pairs(pairs: Eigenvalues) -> list[Part]:
     ]
     columns = [
         Column("eigenvalue"),
-        Column("from", "An eigenvalue lies between these two ends."),
+        Column("from", "There is an eigenvalue between these two ends."),
         Column("to", "An eigenvalue lies between these two ends."),
-        Column("residual", "How far the nearest eigenvalue may be."),
-        Column("converged", "Whether the residual is as small as was asked for."),
+        Column("residual", "How far away the nearest eigenvalue can be."),
+        Column("converged", "Whether the residual is as small as requested."),
         numbers.COUNT,
     ]
     parts: list[Part] = [Table(columns, rows, id="eigenvalue-table", title="Largest first")]
@@ -107,16 +107,16 @@ def _figure(spectrum: Spectrum) -> Chart:
         Column("from"),
         Column("vector", "The random vector whose quadrature it belongs to."),
         Column("eigenvalue"),
-        Column("weight", "Share of all eigenvalues near here, as this vector sees it."),
+        Column("weight", "Share of all eigenvalues near here, estimated with this vector."),
     ]
     if density is None:
-        caption = "Only the extreme eigenvalues were asked for; --plot adds the density of all."
+        caption = "Only the extreme eigenvalues were requested; --plot adds the density of all."
     else:
         count = len(density.nodes)
         vectors = "1 random vector" if count == 1 else f"{count} random vectors"
         caption = (
-            f"As {vectors} see it, each eigenvalue broadened to 1 % of the range; the area is 1. "
-            "Lines mark the extreme eigenvalues that were found one by one."
+            f"As {vectors} estimate it, each eigenvalue broadened to 1 % of the range; the area is "
+            "1. Lines mark the extreme eigenvalues that were computed one by one."
         )
     table = Table(columns, rows, id="density-table", title="Nodes and eigenvalues")
     return Chart("density-figure", "Density of eigenvalues", "density", data, table, caption)

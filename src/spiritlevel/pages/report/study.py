@@ -88,7 +88,7 @@ def _surest(statistics: StudyStatistics) -> MeasureStatistics | None:
 
 
 def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: str) -> str:
-    """The finding with what takes it away, or that there is none."""
+    """The clearest finding and what weakens it, or that there is none."""
     if best is None:
         return "No run of this study was measured: nothing can be said about the measures."
     n, tests = best.spearman.n, statistics.holm["spearman"].num_tests
@@ -100,23 +100,28 @@ def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: s
     p = chance(best.holm["spearman"])
     if not best.verdict.startswith(FINDINGS):
         return (
-            f"{over} no measure can be said to go with the {target}. {best.name} comes nearest: "
+            f"{over} no measure is clearly associated with the {target}. {best.name} comes "
+            "closest: "
             f"{rho}, {p} after Holm's correction for {num}: {best.verdict}."
         )
     direction = "rises" if best.spearman.value > 0 else "falls"
     finding = (
-        f"{over} {best.name} goes with the {target} most surely: it {direction} as the {target} "
+        f"{over} {best.name} is associated with the {target} most clearly: it {direction} as the "
+        f"{target} "
         f"rises, {rho}. That survives Holm's correction for {num} ({p})"
     )
     if best.partial_spearman is None:
-        return f"{finding}; no confounder was measured that it could be held against."
+        return f"{finding}; no confounder was measured to check it against."
     confounders = ", ".join(best.partial_spearman.given) or "the confounders"
     given = coefficient(best.partial_spearman)
     if best.verdict.endswith("also given the confounders"):
         return f"{finding} and holding {confounders} fixed (ρ = {given})."
     if "turns round" in best.verdict:
-        return f"{finding}, but it turns round when {confounders} are held fixed (ρ = {given})."
-    return f"{finding}, but not holding {confounders} fixed: there it cannot be told (ρ = {given})."
+        return f"{finding}, but its sign changes when {confounders} are held fixed (ρ = {given})."
+    return (
+        f"{finding}, but not holding {confounders} fixed: then there is no clear association (ρ = "
+        f"{given})."
+    )
 
 
 def _facts(
@@ -156,19 +161,19 @@ def _facts(
 
 
 def _missing(population: Population) -> Section | None:
-    """What the page cannot show, said first."""
+    """Runs that the page cannot show, and why."""
     counts = population.counts
     diverged = sum(row["outcome"] == "diverged" for row in population.done)
     said = []
     if counts.remaining:
         said.append(
             f"Runs that are not finished: {counts.remaining} of {counts.total}. This is not the "
-            "whole study; it is continued by: spiritlevel study resume FOLDER"
+            "whole study; continue it with: spiritlevel study resume FOLDER"
         )
     if counts.failed:
         said.append(
-            f"Runs that failed: {counts.failed}. They have no numbers; their errors stand below, "
-            "under Runs."
+            f"Runs that failed: {counts.failed}. They have no numbers; their errors are listed "
+            "below, under Runs."
         )
     if diverged:
         said.append(
@@ -178,7 +183,7 @@ def _missing(population: Population) -> Section | None:
 
 
 def _cards(population: Population) -> Section | None:
-    """A measure of somebody's own may be unknown where the page is made."""
+    """The cards of all measures but a user's own, which may not be installed here."""
     catalogue = set(names())
     with_cards = [name for name in population.measures if name in catalogue]
     return Section("cards", "The measures", [Cards(with_cards)]) if with_cards else None

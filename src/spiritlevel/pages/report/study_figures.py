@@ -46,8 +46,8 @@ def heatmap(population: Population) -> Section | None:
         "heatmap",
         data,
         pairs,
-        f"Spearman's ρ of each pair over up to {len(population.done)} runs; n and the interval of "
-        "a cell show when it is pointed at, and stand in the table. Two measures near ±1 order the "
+        f"Spearman's ρ of each pair over up to {len(population.done)} runs; point at a cell for "
+        "its n and interval, which are also in the table. Two measures near ±1 order the "
         "runs alike: what one says about the gap, the other says too.",
     )
     return Section("heatmap-section", "Measures with each other", [chart])
@@ -99,8 +99,8 @@ def boxes(population: Population) -> Section | None:
     titles = ("setting", "value", "measure or outcome", "n", "smallest", "quarter", "median")
     columns = [Column(title) for title in (*titles, "3 quarters", "largest")]
     caption = (
-        "Box: quartiles, with the median; whiskers: smallest and largest run. n stands below each "
-        "box. All other settings differ within a box."
+        "Box: quartiles, with the median; whiskers: smallest and largest run. n is written below "
+        "each box. All other settings differ within a box."
     )
     values_table = Table(columns, rows, id="boxes-values", title="The boxes in numbers")
     chart = Chart("boxes", "By setting", "boxes", data, values_table, caption)
@@ -148,7 +148,7 @@ def layers(population: Population) -> Section | None:
     values = Table(list(map(Column, titles)), rows, id="layers-values", title="Layers in numbers")
     caption = (
         "Medians over the runs that have the layer, bands from the lower to the upper quartile. "
-        "Layers stand in the order of their names, not of the network."
+        "Layers are sorted by name, not by their order in the network."
     )
     chart = Chart("layers", "Layer by layer", "lines", data, values, caption)
     return Section("layers-section", "Layers", [chart])

@@ -52,10 +52,10 @@ def scatter(
         data=data,
         table=_values(population, measures, targets),
         caption=(
-            f"A point is a run: {len(population.done)} finished runs. Colour and shape tell the "
-            "values of one setting apart: points of one colour that lie together mean that the "
-            "setting moves both. Intervals take the runs as independent draws, which the runs of "
-            "a grid are only in part."
+            f"Each point is a run: {len(population.done)} finished runs. Colour and shape show the "
+            "values of one setting; points of one colour that lie together mean that the setting "
+            "changes both numbers. Intervals treat the runs as independent, which the runs of a "
+            "grid are only in part."
         ),
     )
     return Section("scatter-section", f"Measures against the {target}", [chart])
@@ -183,7 +183,7 @@ def _line_words(fit: Regression, measure: str, target: str) -> str:
 
 
 def _values(population: Population, measures: Sequence[str], targets: Sequence[str]) -> Table:
-    """Every number of the picture, or a row a measure where these would be too many to read."""
+    """Every number of the picture, or one row per measure where these would be too many to read."""
     wanted = [*population.varied, *targets, *measures]
     if len(population.done) * len(wanted) > MOST_CELLS:
         return _summed_up(population, [*targets, *measures])
@@ -212,5 +212,5 @@ def _summed_up(population: Population, names: Sequence[str]) -> Table:
         id="scatter-values",
         title="The points, summed up",
         caption=f"{len(population.done)} runs are too many to list with every measure: "
-        "all numbers are written as tables by: spiritlevel study export FOLDER",
+        "to get all numbers as tables: spiritlevel study export FOLDER",
     )

@@ -21,8 +21,8 @@ def correlations(statistics: StudyStatistics, target: str) -> Section | None:
     given = ", ".join(statistics.confounders)
     columns = [
         Column("measure"),
-        Column("verdict", "Rests on Spearman's ρ, Holm's correction and the confounders"),
-        Column("n", "Runs it rests on"),
+        Column("verdict", "Based on Spearman's ρ, Holm's correction and the confounders"),
+        Column("n", "Runs it is based on"),
         OUT,
         Column("Spearman ρ", "Rank correlation with the outcome"),
         Column(f"ρ {level}", "Interval by Fisher's z, Bonett–Wright variance"),
@@ -136,7 +136,8 @@ def regressions(statistics: StudyStatistics, target: str) -> Section | None:
             ]
         )
     caption = (
-        f"A straight line for each measure, {target} upon measure, as in Table 3 of Taleghani et "
+        f"A straight line for each measure, {target} against measure, as in Table 3 of Taleghani "
+        "et "
         "al.; p before any correction."
     )
     lines = Table(
@@ -158,7 +159,7 @@ def runs(population: Population) -> Section:
         Column("ended by", "Why training ended: epochs, a loss or an accuracy reached, diverged"),
         Column("epochs"),
         *(Column(name, TARGETS.get(name, "At the last epoch")) for name in outcomes),
-        Column("seconds", "Of work: training and measuring"),
+        Column("seconds", "Spent on training and measuring"),
         *([Column("machine", "Number in the list of machines")] if several else []),
     ]
     rows: list[list[Cell]] = [
@@ -194,5 +195,5 @@ def _failures(population: Population) -> Table | None:
         ]
         for row in failed
     ]
-    caption = "They are tried again by: spiritlevel study resume FOLDER"
+    caption = "Try them again with: spiritlevel study resume FOLDER"
     return Table(columns, rows, id="failures", title="Runs that failed", caption=caption)

@@ -41,7 +41,7 @@ def short(value: float) -> str:
 
 
 def chance(p: float) -> str:
-    """A p in words of a formula.
+    """A p-value as text.
 
     >>> chance(0.0312), chance(0.0)
     ('p = 0.031', 'p < 1e-12')

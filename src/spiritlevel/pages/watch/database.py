@@ -38,7 +38,7 @@ def read(folder: pathlib.Path, query: Callable[[sqlite3.Connection], Found]) -> 
         # Read without locks, because nobody was writing: that must have stayed so.
         if "immutable" not in options or before == stamp((store, log)):
             return result
-    raise Unreadable("The study's store is changing at this moment. It is read again.")
+    raise Unreadable("The study's store is changing right now. The page will read it again.")
 
 
 def _options(folder: pathlib.Path) -> str:

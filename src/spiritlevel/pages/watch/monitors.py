@@ -1,4 +1,4 @@
-"""The rows that a monitor has written so far: one curve a measure, and what failed.
+"""The rows that a monitor has written so far: one curve per measure, and what failed.
 
 The file grows while it is read, may end in half a line, and may be cut or replaced by a run that
 goes on from a checkpoint: every reading begins anew and takes the whole lines that are there.
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def monitor_state(path: pathlib.Path) -> Row:
-    """Plain types for JSON."""
+    """What the page shows of a monitor's file, in plain types for JSON."""
     rows, damaged = read_rows(path)
     if not rows:
         raise Unreadable(
@@ -55,10 +55,10 @@ def monitor_state(path: pathlib.Path) -> Row:
 
 
 def read_rows(path: pathlib.Path) -> tuple[list[Row], int]:
-    """The rows of the whole lines, and how many lines are none."""
+    """The rows in the complete lines, and how many lines hold no row."""
     try:
         if not path.is_file():  # a pipe would keep us waiting
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         with path.open("rb") as file:
             heading = file.readline(2**16)
             size = file.seek(0, 2)

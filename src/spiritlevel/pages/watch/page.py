@@ -22,7 +22,7 @@ class Content:
 
 
 def contents() -> dict[str, Content]:
-    """By address: everything there is. No address is ever looked up on the disk."""
+    """Everything the server hands out, by address. No address is ever looked up on the disk."""
     page = _own("watch.html").replace("<!-- logo -->", LOGO)
     contents_by_address = {
         "/": _content(HTML, page),

@@ -1,4 +1,4 @@
-"""How files that others are writing are looked at: never changed, never waited for."""
+"""Reading files that other programs are writing: never changed, never waited for."""
 
 from __future__ import annotations
 

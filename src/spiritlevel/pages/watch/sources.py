@@ -72,7 +72,7 @@ class Watched:
         return state
 
     def _folder(self) -> pathlib.Path:
-        """Of the study; its file stands for it."""
+        """The study's folder, also where the path is its database file."""
         return self.path.parent if self.path.name == DATABASE else self.path
 
     def _rows_files(self) -> list[pathlib.Path]:

@@ -25,7 +25,10 @@ MEASUREMENT_COLUMNS = ("run", "measure", "layer", "value")
 
 
 def study_state(folder: pathlib.Path, measure: str) -> Row:
-    """Plain types for JSON; the picture is of `measure`, or of the first where there is none."""
+    """What the page shows of a study, in plain types for JSON.
+
+    The picture is of `measure`, or of the first measure where the study has none of that name.
+    """
     return database.read(folder, lambda connection: _state(connection, measure))
 
 
@@ -47,7 +50,7 @@ def _state(connection: sqlite3.Connection, measure: str) -> Row:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unreadable(
             "The study's store is damaged: its definition or the settings of a run cannot be read "
-            f"({error!r}). Run the study anew in another folder."
+            f"({error!r}). Run the study again in another folder."
         ) from error
     names = population.measures
     chosen = measure if measure in names else next(iter(names), "")
@@ -103,7 +106,7 @@ def _newest(runs: Sequence[Row]) -> list[str]:
 
 
 def _timed(run: Row) -> Row:
-    """What the time left is told from; a damaged number is none."""
+    """The run with times that can be computed with: a damaged number becomes None."""
     times = ("heartbeat", "started", "finished", "seconds")
     return run | {column: number(run[column]) for column in times}
 
@@ -113,7 +116,7 @@ def _ended(run: Row) -> float:
 
 
 def _newest_first(runs: Sequence[Row]) -> list[Row]:
-    """Those at work, then those that ended last."""
+    """Runs that are being worked on, then those that ended last."""
     begun = [run for run in runs if run["status"] != "pending"]
     begun.sort(key=lambda run: (run["status"] != "running", -_ended(run), run["position"]))
     return begun[:RECENT]

@@ -50,7 +50,7 @@ def rises(change: Estimate | Correlation) -> bool:
 
 
 def group_table(title: str, groups: Groups, shown: Sequence[str]) -> Table:
-    """A row a group: its n, and means with intervals."""
+    """One row per group: its n, and means with intervals."""
     rows: list[list[Cell]] = [
         [name_of_group, len(group), *(mean(column(group, name)) for name in shown)]
         for name_of_group, group in groups.items()
@@ -59,7 +59,7 @@ def group_table(title: str, groups: Groups, shown: Sequence[str]) -> Table:
 
 
 def group_points(groups: Groups, x: str, y: str, x_label: str, y_label: str) -> Figure:
-    """One point a run; runs without one of the numbers are left out."""
+    """One point per run; runs without one of the numbers are left out."""
     series = []
     for name_of_group, group in groups.items():
         drawn = [row for row in group if row.get(x) is not None and row.get(y) is not None]

@@ -107,7 +107,7 @@ def fact(part: str, true: bool, seen: str) -> Finding:
 
 
 def every(part: str, findings: Sequence[Finding]) -> Finding:
-    """Several as one: held if all are, not held if one is not."""
+    """Several parts as one: held if all are, not held if one is not."""
     worst: tuple[Result, ...] = ("not held", "undecided", "not refuted", "held")
     result = next(r for r in worst if any(finding.result == r for finding in findings))
     said = "; ".join(f"{finding.part}: {finding.seen}" for finding in findings)
@@ -115,7 +115,7 @@ def every(part: str, findings: Sequence[Finding]) -> Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> Agreement:
-    """Of the whole claim.
+    """The verdict on a whole claim, from its parts.
 
     >>> rise, fall = Estimate(2.0, 1.0, 3.0, 9), Estimate(-2.0, -5.0, 1.0, 9)
     >>> verdict([above("this rises", rise), below("that falls", fall)])
@@ -130,10 +130,10 @@ def verdict(findings: Sequence[Finding]) -> Agreement:
 
 
 def missed(findings: Sequence[Finding]) -> Agreement:
-    """Of a claim that is not even partly reproduced: refuted, or undecided?"""
+    """The verdict on a claim of which no part was reproduced: "no" or "undecided"."""
     return "no" if any(finding.result == "not held" for finding in findings) else "undecided"
 
 
 def estimate(number: WithInterval) -> Estimate:
-    """As a cell of a table shows it."""
+    """The number as a table shows it."""
     return Estimate(number.value, number.low, number.high, number.n)

@@ -28,7 +28,7 @@ def converged(rows: Sequence[Row]) -> list[Row]:
 def correlations(
     rows: Sequence[Row], measures: Sequence[str]
 ) -> tuple[Table, dict[str, Correlation]]:
-    """A row a measure: Pearson, Spearman, and Spearman with the confounders held fixed."""
+    """One row per measure: Pearson, Spearman, and Spearman with the confounders held fixed."""
     gap = column(rows, GAP)
     confounders = {name: column(rows, name) for name in CONFOUNDERS}
     table: list[list[Cell]] = []
@@ -89,7 +89,7 @@ def squared(correlation: Correlation) -> Estimate:
 
 
 def scatter(rows: Sequence[Row], measure: str) -> Figure:
-    """One point a network."""
+    """One point per network: the measure across, the gap upwards."""
     drawn = finite_rows(rows, measure)
     x, y = column(drawn, measure), column(drawn, GAP)
     log = bool(x) and min(x) > 0

@@ -28,7 +28,7 @@ def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
 def experiment_rows(
     experiment: Experiment, done: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
-    """Of finished runs the columns that the experiment looks at; each must be there in some run.
+    """The columns of finished runs that the experiment looks at; some run must have each of them.
 
     Those of other measures follow, if it keeps them.
     """

@@ -25,7 +25,7 @@ WORDS: dict[Kind, str] = {
     "nearly": "nearly comparable",
     "scale": "not comparable",
     "open": "not decided",
-    "confounder": "no measure of flatness",
+    "confounder": "not a flatness measure",
 }
 
 
@@ -40,7 +40,7 @@ class AuditRecord:
 
     @classmethod
     def of(cls, audit: Audit, network: str) -> AuditRecord:
-        """What is kept of an audit."""
+        """The part of an audit that is recorded."""
         return cls(
             network,
             int(audit.original.settings["num_samples"]),
@@ -52,7 +52,7 @@ class AuditRecord:
         )
 
     def to_json(self) -> str:
-        """`from_json` reads it back."""
+        """As JSON text, which `from_json` reads back."""
         content = {"format": FORMAT, **dataclasses.asdict(self)}
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -1,4 +1,4 @@
-"""Recorded results: a small file a scale, from which an experiment's page can be made again."""
+"""Recorded results: one small file per scale, from which an experiment's page can be made again."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Record:
 
     @property
     def stem(self) -> str:
-        """Of its file, and of its figure."""
+        """The name of its file and its figure, without the ending."""
         return _stem(self.name, self.preset)
 
     def to_json(self) -> str:
-        """A row a line, so that a change of one run is a change of one line."""
+        """As JSON with one row per line, so that a change of one run is a change of one line."""
         columns = list(self.rows[0])
         head: dict[str, Any] = {
             "format": FORMAT,

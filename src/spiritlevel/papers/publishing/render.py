@@ -18,8 +18,8 @@ from .claim_tables import claim_table, paper_values_table
 from .records import Record
 
 BRACKETS = (
-    "Where a number has brackets, they hold its 95 % interval over runs; Student's, for a mean, "
-    "can pass the limits of what the number can be when runs are few."
+    "Brackets hold the 95 % interval of a number over runs. With few runs, Student's interval of a "
+    "mean can go beyond the values that the number can have."
 )
 GPU, WORKERS = "h200", 8  # the preset that is made for one, and how many share it
 SYMMETRIES = {
@@ -38,7 +38,7 @@ class Result:
 
     @classmethod
     def of(cls, record: Record) -> Result:
-        """Analysed as the experiment says."""
+        """The result of a record, analysed as its experiment says."""
         experiment = find(record.name)
         return cls(experiment, record, experiment.analyse(record.rows))
 
@@ -83,8 +83,8 @@ def render(scales: Sequence[Result]) -> str:
         _how(record),
         "## What to know about the measures",
         markdown.table(_cards(experiment)),
-        "The first two columns say whether the number moves when the parameters change and the "
-        "network's function does not; `spiritlevel audit` shows it on a network of your own.",
+        "The first two columns say whether the number changes when the parameters change and the "
+        "network's function does not; `spiritlevel audit` shows this for your own network.",
     ]
     for other in others:
         parts += _other_scale(other)
@@ -187,6 +187,6 @@ def _cards(experiment: Experiment) -> Table:
     rows: list[Sequence[Cell]] = []
     for name in experiment.measures:
         (card,) = api.measures(name)
-        moves = ["unchanged" if s in card.invariant else "moves" for s in SYMMETRIES]
+        moves = ["unchanged" if s in card.invariant else "changes" for s in SYMMETRIES]
         rows.append([name, *moves, card.misleads])
     return Table(("measure", *SYMMETRIES.values(), "when it misleads"), rows)
