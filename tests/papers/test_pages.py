@@ -13,8 +13,7 @@ from spiritlevel.measures import names as measures
 from spiritlevel.pages.content import Figure, Series, Table
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.pages.markdown import escape, table
-from spiritlevel.papers import Record, Result, find, names, record, write_pages
-from spiritlevel.papers.publishing import pages, render
+from spiritlevel.papers import Record, Result, find, names, pages, record, render, write_pages
 from spiritlevel.papers.publishing.records import load, save
 from spiritlevel.study import control
 

@@ -16,21 +16,22 @@ Scales = Sequence[Result]  # of one experiment, that nearest to the paper first
 HOW = (
     "Every table and figure below is a study that anyone can run: `spiritlevel study run NAME`. "
     "Each page gives the rule by which its claim counts as reproduced. The rules were fixed before "
-    "the runs were made, unless the page says otherwise, and weak or negative results are kept. The "
-    "pages are made from the recorded results in `experiments/results` and from nothing else.",
+    "the runs were made, unless the page says otherwise, and weak or negative results are kept. "
+    "The pages are made from the recorded results in `experiments/results` and from nothing else.",
     "Each claim is split into parts. A part is held if its whole 95 % interval is on the side of "
     "the claim, not held if it is on the other side or excludes the number the paper has, and "
     "undecided if it is on both sides. A part that says that nothing changes can be refuted, but "
-    "not proven. Parts that compare numbers without an interval (which measure comes first, whether "
-    "one falls at every step) are judged by the numbers alone. A claim is reproduced if all parts "
-    "are held or not refuted, partly reproduced if some are held, not reproduced if none is held "
-    "and one is refuted, and undecided at this scale otherwise, unless its page has its own rule.",
+    "not proven. Parts that compare numbers without an interval (which measure comes first, "
+    "whether one falls at every step) are judged by the numbers alone. A claim is reproduced if "
+    "all parts are held or not refuted, partly reproduced if some are held, not reproduced if none "
+    "is held and one is refuted, and undecided at this scale otherwise, unless its page has its "
+    "own rule.",
     "Three things were decided after runs had been looked at, which makes these results a little "
-    "less strict than they look: undecided was separated from not reproduced; some experiments that "
-    "were undecided with few seeds were run with ten, as their pages say; and parts of claims that "
-    "had been overlooked were added, as the rules say.",
-    "For every measure of flatness here (κ, trace, eigenvalue) a large value means sharp: a network "
-    "becomes flatter when the value falls.",
+    "less strict than they look: undecided was separated from not reproduced; some experiments "
+    "that were undecided with few seeds were run with ten, as their pages say; and parts of claims "
+    "that had been overlooked were added, as the rules say.",
+    "For every measure of flatness here (κ, trace, eigenvalue) a large value means sharp: a "
+    "network becomes flatter when the value falls.",
 )
 UNTESTED = (
     "Networks that were trained on ImageNet first, from which paper 000 starts (here: random "
@@ -69,10 +70,10 @@ def summary(
     parts += ["## What the measures can tell in these experiments"]
     if audits:
         parts += [
-            "The audit of one trained network of each kind: does the number change when the weights "
-            "change along a symmetry and the network's function does not? Such a number cannot "
-            "by itself support a claim about generalization across networks. Nearly comparable: "
-            f"factors of 5 to 25 on the weights change it less than {NEARLY:g}-fold.",
+            "The audit of one trained network of each kind: does the number change when the "
+            "weights change along a symmetry and the network's function does not? Such a number "
+            "cannot by itself support a claim about generalization across networks. Nearly "
+            f"comparable: factors of 5 to 25 on the weights change it less than {NEARLY:g}-fold.",
             markdown.table(audit_table(audits)),
             escape(
                 " ".join(f"{a.network}: {', '.join(a.moves)}; {a.samples} samples." for a in audits)
