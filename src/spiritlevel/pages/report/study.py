@@ -149,7 +149,7 @@ def _facts(
         "judged by": title(target),
         **subject(study),
         "grid": "; ".join(f"{axis}: {values}" for axis, values in grid.items()),
-        "variants": ", ".join(study.variants),
+        "variants": "; ".join(study.variants),
         "seeds": str(len(list(study.seeds)) if not isinstance(study.seeds, int) else study.seeds),
         "intervals": "; ".join(
             [f"{percent(statistics.confidence)}, by formula", *sorted(resampled)]
