@@ -17,7 +17,7 @@ from .paper_003 import tasks_networks
 from .paper_004 import tasks_flatness_penalty
 from .publishing.pages import pages, write_pages
 from .publishing.records import Record, record
-from .publishing.render import Result, render
+from .publishing.render import ScaleResult, render
 from .publishing.study_section import claim_first
 from .registry import find, names
 
@@ -25,7 +25,7 @@ __all__ = [
     "Experiment",
     "Outcome",
     "Record",
-    "Result",
+    "ScaleResult",
     "find",
     "names",
     "pages",

@@ -15,7 +15,7 @@ from .profiles import layer_profile
 from .reports import against, layers, moves
 from .scatter import bound, measure_against
 from .spectra import density
-from .studies import Figures, study_figures
+from .studies import StudyFigures, study_figures
 from .style import (
     COLOURS,
     COLUMN,
@@ -43,7 +43,7 @@ __all__ = [
     "LINES",
     "MARKERS",
     "PAGE",
-    "Figures",
+    "StudyFigures",
     "against",
     "agreement",
     "audit_matrix",

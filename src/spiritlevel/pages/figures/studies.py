@@ -33,7 +33,7 @@ MOST_VALUES = 12  # of a setting that gets boxes: more do not fit side by side
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class StudyFigures:
     """Functions that draw, by file name without its ending; and why a figure is not there."""
 
     drawn: Mapping[str, Callable[[], Figure]]
@@ -47,7 +47,7 @@ def study_figures(
     target: str = "gap",
     measures: Sequence[str] | None = None,
     colour: str | None = None,
-) -> Figures:
+) -> StudyFigures:
     """Every view of a study, each drawn when it is asked for: many figures take much memory.
 
     Args:
@@ -104,7 +104,7 @@ def study_figures(
         drawn["bound"] = lambda: _of(bound(population))
     else:
         left_out["bound"] = f"the study has no {BOUND}"
-    return Figures(drawn, left_out)
+    return StudyFigures(drawn, left_out)
 
 
 def _chosen(population: Population, patterns: Sequence[str] | None) -> list[str]:

@@ -22,7 +22,7 @@ from .rows import experiment_rows
 INCOMPLETE = (ArithmeticError, LookupError, TypeError, ValueError, SpiritlevelError)
 UNJUDGED = "cannot be judged by these runs"
 NOT_ENOUGH = "The runs that are there do not have all that the paper's claim is judged by."
-Place = tuple[str, str]  # section and key of a study
+SettingKey = tuple[str, str]  # section and key of a study
 Rows = Sequence[Mapping[str, Any]]  # one per run, as `Population.rows` has them
 
 
@@ -131,7 +131,7 @@ class Origin:
     """Where a study's settings come from, as a store does not say which preset it was run with."""
 
     preset: str | None  # of the library's study; None: the settings are none of those
-    files: Mapping[Place, str]  # data of the user's own, which are not compared
+    files: Mapping[SettingKey, str]  # data of the user's own, which are not compared
     lacks: Mapping[str, list[Any]]  # values that the study in the library varies and this one not
 
 
@@ -225,7 +225,7 @@ def _is_file(name: object) -> bool:
     return kind.endswith(".npz") or (bool(colon) and kind in (*CATALOGUE, "folder"))
 
 
-def _settings(study: Study, apart_from: Iterable[Place]) -> set[str]:
+def _settings(study: Study, apart_from: Iterable[SettingKey]) -> set[str]:
     """Of all runs, with what a definition leaves out: two ways to write the same are equal."""
     every_run = set()
     for run in study.runs():

@@ -10,18 +10,18 @@ from ...pages.figures.series import svg
 from ..experiment import Experiment
 from ..registry import find, names
 from . import audited, records
-from .render import Result, render
+from .render import ScaleResult, render
 from .summary import summary
 
 
 def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
     """By path below docs/: the summary, and page and figures of every experiment that was run."""
-    results_by_experiment: list[list[Result]] = []
+    results_by_experiment: list[list[ScaleResult]] = []
     waiting: list[Experiment] = []
     written: dict[str, bytes] = {}
     for name in names():
         experiment = find(name)
-        scales = [Result.of(record) for record in records.load(results, name)]
+        scales = [ScaleResult.of(record) for record in records.load(results, name)]
         if not scales:
             waiting.append(experiment)
             continue

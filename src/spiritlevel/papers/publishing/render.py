@@ -29,7 +29,7 @@ SYMMETRIES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class ScaleResult:
     """What was recorded at one scale, and what it says about the claim."""
 
     experiment: Experiment
@@ -37,7 +37,7 @@ class Result:
     outcome: Outcome
 
     @classmethod
-    def of(cls, record: Record) -> Result:
+    def of(cls, record: Record) -> ScaleResult:
         """The result of a record, analysed as its experiment says."""
         experiment = find(record.name)
         return cls(experiment, record, experiment.analyse(record.rows))
@@ -48,7 +48,7 @@ class Result:
         return VERDICTS[self.outcome.agrees]
 
 
-def render(scales: Sequence[Result]) -> str:
+def render(scales: Sequence[ScaleResult]) -> str:
     """The whole page of an experiment, by the scale nearest to the paper, then the others.
 
     The figures lie beside it under the stems of the records.
@@ -95,7 +95,7 @@ def _why(outcome: Outcome) -> list[str]:
     return [f"**Why.** {escape(outcome.why)}"] if outcome.why else []
 
 
-def _numbers(scale: Result) -> list[Part]:
+def _numbers(scale: ScaleResult) -> list[Part]:
     parts: list[Part] = [scale.outcome.table, Text([BRACKETS])]
     if scale.outcome.figure is not None:
         title = scale.experiment.title
@@ -103,7 +103,7 @@ def _numbers(scale: Result) -> list[Part]:
     return parts
 
 
-def _elsewhere(first: Result, others: Sequence[Result]) -> list[str]:
+def _elsewhere(first: ScaleResult, others: Sequence[ScaleResult]) -> list[str]:
     """In a sentence, what the other scales say: where they differ, the reader should know first."""
     if not others:
         return []
@@ -114,7 +114,7 @@ def _elsewhere(first: Result, others: Sequence[Result]) -> list[str]:
     return [f"The above is {_scale(first.record)}. It was also run {said}; see the end."]
 
 
-def _other_scale(scale: Result) -> list[str]:
+def _other_scale(scale: ScaleResult) -> list[str]:
     """The whole outcome at another scale; claim, rule and measures stand above."""
     record = scale.record
     return [

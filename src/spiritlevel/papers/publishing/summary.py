@@ -10,9 +10,9 @@ from ...pages.markdown import escape
 from ..experiment import PAPERS, Experiment
 from ..judging.findings import VERDICTS
 from .audited import AuditRecord, audit_table
-from .render import Result
+from .render import ScaleResult
 
-Scales = Sequence[Result]  # of one experiment, that nearest to the paper first
+Scales = Sequence[ScaleResult]  # of one experiment, that nearest to the paper first
 HOW = (
     "Every table and figure below is a study that anyone can run: `spiritlevel study run NAME`. "
     "Each page gives the rule by which its claim counts as reproduced. The rules were fixed before "
@@ -125,12 +125,12 @@ def _overview(results: Sequence[Scales]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _page(result: Result) -> str:
+def _page(result: ScaleResult) -> str:
     name = result.experiment.name
     return f"[{name}](experiments/{name}.md)"
 
 
-def _devices(result: Result) -> str:
+def _devices(result: ScaleResult) -> str:
     names = {machine["device"] for machine in result.record.machines}
     return ", ".join(sorted(name.replace("(R)", "").removesuffix(" Processor") for name in names))
 
