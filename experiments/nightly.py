@@ -17,8 +17,7 @@ import subprocess
 import sys
 import time
 
-from spiritlevel.study import control
-from spiritlevel.study.registry import study_names
+from spiritlevel.study import control, registry
 
 LIMIT = 600  # seconds that a quick preset may take on two cores
 OUT = pathlib.Path(__file__).parents[1] / "build" / "nightly"
@@ -50,7 +49,7 @@ def main() -> None:
     arguments = parser.parse_args()
     given = dict(pair.split("=", 1) for pair in arguments.data)
     nights = []
-    for name in arguments.names or study_names():
+    for name in arguments.names or registry.study_names():
         nights.append(night(name, arguments.out / name, given))
         print(line_of(nights[-1]), flush=True)
         rows = [dataclasses.asdict(each) for each in nights]

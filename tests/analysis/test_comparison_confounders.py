@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import spiritlevel as sl
-from given_reports import report
+from analysis.given_reports import report
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.analysis.comparison import Comparison, Pair

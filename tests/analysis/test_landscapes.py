@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from landscape_networks import images, normalized
+from analysis.landscape_networks import images, normalized
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.analysis.landscape import Landscape, filters, landscape, num_points
 from spiritlevel.model.surface import Surface
@@ -299,7 +299,7 @@ def test_progress_runs_to_the_end_once():
     seen = []
     landscape(problem.model, problem.data, points=7, progress=lambda *at: seen.append(at))
     assert seen == sorted(seen)
-    assert seen[-1] == (8 * 7, 8 * 7)
+    assert seen[-1] == (8 * 7, 8 * 7, "the loss on the slice")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from landscape_networks import images, normalized, second
+from analysis.landscape_networks import images, normalized, second
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.analysis.landscape import landscape
 

@@ -11,13 +11,13 @@ import yaml
 from typer.testing import CliRunner
 
 import spiritlevel as sl
+from pages.planted_stores import planted
 from spiritlevel.cli.app import app
 from spiritlevel.papers import registry
 from spiritlevel.papers.experiment import Outcome, Table
 from spiritlevel.papers.judging.findings import Finding
 from spiritlevel.papers.judging.numbers import Estimate
 from spiritlevel.study import control
-from study_pages import planted
 
 NAME = "001-table-2"
 EXPERIMENT = registry.find(NAME)

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-import references
 import spiritlevel as sl
-import wirings
-from networks import CASES
-from plain_losses import LOSSES
+from zoo import references, wirings
+from zoo.cases import CASES
+from zoo.losses import LOSSES
 
 MEASURES = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "neuron.rho_max"]
 
@@ -27,12 +26,12 @@ def expected_label(measurement, bends):
     """What the value claims to be of must be what the case says; returns that matrix's name."""
     if bends:
         assert not measurement.exact
-        assert measurement.status is sl.Status.GGN
+        assert measurement.status is sl.results.Status.GGN
         assert measurement.quantity == "GGN"
         assert "of the GGN, not the Hessian" in measurement.text
         return "GGN"
     assert measurement.exact
-    assert measurement.status is sl.Status.OK
+    assert measurement.status is sl.results.Status.OK
     assert measurement.quantity == "Hessian"
     return "Hessian"
 

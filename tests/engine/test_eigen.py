@@ -7,17 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from networks import CASES
-from plain_losses import LOSSES
+from zoo import references
+from zoo.cases import CASES
+from zoo.losses import LOSSES
+from zoo.plain import random
 
 REL = 1e-6
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def network(activation=nn.Tanh, sizes=(4, 6, 3), seed=0):
@@ -175,7 +171,7 @@ def test_measures_of_the_whole():
     report = sl.measure(model, data, measures=names, max_passes=2000)
     for name, value in zip(names, (values[-1], values[0]), strict=True):
         assert report[name].value == pytest.approx(float(value), rel=REL)
-        assert report[name].status is sl.Status.OK
+        assert report[name].status is sl.results.Status.OK
         assert abs(report[name].value - float(value)) <= report[name].residual
 
 
@@ -198,7 +194,7 @@ def test_too_few_passes_say_so():
     model, data = NETWORKS["wide"]
     report = sl.measure(model, data, measures="curvature.lambda_max", max_passes=3)
     found = report["curvature.lambda_max"]
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert "max_passes" in found.text
     assert report.cost.products <= 3 * 30
     true = float(spectrum(model, data)[-1])

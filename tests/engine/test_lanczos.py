@@ -6,106 +6,22 @@ import math
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from spiritlevel import SpiritlevelError
-from spiritlevel.engine.weight_space import long_rows
+from engine.lanczos_problems import (
+    MATRICES,
+    RTOL,
+    SETTINGS,
+    Counted,
+    N,
+    assert_true,
+    planted,
+    rotated,
+    run,
+    symmetric,
+    truth,
+)
 from spiritlevel.engine.weight_space.lanczos import Lanczos, eigenpairs, solve
-
-N = 60
-RTOL = 1e-9
-SETTINGS = {"rtol": RTOL, "max_products": 3000, "max_basis": 100}
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def rotated(values, seed=0):
-    """A dense matrix with these eigenvalues."""
-    values = torch.as_tensor(values, dtype=torch.float64)
-    Q = torch.linalg.qr(random(len(values), len(values), seed=seed)).Q
-    A = (Q * values) @ Q.T
-    return (A + A.T) / 2
-
-
-def planted(*values):
-    """These eigenvalues, and the rest of N between -1 and 1."""
-    return rotated([*values, *torch.linspace(-1, 1, N - len(values)).tolist()])
-
-
-def symmetric(n):
-    A = random(n, n)
-    return A + A.T
-
-
-MATRICES = {
-    "random": symmetric(N),
-    "low rank": rotated([5.0, 3.0, 3.0, 1.0] + [0.0] * (N - 4)),
-    "low rank, both signs": rotated([5.0, -4.0] + [0.0] * (N - 2)),
-    "clustered": planted(*(3 + 1e-4 * torch.arange(6.0)).tolist()),
-    "double": planted(4.0, 4.0, -4.0, -4.0),
-    "triple": planted(4.0, 4.0, 4.0, -3.0, -3.0, -3.0),
-    "1e-9 apart": planted(4.0, 4.0 * (1 + 1e-9), -3.0, -3.0 * (1 + 1e-9)),
-    "positive": rotated(torch.linspace(1, 9, N)),
-    "negative": rotated(-torch.linspace(1, 9, N)),
-    "zero": torch.zeros(N, N, dtype=torch.float64),
-    "identity": torch.eye(N, dtype=torch.float64),
-    "diagonal": torch.diag(random(N, seed=3)),
-    "tiny": 1e-140 * symmetric(N),
-    "huge": 1e140 * symmetric(N),
-    "1x1": torch.tensor([[-3.0]], dtype=torch.float64),
-    "2x2": rotated([2.0, -1.0]),
-    "5x5": symmetric(5),
-}
-
-
-class Counted:
-    """Multiplies by a dense matrix and counts what it is asked for."""
-
-    def __init__(self, A):
-        self.A, self.products, self.calls = A, 0, 0
-
-    def __call__(self, directions):
-        self.calls += 1
-        self.products += sum(len(rows) for rows in directions.values())
-        return {i: rows @ self.A for i, rows in directions.items()}
-
-
-def run(A, *, num=1, which="largest", block=None, start=None, seed=1, **settings):
-    if start is None:
-        start = random(block or num, len(A), seed=seed).to(A)
-    operator = Counted(A)
-    [found] = solve([Lanczos(start, num=num, which=which, **SETTINGS | settings)], operator)
-    assert found.products == operator.products
-    return found
-
-
-def truth(A, num, which):
-    values = torch.linalg.eigvalsh(A.double())
-    smallest, largest = values[:num], values.flip(0)[:num]
-    ends = {"largest": largest, "smallest": smallest, "both": torch.cat([largest, smallest])}
-    return ends[which]
-
-
-def assert_true(A, found, num, which):
-    """Values, residuals and vectors against dense algebra in float64."""
-    exact, eps = A.double(), torch.finfo(A.dtype).eps
-    # Round-off of eigvalsh and of a product: a few eps·‖A‖ for each of up to N entries of a sum.
-    noise = N * eps * float(torch.linalg.matrix_norm(exact, 2))
-    values = truth(A, num, which)
-    assert found.values.dtype == torch.float64
-    assert found.vectors.dtype == A.dtype
-    torch.testing.assert_close(found.values, values, rtol=RTOL, atol=noise)
-    V = found.vectors.double()
-    residuals = (V @ exact - found.values[:, None] * V).norm(dim=1)
-    torch.testing.assert_close(found.residuals, residuals, rtol=1e-6, atol=noise)
-    k = min(num, len(A))
-    for end in V.split(k):  # the two ends of a small matrix share vectors
-        torch.testing.assert_close(end @ end.T, torch.eye(k).double(), rtol=0, atol=N * eps)
+from zoo.plain import random
 
 
 @pytest.mark.parametrize("max_basis", [24, 100], ids=["restarted", "whole"])
@@ -355,99 +271,3 @@ def test_products_may_carry_a_graph():
     found = eigenpairs(lambda v: scale * (A @ v), random(1, N))
     assert not found.vectors.requires_grad
     assert_true(A, found, 1, "largest")
-
-
-@pytest.mark.parametrize("which", ["largest", "both"])
-def test_results_do_not_depend_on_the_chunks(which, monkeypatch):
-    A = MATRICES["random"]
-    whole = run(A, num=2, which=which, max_basis=16)
-    monkeypatch.setattr(long_rows, "CHUNK", 100)  # a few columns at a time
-    chunked = run(A, num=2, which=which, max_basis=16)
-    torch.testing.assert_close(chunked.values, whole.values, rtol=1e-13, atol=1e-13)
-    assert_true(A, chunked, 2, which)
-
-
-class LiveVectors(TorchDispatchMode):
-    """The most bytes of tensors alive at once among those made inside, in vectors."""
-
-    def __init__(self, vector_bytes):
-        super().__init__()
-        self.vector_bytes, self.most, self.live = vector_bytes, 0.0, {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                self.live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        self.live = {k: v for k, v in self.live.items() if not v[0].expired()}
-        total = sum(nbytes for _, nbytes in self.live.values())
-        self.most = max(self.most, total / self.vector_bytes)
-        return out
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_no_more_vectors_are_alive_than_promised(dtype, monkeypatch):
-    monkeypatch.setattr(long_rows, "CHUNK", 1 << 12)
-    size, block, max_basis = 40_000, 2, 12
-    diagonal = torch.linspace(0, 1, size).square().to(dtype)
-    settings = {"num": 2, "rtol": 1e-4, "max_products": 30, "max_basis": max_basis}
-    with LiveVectors(size * dtype.itemsize) as memory:
-        run = Lanczos(random(block, size).to(dtype), **settings)
-        [found] = solve([run], lambda rows: {0: diagonal * rows[0]})
-    assert found.products == 30  # several restarts
-    # the basis, the products, the returned vectors in their place, and little for the chunks
-    assert max_basis + 2 * block <= memory.most < max_basis + 2 * block + 1
-
-
-def test_the_memory_test_can_fail():
-    with LiveVectors(80) as memory:
-        kept = [torch.zeros(10, dtype=torch.float64) for _ in range(5)]
-    assert len(kept) == memory.most == 5
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_non_finite_products_are_refused(value):
-    iteration = Lanczos(random(2, N), num=2, **SETTINGS)
-    iteration.update(iteration.directions() @ MATRICES["random"])
-    products = iteration.directions() @ MATRICES["random"]
-    products[1, 7] = value
-    with pytest.raises(
-        SpiritlevelError,
-        match=r"'products' .* must be finite\. Got NaN or infinity after 2 finite products\. "
-        r"Check that loss and gradient are finite .* float64\.",
-    ):
-        iteration.update(products)
-
-
-BAD = [
-    ({"start": torch.ones(5)}, r"'start' .* shape \(block, size\)\. Got torch.float32 .* \(5,\)"),
-    ({"start": torch.ones(0, 5)}, r"Got torch.float32 of shape \(0, 5\)\. Typical: torch.randn"),
-    ({"start": torch.ones(1, 5).half()}, r"must be a float32 or float64 .* Got torch.float16"),
-    ({"start": torch.full((1, 5), torch.nan)}, r"'start' .* must be finite\. Got NaN or infinity"),
-    ({"num": 3}, r"'start' .* at least num=3 rows, .* Got 2\. Add random rows\."),
-    ({"num": 0}, r"'num' .* must be at least 1\. Got 0\. Typical: 1 to 10\."),
-    ({"which": "biggest"}, r"'which' .* one of \('largest', 'smallest', 'both'\)\. Got 'biggest'"),
-    ({"rtol": -1e-3}, r"'rtol' .* must be in \[0, 1\)\. Got -0\.001\. Typical: 1e-3"),
-    ({"rtol": float("nan")}, r"'rtol' .* must be in \[0, 1\)\. Got nan"),
-    ({"max_products": 1}, r"'max_products' .* at least 2, the block\. Got 1\. Raise it, or start"),
-    ({"max_basis": 4}, r"'max_basis' .* at least 5 here: the 1 wanted .* of 2\. Got 4\. Raise it"),
-    ({"max_basis": 5, "which": "both"}, r"must be at least 6 here: the 2 wanted .* Got 5\."),
-]
-
-
-@pytest.mark.parametrize(("change", "text"), BAD, ids=[text[:40] for _, text in BAD])
-def test_bad_arguments_are_refused(change, text):
-    with pytest.raises(SpiritlevelError, match=text):
-        Lanczos(**{"start": random(2, 9)} | SETTINGS | change)
-
-
-def test_calls_out_of_turn_are_refused():
-    iteration = Lanczos(random(2, N), **SETTINGS)
-    with pytest.raises(SpiritlevelError, match=r"after the first update\. Got 0 products\. Call"):
-        iteration.result()
-    with pytest.raises(SpiritlevelError, match=r"shape \(2, 60\), .* Got \(1, 60\)\. Call dir"):
-        iteration.update(random(1, N))
-    solve([iteration], Counted(torch.eye(N, dtype=torch.float64)))
-    with pytest.raises(SpiritlevelError, match=r"Got \(0, 60\) although the iteration is done"):
-        iteration.update(random(0, N))

@@ -21,7 +21,7 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 # Its own process: the peak of this one is whatever the other tests have left.
 SCRIPT = """
 import importlib, json, torch, spiritlevel as sl
-from test_lm_memory import language_model, tokens
+from engine.test_lm_memory import language_model, tokens
 
 def status(key):
     with open("/proc/self/status") as file:

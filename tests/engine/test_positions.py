@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
 from spiritlevel.model.losses import CrossEntropy
+from zoo import references
 
 C = 3
 WEIGHTS = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)

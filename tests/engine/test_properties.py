@@ -9,14 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import networks
-import plain_losses
-import references
 import spiritlevel as sl
-from networks import CASES
-from plain_losses import LOSSES
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
+from zoo import cases, losses, references
+from zoo.cases import CASES
+from zoo.losses import LOSSES
 
 SWEEP = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "neuron.rho_max", "scaled.trace"]
 
@@ -142,14 +140,14 @@ def test_a_loader_and_a_pair_of_tensors_are_the_same():
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "class_weights", "ignored", "mse"])
 def test_data_stderr_is_that_of_the_samples_own_values(loss):
-    case = networks.Case(networks.mlp, networks.normal(4), loss)
+    case = cases.Case(cases.mlp, cases.normal(4), loss)
     model, batches = case.make()
     x, y = references.concatenated(batches)
     names = ["curvature.trace", "relative.kappa", "scaled.trace", "head.trace"]
     report = sl.measure(model, batches, loss=LOSSES[loss].given, measures=names)
     weights = torch.ones(7, dtype=torch.float64)
     if loss == "class_weights":
-        weights = plain_losses.WEIGHTS[y]
+        weights = losses.WEIGHTS[y]
     if loss == "ignored":
         weights = (y != -100).double()
     values, heads = [], []
@@ -273,7 +271,7 @@ def test_one_loss_a_token_is_right_or_refused(token_model, keyword_data):
 
 @pytest.mark.parametrize("loss", ["mse", "bce", "saddle", "huber"])
 def test_default_measures_suit_every_loss(loss):
-    case = networks.Case(networks.mlp, networks.normal(4), loss)
+    case = cases.Case(cases.mlp, cases.normal(4), loss)
     model, batches = case.make()
     report = sl.measure(model, batches, loss=LOSSES[loss].given)
     assert "softmax.gini" not in report
@@ -293,7 +291,7 @@ def test_half_precision_travels_and_is_summed_in_more(generator):
     names = [*SWEEP, "curvature.lambda_*", "curvature.trace_squared", "scaled.lambda_max"]
     options = {"measures": names, "max_passes": 40}
     expected = sl.measure(model, batches, **options)
-    model, batches = networks.cast(model, batches, torch.bfloat16)
+    model, batches = cases.cast(model, batches, torch.bfloat16)
     found = sl.measure(model, batches, **options)
     for measure, single in found.items():
         # bfloat16 has 8 bits: 0.4 % a rounding, and a few of them in a row
@@ -325,10 +323,10 @@ def test_preflight_names_the_cost_of_the_first_probes():
     plan = sl.preflight(model, (x, y), measures="curvature.trace")
     assert plan.num_columns == 39
     assert f"{plan.num_probes} output probes stand for 39 columns" in str(plan)
-    assert plan.cost_per_sample == sl.Cost(forwards=1, backwards=plan.num_probes)
+    assert plan.cost_per_sample == sl.results.Cost(forwards=1, backwards=plan.num_probes)
     few = {"measures": "curvature.trace", "max_passes": plan.num_probes}
     found = sl.measure(model, (x, y), **few)["curvature.trace"]
-    assert found.cost == sl.Cost(forwards=50, backwards=50 * plan.num_probes)
+    assert found.cost == sl.results.Cost(forwards=50, backwards=50 * plan.num_probes)
     exact = sl.measure(model, (x, y), measures="curvature.trace", method="exact")
     # 5 standard errors are exceeded once in a million by chance
     assert abs(found.value - exact["curvature.trace"].value) < 5 * found.stderr
@@ -359,7 +357,7 @@ def test_the_cost_counts_what_goes_through_the_model():
     model.register_forward_hook(lambda m, args, out: seen.append(len(out)))
     report = sl.measure(model, batches, measures=["softmax.gini"])
     assert report.cost.forwards == sum(seen)
-    assert report["softmax.gini"].cost == sl.Cost(forwards=7)
+    assert report["softmax.gini"].cost == sl.results.Cost(forwards=7)
 
 
 def test_only_the_weight_itself_makes_a_layer_a_matrix():

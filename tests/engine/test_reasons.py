@@ -6,11 +6,11 @@ import pytest
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from small_networks import after_training, classes, network, random
-from spiritlevel.engine.hessian import GLANCE
+from spiritlevel.engine.row_estimator import GLANCE
 from spiritlevel.engine.weight_space.probes import PILOT
+from zoo import references
+from zoo.plain import after_training, classes, network, random
 
 TRACE, GGN = "curvature.trace", "curvature.ggn_trace"
 

@@ -4,15 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import decimal_softmax as exact
 from spiritlevel.math.curvature import DenseCurvature, DiagonalCurvature, SoftmaxCurvature
+from zoo import decimal_softmax as exact
+from zoo.plain import random
 
 N, C, D = 5, 4, 3
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def dense_softmax(logits, mass):

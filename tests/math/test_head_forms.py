@@ -4,17 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import decimal_softmax as exact
 import spiritlevel as sl
 from spiritlevel.math.curvature import DenseCurvature, DiagonalCurvature, SoftmaxCurvature
 from spiritlevel.math.head import head_kappa, head_product, head_trace, head_trace_squared_pairs
+from zoo import decimal_softmax as exact
+from zoo.plain import random
 
 N, C, D = 5, 3, 4
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def kronecker(A, phi):

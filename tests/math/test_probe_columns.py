@@ -6,16 +6,12 @@ from decimal import Decimal
 import pytest
 import torch
 
-import decimal_softmax
 from spiritlevel.math.curvature import DenseCurvature, DiagonalCurvature, SoftmaxCurvature
 from spiritlevel.math.positions import PositionCurvature, Positions
+from zoo import decimal_softmax
+from zoo.plain import random
 
 N = 4
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def softmax_matrix(logits):

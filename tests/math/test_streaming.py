@@ -1,32 +1,18 @@
 """The streamed head: unchunked float64 formulas, 80-digit decimals, dense Hessians, and memory."""
 
 import math
-import subprocess
-import sys
-import warnings
 
 import pytest
 import torch
 
-import decimal_softmax as exact
-from spiritlevel.math import streaming
 from spiritlevel.math.curvature import SoftmaxCurvature
-from spiritlevel.math.streaming import block_shape, stream_product, stream_tokens
+from spiritlevel.math.streaming import stream_product, stream_tokens
+from zoo import decimal_softmax as exact
+from zoo.plain import linear_head, random
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 HALF = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-11}  # half an ulp: what rounding costs
 BUDGETS = [1, 3_000, 20_000, 100_000, 2**40]  # from 1 token × 16 classes to everything at once
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def head(T, C, d, *, bias=True, dtype=torch.float64, seed=0):
-    features, weight = random(T, d, seed=seed), random(C, d, seed=seed + 1) + 0.5
-    b = random(C, seed=seed + 2).to(dtype) if bias else None
-    return features.to(dtype), weight.to(dtype), b
 
 
 def unchunked(features, weight, bias):
@@ -54,7 +40,7 @@ def assert_sums(sums, features, weight, bias, *, rtol, rtol_quadratic=None):
 @pytest.mark.parametrize("shape", [(7, 2, 3), (1, 50, 1), (37, 1000, 8), (50, 331, 16)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 def test_sums_are_those_of_the_whole_matrix(shape, bias, budget):
-    args = head(*shape, bias=bias)
+    args = linear_head(*shape, bias=bias)
     # round-off: a logit of 20 is off by 4e-15 and its exponential by as much
     assert_sums(stream_tokens(*args, kappa=True, budget=budget), *args, rtol=1e-12)
 
@@ -62,7 +48,7 @@ def test_sums_are_those_of_the_whole_matrix(shape, bias, budget):
 @pytest.mark.parametrize("budget", [1, 100_000, 2**40])
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_lower_precision_costs_what_rounding_costs(dtype, budget):
-    args = head(40, 700, 16, dtype=dtype)
+    args = linear_head(40, 700, 16, dtype=dtype)
     sums = stream_tokens(*args, kappa=True, budget=budget)
     assert {t.dtype for t in (sums.logsumexp, sums.gini, sums.quadratic)} == {torch.float64}
     # float32 logits of up to 20 are off by a few 1e-6, and exponentials as much. In half precision
@@ -72,7 +58,7 @@ def test_lower_precision_costs_what_rounding_costs(dtype, budget):
 
 
 def test_features_and_weights_may_differ_in_type():
-    features, weight, bias = head(20, 300, 8)
+    features, weight, bias = linear_head(20, 300, 8)
     for pair in [(features.float(), weight.bfloat16()), (features.bfloat16(), weight.float())]:
         sums = stream_tokens(*pair, bias.float(), kappa=True, budget=20_000)
         # as above: float32 logits, and bfloat16 rounding for κ at worst
@@ -80,7 +66,7 @@ def test_features_and_weights_may_differ_in_type():
 
 
 def test_without_kappa_the_rest_is_the_same():
-    args = head(30, 400, 8)
+    args = linear_head(30, 400, 8)
     plain, full = (stream_tokens(*args, kappa=k, budget=9_000) for k in (False, True))
     assert plain.quadratic is None
     assert torch.equal(plain.top, full.top)
@@ -90,7 +76,7 @@ def test_without_kappa_the_rest_is_the_same():
 
 
 def test_no_tokens_give_empty_sums():
-    features, weight, bias = head(0, 50, 4)
+    features, weight, bias = linear_head(0, 50, 4)
     sums = stream_tokens(features, weight, bias, kappa=True, budget=2**20)
     assert [len(t) for t in (sums.logsumexp, sums.top, sums.gini, sums.quadratic)] == [0] * 4
     product = stream_product(features, weight, bias, sums, features[:, 0], weight, budget=2**20)
@@ -98,13 +84,13 @@ def test_no_tokens_give_empty_sums():
 
 
 def test_a_single_class_has_no_curvature():
-    features, weight, bias = head(3, 1, 4)
+    features, weight, bias = linear_head(3, 1, 4)
     sums = stream_tokens(features, weight, bias, kappa=True, budget=2**20)
     assert sums.gini.tolist() == sums.quadratic.tolist() == [0.0] * 3
 
 
 def test_gradients_are_not_recorded():
-    features, weight, bias = (t.requires_grad_() for t in head(3, 20, 4))
+    features, weight, bias = (t.requires_grad_() for t in linear_head(3, 20, 4))
     sums = stream_tokens(features, weight, bias, kappa=True, budget=2**20)
     product = stream_product(features, weight, bias, sums, torch.ones(3), weight, budget=2**20)
     assert not any(t.requires_grad for t in (sums.logsumexp, sums.quadratic, product))
@@ -135,7 +121,7 @@ def test_every_order_of_leaders(order, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("allowed", [1, 2, 40])
 def test_masked_classes_take_no_part(allowed, dtype):
-    features, weight, bias = head(4, 50, 8, dtype=dtype)
+    features, weight, bias = linear_head(4, 50, 8, dtype=dtype)
     bias[allowed:] = -math.inf
     sums = stream_tokens(features, weight, bias, kappa=True, budget=1)
     rest = stream_tokens(features, weight[:allowed], bias[:allowed], kappa=True, budget=1)
@@ -243,7 +229,7 @@ def test_half_precision_rows_that_nearly_agree_keep_theirs():
 @pytest.mark.parametrize("bias", [True, False])
 def test_product_is_that_of_the_kronecker_matrix(bias, budget):
     T, C, d = 6, 37, 3
-    features, weight, b = head(T, C, d, bias=bias)
+    features, weight, b = linear_head(T, C, d, bias=bias)
     direction, token_weights = random(C, d, seed=7), random(T, seed=8)  # of either sign
     p = unchunked(features, weight, b)[0].softmax(dim=1)
     A = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
@@ -286,136 +272,3 @@ def test_product_of_confident_tokens_keeps_its_digits(margin, dtype):
     rtol = 1e-12 if dtype is torch.float64 else 1e-5
     scale = float(expected.abs().max())
     torch.testing.assert_close(found.double(), expected, rtol=rtol, atol=rtol * scale / 10)
-
-
-# -- how it is cut, compiled and bounded -------------------------------------------------------
-
-
-@pytest.mark.parametrize("budget", [10**5, 10**6, 10**8, 10**10])
-@pytest.mark.parametrize("sizes", [(8192, 128256, 4096), (1, 50257, 768), (300, 2, 8)], ids=str)
-def test_blocks_fit_the_budget(sizes, budget):
-    T, C, d = sizes
-    bytes_each = {"logit_bytes": 16, "token_bytes": 28 * d, "class_bytes": 8 * d}
-    tokens, classes = block_shape(T, C, budget=budget, limit=2**22, **bytes_each)
-    assert 1 <= tokens <= T
-    assert min(C, 16) <= classes <= C
-    assert tokens * classes <= 2**22
-    smallest = (tokens, classes) == (1, min(C, 16))
-    used = tokens * classes * 16 + tokens * 28 * d + classes * 8 * d
-    assert used <= budget or smallest
-    # and not much smaller than need be: halved until it fits, then cut evenly
-    whole = (tokens, classes) == (T, C)
-    assert used > budget / 8 or tokens * classes > 2**22 / 8 or smallest or whole
-
-
-def test_the_elementwise_steps_compile_whole_and_once(monkeypatch):
-    # A graph break or a compilation a chunk would undo what compiling is for.
-    args = head(40, 1000, 8, dtype=torch.bfloat16)
-    expected = stream_tokens(*args, kappa=True, budget=60_000)
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    def whole(function):
-        return torch.compile(function, backend=backend, dynamic=True, fullgraph=True)
-
-    compiled = {f: whole(f) for f in (streaming._absorb, streaming._join, streaming._against_top)}
-    monkeypatch.setattr(
-        streaming._Head, "_run", lambda self, function, *x: compiled.get(function, function)(*x)
-    )
-    found = stream_tokens(*args, kappa=True, budget=60_000)
-    assert len(graphs) == 3
-    # the same operations, with `where` in place of the scatter
-    torch.testing.assert_close(found.gini, expected.gini, rtol=1e-12, atol=0)
-    torch.testing.assert_close(found.quadratic, expected.quadratic, rtol=1e-12, atol=0)
-
-
-def fused_by(backend, monkeypatch):
-    """What `_fused` makes of one function with another compiler behind it."""
-    plain = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **options: plain(f, backend=backend, **options))
-    return streaming._fused.__wrapped__(streaming._squared_norms)
-
-
-def test_without_a_compiler_it_runs_plain_and_says_so(monkeypatch):
-    def broken(graph, inputs):
-        raise RuntimeError("no C compiler")
-
-    run, rows = fused_by(broken, monkeypatch), random(5, 3)
-    with pytest.warns(UserWarning, match="(?s)_squared_norms runs uncompiled: .*no C compiler"):
-        found = run(rows, rows[0])
-    assert torch.equal(found, streaming._squared_norms(rows, rows[0]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # and it is not tried again
-        run(rows, rows[0])
-
-
-def test_a_python_without_a_compiler_runs_plain(monkeypatch):
-    def refuse(function, **options):
-        raise RuntimeError("Dynamo is not supported on this Python")
-
-    monkeypatch.setattr(torch, "compile", refuse)
-    assert streaming._fused.__wrapped__(streaming._join) is streaming._join
-
-
-def test_an_error_in_a_compiled_step_stays_an_error(monkeypatch):
-    run, rows = fused_by("eager", monkeypatch), random(5, 3)
-    assert torch.equal(run(rows, rows[0]), streaming._squared_norms(rows, rows[0]))
-    with pytest.raises(RuntimeError, match=r"must match the size|not broadcast"):
-        run(rows, random(2))
-
-
-MEMORY = """
-import torch
-from spiritlevel.math.streaming import stream_tokens
-from spiritlevel.math.curvature import SoftmaxCurvature
-T, C, d = 4096, 50257, 768
-generator = torch.Generator().manual_seed(0)
-features = torch.randn(T, d, generator=generator)
-weight = torch.randn(C, d, generator=generator) * 0.3
-(features[:16] @ weight[:16].T).sum()  # the library's own first-time buffers
-open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew from what is resident now
-
-def status(key):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key))
-
-resident = status("VmRSS")
-{work}
-print((status("VmHWM") - resident) / 2**10)
-{check}
-"""
-WORK = "sums = stream_tokens(features, weight, None, kappa=True, budget=256 << 20)"
-CHECK = """
-some = slice(0, None, 512)
-curvature = SoftmaxCurvature(features[some].double() @ weight.double().T)
-wide = weight.double()
-p = curvature.p
-mean = p @ wide
-expected = p @ wide.square().sum(dim=1) - mean.square().sum(dim=1)
-print(float((sums.gini[some] / curvature.gini() - 1).abs().max()))
-print(float((sums.quadratic[some] / expected - 1).abs().max()))
-"""
-
-
-def run_at_full_size(work, check=""):
-    """Mebibytes above what was resident before, and what `check` prints."""
-    script = MEMORY.format(work=work, check=check)
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    return [float(line) for line in found.stdout.split()]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_at_full_size_follows_the_budget():
-    # The matrix of logits would take 785 MiB. 64 more than the budget for BLAS's own buffers.
-    mebibytes, gini, quadratic = run_at_full_size(WORK, CHECK)
-    assert mebibytes < 256 + 64
-    assert max(gini, quadratic) < 1e-5  # float32 logits of up to 40 are off by a few 1e-6
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_whole_matrix_of_logits_would_be_noticed():
-    (mebibytes,) = run_at_full_size("logits = torch.ones(T, C)")
-    assert mebibytes > 700

@@ -1,10 +1,9 @@
 """Norms, activity and predictions in two processes are those of one on all data."""
 
 import json
-import subprocess
-import sys
 
-import test_processes
+from forked import needs_gloo, run_in_two_processes, run_script
+from model.reports import same_numbers
 
 IN_PROCESSES = """
 import json, os, pathlib, sys, torch, torch.distributed as dist, spiritlevel as sl
@@ -37,18 +36,16 @@ if several:
 """
 
 
-@test_processes.pytestmark
+@needs_gloo
 def test_two_processes_equal_one(tmp_path):
     script = tmp_path / "measure.py"
     script.write_text(IN_PROCESSES)
-    done = test_processes.torchrun(script, tmp_path / "two")
-    assert done.returncode == 0, done.stderr
-    command = [sys.executable, str(script), str(tmp_path / "one")]
-    subprocess.run(command, env=test_processes.environment(), check=True, timeout=240)
+    run_in_two_processes(script, tmp_path / "two")
+    run_script(script, tmp_path / "one")
     alone = json.loads((tmp_path / "one.0").read_text())
     for rank in range(2):
         together = json.loads((tmp_path / f"two.{rank}").read_text())
         for cut in ("15", "0"):  # unequal parts, and one without data
             assert together[cut]["settings"]["processes"] == 2
             assert len(together[cut]["measures"]) == 14
-            test_processes.same_numbers(together[cut], alone[cut], keys=("value", "data_stderr"))
+            same_numbers(together[cut], alone[cut], keys=("value", "data_stderr"))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from activity_by_hand import RECTIFIED, batches, check, drawn, labels
+from measures.activity_by_hand import RECTIFIED, batches, check, drawn, labels
 from spiritlevel.model.losses import CrossEntropy
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from forms.sharpness import highest_in_ball
+from measures.forms.sharpness import highest_in_ball
 from spiritlevel.math.ball import peak_in_ball
 from spiritlevel.measures.sharpness.ascent import Point, ascend
 

@@ -2,20 +2,15 @@
 
 import copy
 import json
-import os
-import pathlib
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from forms.bound import c2_by_hand
+from forked import needs_gloo, run_in_two_processes, run_script
+from measures.forms.bound import c2_by_hand
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.head import features as rows_module
@@ -232,25 +227,15 @@ if dist.is_initialized():
 """
 
 
-@pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="torch is built without gloo"
-)
+@needs_gloo
 def test_two_processes_find_what_one_finds(tmp_path):
-    worker, source = tmp_path / "worker.py", pathlib.Path(__file__).parents[2] / "src"
+    worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
-    own = {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    env = os.environ | own
-    common = {"env": env, "check": True, "timeout": 240, "capture_output": True}
-    subprocess.run([sys.executable, str(worker), "0:11", str(tmp_path / "one")], **common)
+    run_script(worker, "0:11", tmp_path / "one")
     (expected,) = json.loads((tmp_path / "one.0").read_text())
     assert {*NAMES, "relative.kappa_std", "relative.kappa_var"} <= set(expected)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    launch += ["--master_addr=127.0.0.1", f"--master_port={port}"]
     cuts = ["0:7,7:11", "0:0,0:11"]  # the first process may have nothing at all
-    subprocess.run([*launch, str(worker), *cuts, str(tmp_path / "two")], **common)
+    run_in_two_processes(worker, *cuts, tmp_path / "two")
     for rank in range(2):
         for found in json.loads((tmp_path / f"two.{rank}").read_text()):
             assert found == pytest.approx(expected, rel=1e-10)

@@ -2,22 +2,36 @@
 
 import copy
 import dataclasses
-import importlib
+import importlib.util
 import math
 import pathlib
 
 import pytest
 import torch
 
-import references
 import spiritlevel as sl
+from measures.contract import (
+    MAXIMUM,
+    MOVES,
+    ROUND_OFF,
+    applies,
+    check_agree,
+    check_error_bars,
+    estimated,
+    margin,
+    measured,
+    options_for,
+    permute_units,
+    problem_named,
+    suitable,
+    whole_of,
+    work_on,
+)
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.engine.options import Options
 from spiritlevel.engine.precision import Precision
-from spiritlevel.engine.workspace import Workspace
 from spiritlevel.measures import get, names
-from spiritlevel.model.surface import Surface
+from zoo import references
 
 CARDS = [get(name) for name in names()]
 FAMILIES = {  # of the design; the catalogue is complete when all are there
@@ -35,7 +49,6 @@ FAMILIES = {  # of the design; the catalogue is complete when all are there
     "sharpness",
     "softmax",
 }
-MAXIMUM = r"\max"  # how the formula of a maximum over layers starts
 # the others are positive on all problems here
 SIGNED = {"curvature.lambda_min", "norms.margin", "norms.margin_mean", "activity.death"}
 # how the layers of these make the whole, where that is neither a sum nor a maximum; None: by a rule
@@ -48,130 +61,6 @@ COMBINED = {
     "activity.frequency": None,
     "activity.death": None,
 }
-MORE_FORMS = {path.stem for path in pathlib.Path(__file__).parents[1].glob("forms/*.py")}
-
-
-def problem_named(name, dtype=torch.float64):
-    return problems.ALL[name](dtype)
-
-
-def options_for(problem):
-    """So that every measure can be computed, and groups of samples are smaller than the data."""
-    x = problem.inputs()
-    draw = torch.Generator().manual_seed(9)
-    initial = {
-        name: torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p)
-        for name, p in problem.model.named_parameters()
-    }
-    region = (1, 1, 2, 2) if x.dim() == 4 else None
-    return Options(
-        m=3,
-        initial=initial,
-        region=region,
-        bandwidth=1.0,  # under a narrow kernel the loss around a sample is its own, whatever moves
-        sigma=0.1,  # and under little noise the rise of the loss drowns in its error bar
-        target="loss",  # labels are random here: the error cannot rise
-        draws=48,
-    )
-
-
-def work_on(problem, **options):
-    surface = Surface(problem.model, problem.data, loss=problem.loss)
-    return Workspace(surface, options=options_for(problem), **options)
-
-
-def measured(card, problem, **options):
-    """The measure alone, as `sl.measure` gets it."""
-    workspace = work_on(problem, **options)
-    workspace.want(card.needs)
-    with workspace.surface.preserved():
-        workspace.run(workspace.wanted)
-        return card.function(workspace)
-
-
-def whole_of(card, problem, **options):
-    return measured(card, problem, **options).whole
-
-
-def applies(card, problem):
-    """Whether the network, the loss and the data have what the measure requires."""
-    workspace = work_on(problem)
-    workspace.want(card.needs)
-    try:
-        with workspace.surface.preserved():
-            card.refuse(workspace)
-    except sl.SpiritlevelError:
-        return False
-    return True
-
-
-def without_biases(problem):
-    """A homogeneous network."""
-    model = copy.deepcopy(problem.model)
-    for module in model:
-        if hasattr(module, "bias"):
-            module.bias = None
-    return dataclasses.replace(problem, model=model)
-
-
-def suitable(card, *names, dtype=torch.float64):
-    """The first of these problems that the measure applies to, without biases if need be."""
-    found = [problem_named(name, dtype) for name in names]
-    found += [without_biases(problem) for problem in found]
-    return next((problem for problem in found if applies(card, problem)), None)
-
-
-def estimated(card):
-    """Always by random numbers, whatever the network."""
-    return card.found_by == "draws"
-
-
-ROUND_OFF = {torch.float64: 1e-8, torch.float32: 1e-4}  # 7 digits through a few layers of sums
-
-
-def margin(*results, rel, probes=False):
-    """How far values of one quantity may lie apart.
-
-    Round-off, and the residuals: an eigenvalue lies within its residual. With other probes also 5
-    standard errors of the difference, which chance exceeds once in a million.
-    """
-    spread = 5 * math.hypot(*(m.stderr or 0.0 for m in results)) if probes else 0.0
-    largest = max(abs(m.value) for m in results)
-    return rel * largest + sum(m.residual or 0.0 for m in results) + spread
-
-
-def check_agree(one, other, *, rel=ROUND_OFF[torch.float64], probes=False):
-    apart = abs(one.value - other.value)
-    assert apart <= margin(one, other, rel=rel, probes=probes), (one.value, other.value)
-
-
-def check_error_bars(found):
-    """A value is exact, or says how far it may be off."""
-    if found.stderr is not None:
-        assert not found.exact
-        assert found.stderr > 0
-        low, high = found.interval
-        assert (low + high) / 2 == pytest.approx(found.value, rel=1e-12)
-        half = (high - low) / 2  # at 95 % this is 1.96 standard errors, and more with few probes
-        assert half >= 1.95 * found.stderr - 1e-15 * abs(found.value)
-        precise = half <= found.settings["rtol"] * abs(found.value)
-        # the precision is asked of the sum: layers and their maximum only show their error
-        if not get(found.name).formula.startswith(MAXIMUM):
-            assert found.status is (sl.Status.OK if precise else sl.Status.NOT_CONVERGED)
-            assert precise or "max_passes" in found.text  # what to do next
-        assert "probes" in found.text or "draws" in found.text
-        return
-    if get(found.name).found_by == "search" and found.status is sl.Status.NOT_CONVERGED:
-        assert found.residual > 0
-        assert found.text
-        return
-    assert found.status is sl.Status.OK
-    assert found.interval is None
-    if found.residual is None:
-        assert found.exact
-    else:
-        assert found.residual >= 0
-        assert not found.exact or found.residual <= 1e-7 * abs(found.value)
 
 
 each_card = pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
@@ -181,8 +70,13 @@ each_problem = pytest.mark.parametrize("name", problems.ALL)
 # -- 1. the card --------------------------------------------------------------------------------
 
 
+def is_of_this_package(card):
+    """Not of a plugin, whose families and files are its own affair."""
+    return card.function.__module__.startswith("spiritlevel.")
+
+
 def test_the_registry_is_complete():
-    assert {card.family for card in CARDS} == FAMILIES
+    assert {card.family for card in CARDS if is_of_this_package(card)} == FAMILIES
 
 
 @each_card
@@ -206,12 +100,21 @@ def test_formula_has_matching_brackets(card):
 
 
 @each_card
-def test_name_is_family_dot_variant_and_the_family_is_the_file(card):
+def test_name_is_family_dot_variant_and_the_family_is_the_folder(card):
     family, variant = card.name.split(".")
     assert variant.isidentifier()
-    module = card.function.__module__
-    assert module == f"spiritlevel.measures.{family}"
-    assert pathlib.Path(card.function.__code__.co_filename).stem == family == card.family
+    assert family == card.family
+    if is_of_this_package(card):
+        assert card.function.__module__ == f"spiritlevel.measures.{family}.cards"
+        assert pathlib.Path(card.function.__code__.co_filename).parent.name == family
+
+
+@each_card
+def test_the_counterpart_does_not_change_with_the_scale(card):
+    if card.counterpart is not None:
+        assert "layer_rescale" not in card.invariant
+        assert "layer_rescale" in get(card.counterpart).invariant
+        assert get(card.counterpart).direction == card.direction
 
 
 @each_card
@@ -289,52 +192,6 @@ def test_the_same_seed_gives_the_same_value(card):
 
 
 # -- 5. symmetries ------------------------------------------------------------------------------
-
-
-def factors(size, generator):
-    """Between 5 and 25: far from 1, so that what moves moves visibly."""
-    return 5 + 20 * torch.rand(size, generator=generator, dtype=torch.float64)
-
-
-def rescale_layers(problem, generator):
-    model = problem.model
-    for producer, consumer in problem.pairs:
-        factor = float(factors(1, generator))
-        model = symmetries.rescale_layers(model, producer, consumer, factor)
-    return dataclasses.replace(problem, model=model)
-
-
-def rescale_neurons(problem, generator):
-    model = problem.model
-    for producer, consumer in problem.pairs:
-        width = len(model.get_submodule(producer).weight)
-        scale = factors(width, generator)
-        model = symmetries.rescale_neurons(model, producer, consumer, scale)
-    return dataclasses.replace(problem, model=model)
-
-
-def permute_units(problem, generator):
-    model = problem.model
-    for producer, consumer in problem.pairs:
-        width = len(model.get_submodule(producer).weight)
-        order = torch.arange(width).roll(1)  # leaves no unit where it was
-        model = symmetries.permute_units(model, producer, consumer, order)
-    return dataclasses.replace(problem, model=model)
-
-
-def split_batches(problem, generator):
-    x, y = problem.inputs(), problem.targets()
-    order = torch.randperm(len(x), generator=generator)
-    data = [(x[part], y[part]) for part in order.split([2, 5, 1])]
-    return dataclasses.replace(problem, data=data)
-
-
-MOVES = {  # those that need BatchNorm or attention are in test_contract_moves.py
-    "layer_rescale": rescale_layers,
-    "neuron_rescale": rescale_neurons,
-    "unit_permute": permute_units,
-    "batch_split": split_batches,
-}
 
 
 @pytest.mark.parametrize("name", ["relu_mlp", "relu_convnet"])
@@ -415,7 +272,7 @@ def test_planned_cost_is_the_counted_cost(card, name):
     problem.model.register_forward_hook(lambda module, args, output: counted.append(len(output)))
     run = workspace.run(card.needs)
     # the features' scales are found before the pass itself
-    looked = sl.Cost(forwards=8 * card.needs.standardized)
+    looked = sl.results.Cost(forwards=8 * card.needs.standardized)
     assert run.cost + looked == planned
     assert sum(counted) == planned.forwards  # what really went through the model
     columns = {"mse": 2, "cross_entropy": 2}[problem.loss]
@@ -450,11 +307,13 @@ def test_value_is_the_closed_form(card, name):
     if not applies(card, problem):
         return
     forms = references.linear_model_forms(problem.model, problem.inputs(), problem.loss)
-    if card.family in MORE_FORMS:
-        own = importlib.import_module(f"forms.{card.family}")
-        data = (problem.inputs(), problem.targets())
-        forms |= own.forms(problem.model, *data, problem.loss, options_for(problem))
-    assert card.name in forms, "a new measure needs its closed form in tests/forms"
+    for package in ("measures.forms", "forms"):  # of this suite, or a plugin's own
+        name = f"{package}.{card.family}"
+        if importlib.util.find_spec(package) and importlib.util.find_spec(name):
+            data = (problem.inputs(), problem.targets())
+            family = importlib.import_module(name)
+            forms |= family.forms(problem.model, *data, problem.loss, options_for(problem))
+    assert card.name in forms, "a new measure needs its closed form in tests/measures/forms"
     if forms[card.name] is None:  # there is none: its family's own tests have the reference
         return
     found, expected = whole_of(card, problem), float(forms[card.name])

@@ -9,10 +9,11 @@ import functools
 import pytest
 import torch
 
-import move_problems
 import spiritlevel as sl
+from measures import move_problems
 from spiritlevel import symmetries
 from spiritlevel.measures import get, names
+from spiritlevel.measures.norms.homogeneity import check_homogeneous
 
 # So that every measure can be computed; few draws and steps, since the claims hold for any number.
 OPTIONS = {
@@ -25,7 +26,7 @@ OPTIONS = {
     "ascent_steps": 30,
     "restarts": 0,
 }
-HOMOGENEOUS = [name for name in names() if "homogeneous" in get(name).requires]
+HOMOGENEOUS = [name for name in names() if check_homogeneous in get(name).requires]
 OTHERS = [name for name in names() if name not in HOMOGENEOUS]
 
 

@@ -9,24 +9,20 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, jacrev
 
-import decimal_softmax
-import references
 import spiritlevel as sl
-from path_networks import (
+from measures.decomposition_by_hand import (
     NAMES,
     check,
-    convnet,
     decomposed,
-    drawn,
     features,
     measured,
-    mlp,
-    normal,
     windows,
 )
 from spiritlevel.math.positions import Positions
 from spiritlevel.measures.decomposition.path_matrices import softmax_basis
 from spiritlevel.model.layers import Layout, rule_for
+from zoo import decimal_softmax, references
+from zoo.plain import convnet, drawn, mlp, normal
 
 
 def weights_of(model):
@@ -280,7 +276,7 @@ def test_counted_work_is_what_autograd_did(outputs, shared, generator, monkeypat
     workspace = sl.api.open_workspace(model, (x, y))
     with workspace.surface.preserved():
         found = {}
-        cards = {name: sl.measures(name)[0] for name in NAMES}
+        cards = {name: sl.cards(name)[0] for name in NAMES}
         for card in cards.values():
             card.refuse(workspace)
         workspace.run(workspace.wanted)

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from dense_problem import DenseProblem
-from small_networks import after_training, classes, network, random
 from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
 from spiritlevel.engine.weight_space.long_rows import orthonormal, outside
 from spiritlevel.measures.curvature.cards import trace_squared as module
 from spiritlevel.measures.curvature.deflation import LanczosDeflation, sketched
 from spiritlevel.measures.curvature.trace_squared import trace_squared
+from zoo.dense_problem import DenseProblem
+from zoo.plain import after_training, classes, network, random
 
 SQUARE, LARGEST, SMALLEST = (
     f"curvature.{n}" for n in ("trace_squared", "lambda_max", "lambda_min")
@@ -136,7 +136,7 @@ def test_eigenvalues_of_the_same_call_save_probes():
     alone = {n: sl.measure(net, (x, y), measures=n) for n in (SQUARE, LARGEST, SMALLEST)}
     both = sl.measure(net, (x, y), measures=list(alone))
     found = both[SQUARE]
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert re.fullmatch(
         r"12 weight probes outside the \d+ directions of the eigenvalues", found.text
     )

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
-from networks import CASES
-from plain_losses import LOSSES
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures.norms.cards import radial
 from spiritlevel.model.losses import CrossEntropy
+from zoo import references
+from zoo.cases import CASES
+from zoo.losses import LOSSES
 
 FISHER = ["norms.fisher_rao", "norms.fisher_rao_model"]
 
@@ -327,6 +327,6 @@ def test_fisher_rao_is_unchanged_by_rescaling(factor):
 def test_closed_form_costs_three_forwards_and_the_definition_two():
     problem, model = problems.relu_mlp(), plain(3)
     report = sl.measure(model, problem.data, measures=[*FISHER, "norms.fisher_rao_closed"])
-    assert report["norms.fisher_rao_closed"].cost == sl.Cost(forwards=24)
+    assert report["norms.fisher_rao_closed"].cost == sl.results.Cost(forwards=24)
     for name in FISHER:  # one pass for both
-        assert report[name].cost == sl.Cost(forwards=16, products=8)
+        assert report[name].cost == sl.results.Cost(forwards=16, products=8)

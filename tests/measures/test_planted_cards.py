@@ -18,7 +18,7 @@ ABOUT_FILES = ("name_is_family", "closed_form")
 def outcomes():
     """Of the suite's checks on each planted measure: which failed, and how many there were."""
     chosen = " and ".join(["planted", *(f"not {name}" for name in ABOUT_FILES)])
-    options = ["-p", "planted_measures", "-p", "no:cacheprovider", "--tb=no", "-rA", "-q"]
+    options = ["-p", "measures.planted_measures", "-p", "no:cacheprovider", "--tb=no", "-rA", "-q"]
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(SUITE), "-k", chosen],

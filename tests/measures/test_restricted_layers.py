@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
+from zoo import references
 
 TRACE, SQUARED, KAPPA = "curvature.trace", "curvature.trace_squared", "relative.kappa"
 ENDS = ["curvature.lambda_max", "curvature.lambda_min"]
@@ -86,7 +86,7 @@ def assert_restricted(report, names, layers, expected, rel):
 
 
 def assert_estimated(report, names, layers, net):
-    assert all(report[name].status is sl.Status.OK for name in names)
+    assert all(report[name].status is sl.results.Status.OK for name in names)
     assert report.cost.products > 0 or report.settings["method"] == "output_probes"
     # three standard errors of what was asked for; a fixed seed, so no flicker
     assert_restricted(report, names, layers, Block(net, layers).values(), rel=0.15)

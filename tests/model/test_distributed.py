@@ -1,86 +1,43 @@
 """Several processes on parts of the data give the numbers of one process on all of it."""
 
 import json
-import os
 import pathlib
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 
-HERE = pathlib.Path(__file__).parents[1]
+from forked import needs_gloo, run_in_two_processes, run_script
+from model.reports import same_numbers
+from model.torchrun import ABORTED, torchrun
+
+HERE = pathlib.Path(__file__).parent
 WORKER = HERE / "distributed_worker.py"
-EXAMPLE = HERE.parent / "examples" / "measure_in_processes.py"
-UNEQUAL, FIRST_EMPTY, LAST_EMPTY = "0:15,15:23", "0:0,0:23", "0:23,23:23"
+EXAMPLE = HERE.parents[1] / "examples" / "measure_in_processes.py"
+CUTS = ["0:15,15:23", "0:0,0:23", "0:23,23:23"]  # unequal parts, and one without data
 
-pytestmark = pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="torch is built without gloo"
-)
-
-
-def environment():
-    paths = [str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    # gloo looks the host up by name, which sandboxes do not always know
-    own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return os.environ | own
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-# What C++ says when a thread is destroyed that still runs (torch 2.13, now and then).
-ABORTED = "terminate called without an active exception"
-
-
-def torchrun(*command):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    launch += ["--master_addr=127.0.0.1", f"--master_port={free_port()}"]
-    return subprocess.run(
-        [*launch, *map(str, command)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+pytestmark = needs_gloo
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """What one process finds on all data, by case."""
     out = tmp_path_factory.mktemp("one") / "found"
-    command = [sys.executable, str(WORKER), "0:23", str(out)]
-    subprocess.run(command, env=environment(), check=True, timeout=240)
-    return json.loads(pathlib.Path(f"{out}.0").read_text())
+    run_script(WORKER, "0:23", out)
+    return json.loads(pathlib.Path(f"{out}.0").read_text())["0:23"]
 
 
-@pytest.fixture(scope="module", params=[UNEQUAL, FIRST_EMPTY, LAST_EMPTY])
-def together(request, tmp_path_factory):
-    """What each of two processes finds on its part, by case."""
+@pytest.fixture(scope="module")
+def by_cuts(tmp_path_factory):
+    """What each of two processes finds, by how the data is cut."""
     out = tmp_path_factory.mktemp("two") / "found"
-    done = torchrun(WORKER, request.param, out)
-    assert done.returncode == 0, done.stderr
+    run_in_two_processes(WORKER, *CUTS, out)
     return [json.loads(pathlib.Path(f"{out}.{rank}").read_text()) for rank in range(2)]
 
 
-def same_numbers(found, expected, keys=("value", "stderr")):
-    assert found["measures"].keys() == expected["measures"].keys()
-    for name, measurement in expected["measures"].items():
-        for key in keys:
-            if measurement[key] is None:
-                assert found["measures"][name][key] is None
-            else:
-                number = float(found["measures"][name][key])
-                assert number == pytest.approx(float(measurement[key]), rel=1e-10), (name, key)
-    for name, rows in expected["layers"].items():
-        for layer, measurement in rows.items():
-            value = found["layers"][name][layer]["value"]
-            assert value == pytest.approx(measurement["value"], rel=1e-10, abs=1e-14), (name, layer)
+@pytest.fixture(params=CUTS)
+def together(request, by_cuts):
+    """What each of two processes finds on its part, by case."""
+    return [found[request.param] for found in by_cuts]
 
 
 @pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp", "others"])
@@ -143,8 +100,7 @@ os._exit(0)  # a thread of gloo's sometimes aborts a process that ends in the us
 """
     script = tmp_path / "alone.py"
     script.write_text(code)
-    done = torchrun(script)
-    assert done.returncode == 0, done.stderr
+    run_in_two_processes(script)
 
 
 def test_the_example_prints_the_same_in_one_process_and_in_two():
@@ -153,21 +109,14 @@ def test_the_example_prints_the_same_in_one_process_and_in_two():
         if ABORTED not in two.stderr:
             break
     assert two.returncode == 0, two.stderr
-    one = subprocess.run(
-        [sys.executable, str(EXAMPLE)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
+    one = run_script(EXAMPLE)
 
     def values(text):
         rows = [line.split() for line in text.splitlines() if "." in line.split(" ")[0]]
         return {row[0]: row[1] for row in rows}
 
-    assert values(one.stdout) == values(two.stdout)
-    assert set(values(one.stdout)) >= {"curvature.trace", "curvature.lambda_max"}
+    assert values(one) == values(two.stdout)
+    assert set(values(one)) >= {"curvature.trace", "curvature.lambda_max"}
 
 
 def test_without_torch_distributed_there_is_one_process():

@@ -11,7 +11,7 @@ from spiritlevel.model.surface import Surface
 
 pytest.importorskip("transformers")
 
-from language_models import (
+from zoo.language_models import (
     CAUSAL,
     HEADS,
     MODELS,

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import references
 import spiritlevel as sl
+from zoo import references
 
 pytest.importorskip("transformers")
 
-from language_models import FLOAT32_INSIDE, HEADS, TIED, Dense, V, batches, build, head_by_hand
+from zoo.language_models import FLOAT32_INSIDE, HEADS, TIED, Dense, V, batches, build, head_by_hand
 
 CLOSED = ["head.trace", "head.kappa", "head.lambda_max", "softmax.gini"]
 

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from plain_losses import LOSSES, WEIGHTS
 from spiritlevel import SpiritlevelError
 from spiritlevel.model.losses import CrossEntropy, resolve
+from zoo.losses import LOSSES, WEIGHTS
 
 N, C = 6, 3
 

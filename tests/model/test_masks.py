@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import references
 import spiritlevel as sl
 from spiritlevel.model.losses import CrossEntropy
+from zoo import references
 
 N, T, C = 5, 4, 3
 MEASURES = ["curvature.trace", "curvature.ggn_trace", "relative.kappa", "head.trace", "head.kappa"]

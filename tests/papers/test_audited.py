@@ -6,12 +6,12 @@ import pytest
 from torch import nn
 
 import spiritlevel as sl
-from small_networks import after_training, classes, network, random
 from spiritlevel import SpiritlevelError
 from spiritlevel.pages.markdown import escape
 from spiritlevel.papers.publishing import pages
 from spiritlevel.papers.publishing.audited import AuditRecord, audit_table, load_all, save
 from spiritlevel.symmetries import CONFIDENCE_ONLY
+from zoo.plain import after_training, classes, network, random
 
 MEASURES = ["curvature.trace", "relative.kappa", "norms.weight", "softmax.gini"]
 

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from spiritlevel.study import control
-from spiritlevel.study.registry import study_names
+from spiritlevel.study import control, registry
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "experiments" / "nightly.py"
 
@@ -20,7 +19,7 @@ def nightly():
     return module
 
 
-@pytest.mark.parametrize("name", study_names())
+@pytest.mark.parametrize("name", registry.study_names())
 def test_every_study_has_a_quick_preset(name):
     assert "quick" in control.find(name).presets
 

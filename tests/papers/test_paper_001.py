@@ -5,7 +5,7 @@ import functools
 import pytest
 from scipy import stats
 
-from known_rows import judged, rows_of, students
+from papers.known_rows import judged, rows_of, students
 from spiritlevel.papers import find
 from spiritlevel.papers.judging import numbers
 from spiritlevel.papers.judging.contrasts import difference, groups_of, lower_in

@@ -6,7 +6,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from known_rows import judged, rows_of, students
+from papers.known_rows import judged, rows_of, students
 from spiritlevel.papers import find
 from spiritlevel.papers.experiment import Series
 from spiritlevel.papers.paper_001.held_fixed import Confounder

@@ -4,7 +4,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from known_rows import judged, rows_of, students
+from papers.known_rows import judged, rows_of, students
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.numbers import Estimate
 from spiritlevel.papers.paper_001.trends import other_trend, same_trend, together

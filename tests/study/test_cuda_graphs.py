@@ -10,7 +10,7 @@ from spiritlevel.study import Store, execute
 from spiritlevel.study.runs import steps
 from spiritlevel.study.runs.cuda_graphs import WARM_UP, Recorded
 from spiritlevel.study.runs.running import run_one
-from tiny_study import lasting, tiny
+from study.tiny_study import lasting, tiny
 
 RTOL = 1e-9  # float64: the sums of a stack are taken in another order
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

@@ -11,7 +11,7 @@ import pytest
 import spiritlevel as sl
 from spiritlevel.study import Store, execute, resume, run
 from spiritlevel.study.storage.data_identity import content
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 
 def write(path, seed: int = 0) -> dict:

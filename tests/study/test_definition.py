@@ -8,7 +8,7 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Study, control, find
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 YAML = """
 name: mine

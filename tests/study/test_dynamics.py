@@ -16,7 +16,7 @@ from spiritlevel.study.runs.results import EpochRow, MeasurementRow
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.storage.export import export
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 VALIDATED = {"name": "digits", "samples": 60, "validation": 20}
 

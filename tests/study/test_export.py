@@ -14,7 +14,7 @@ from spiritlevel.study import Store
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
 from spiritlevel.study.storage.export import export
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 KINDS = ["csv", "parquet"]
 HOSTILE = 'no, "luck"\n=1+1 <b>é'

@@ -7,9 +7,10 @@ import os
 import pytest
 
 import spiritlevel as sl
+from forked import forks
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import local, processes
-from tiny_study import forks, lasting, tiny
+from study.tiny_study import lasting, tiny
 
 STUDY = {"training": {"epochs": 15, "batch_size": 60}}  # rows enough to need new pages soon
 

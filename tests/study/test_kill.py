@@ -9,11 +9,11 @@ import time
 import pytest
 import torch
 
+from forked import forks
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.executors.workers import is_dead, new_worker
-from tiny_study import (
-    forks,
+from study.tiny_study import (
     lasting,
     tiny,
     work_together,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from spiritlevel.study import control
+from spiritlevel.study import control, registry
 
 
-@pytest.mark.parametrize("name", control.library_names())
+@pytest.mark.parametrize("name", registry.study_names())
 def test_every_study_has_a_quick_and_a_paper_preset(name):
     study = control.find(name)
     assert {"quick", "paper"} <= set(study.presets)

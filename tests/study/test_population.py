@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from pages.planted_stores import parts, planted, records
 from spiritlevel.cli.app import app
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import figures as plots
@@ -15,7 +16,6 @@ from spiritlevel.pages.watch import Watched
 from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import default_target, statistics
 from spiritlevel.study.storage.store import Counts
-from study_pages import parts, planted, records
 
 VARIANTS = {
     "plain": {"weight_decay": 0.0},

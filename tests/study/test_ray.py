@@ -7,11 +7,11 @@ import types
 import pytest
 
 import spiritlevel as sl
-from ray_turns import ray_turn
 from spiritlevel.study import RunResult, Store, execute
 from spiritlevel.study.executors.ray import files_named, run_remotely
 from spiritlevel.study.runs.tf32 import TF32
-from tiny_study import lasting, tiny
+from study.ray_turns import ray_turn
+from study.tiny_study import lasting, tiny
 
 SRC = pathlib.Path(__file__).parents[2] / "src"
 NETS = """

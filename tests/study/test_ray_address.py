@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from ray_turns import ray_turn
 from spiritlevel.study import Store, execute, find
-from tiny_study import lasting
+from study.ray_turns import ray_turn
+from study.tiny_study import lasting
 
 SRC = pathlib.Path(__file__).parents[2] / "src"
 LONG = 300.0  # seconds; a busy machine takes them, a free one does not

@@ -17,7 +17,7 @@ from spiritlevel.study.runs import measuring
 from spiritlevel.study.runs.hooks import BatchChanges
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
-from tiny_study import lasting, tiny
+from study.tiny_study import lasting, tiny
 
 ONE = {"grid": {}, "seeds": 1}
 WRONG_LAYER = {"layers": "hed"}

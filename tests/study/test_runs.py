@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import spiritlevel as sl
+from forked import forks
 from spiritlevel.cli.app import app
 from spiritlevel.study import Store, execute, resume, run, state
 from spiritlevel.study.data import digits
@@ -23,7 +24,7 @@ from spiritlevel.study.population_statistics import statistics
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.statistics import spearman
-from tiny_study import command, forks, tiny
+from study.tiny_study import command, tiny
 
 FAST = {"epochs": 60, "lr": 0.1, "momentum": 0.9, "batch_size": 16}
 
@@ -189,7 +190,7 @@ def test_executors_are_checked(tmp_path):
         for wrong, text in (
             ({"executor": "rya"}, "must be one of local, vmap, ray. Got 'rya'. Did you mean 'ray'"),
             ({"workers": 0}, "must be at least 1. Got 0"),
-            ({"address": "auto"}, "it goes with executor 'ray'. Got 'local'"),
+            ({"address": "auto"}, "needs executor='ray'. Got 'local'"),
         ):
             with pytest.raises(sl.SpiritlevelError, match=text):
                 execute(store, **wrong)

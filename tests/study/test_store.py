@@ -14,7 +14,7 @@ from spiritlevel.study import Store, execute
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
 from spiritlevel.study.storage import schema
-from tiny_study import lasting, tiny
+from study.tiny_study import lasting, tiny
 
 RESULT = RunResult(
     outcome="epochs",

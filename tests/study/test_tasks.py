@@ -8,12 +8,13 @@ import torch
 from typer.testing import CliRunner
 
 import spiritlevel as sl
+from forked import forks
 from spiritlevel.cli.app import app
 from spiritlevel.study import RunSettings, Store, Study, control, execute, task_result
 from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import default_target, statistics
 from spiritlevel.study.runs.running import run_one
-from tiny_study import forks, tiny, workspace
+from study.tiny_study import tiny, workspace
 
 MODULE = """
 import os, pathlib, signal
@@ -92,7 +93,7 @@ def test_reports_of_a_task_need_no_target(command, tmp_path, monkeypatch):
     result = CliRunner().invoke(app, [*command, "store"])
     assert result.exit_code == 0, result.output
     if command[0] == "study":
-        assert "what the measures say about mean" in result.stdout
+        assert "how the measures relate to mean" in result.stdout
     else:
         assert "what the measures say about the mean" in (tmp_path / "page.html").read_text("utf-8")
 

@@ -5,11 +5,12 @@ import json
 import pytest
 import torch
 
+from forked import forks
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.runs.cuda_graphs import recordable
 from spiritlevel.study.runs.measuring import machine, repeatable
-from tiny_study import forks, tiny
+from study.tiny_study import tiny
 
 NETS = """
 import os, pathlib, torch

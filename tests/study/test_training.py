@@ -12,7 +12,7 @@ from spiritlevel.study.models import build
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.runs.schedules import rate_factor
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 EPOCHS, BATCH, BATCHES = 4, 20, 3  # 60 samples
 

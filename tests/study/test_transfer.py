@@ -15,7 +15,7 @@ from spiritlevel.study.runs.networks import build_model
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.runs.transfer import head_path
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 MLP = {"name": "mlp", "hidden": [6]}
 

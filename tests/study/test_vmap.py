@@ -13,7 +13,7 @@ from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.models import build
 from spiritlevel.study.runs import stacked
 from spiritlevel.study.runs.running import run_one
-from tiny_study import lasting, tiny
+from study.tiny_study import lasting, tiny
 
 SMALL = {"name": "mlp", "hidden": [6, 5]}
 

@@ -12,7 +12,7 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 from spiritlevel.symmetries import Found, find_moves, temperature_move
-from symmetries.nets import NETS
+from zoo.moves import NETS
 
 
 def found_in(model: nn.Module, samples: Tensor, head: str | None = None) -> Found:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import networks
 from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, Found, Move, find_moves
-from symmetries.nets import NETS
+from zoo import cases
+from zoo.moves import NETS
 
 TOLERANCE = 1e-9  # of the outputs, relative; what the library promises in float64
 
@@ -75,9 +75,9 @@ def test_every_group_moves_the_outputs_when_half_of_it_is_left_out(name):
                 assert not torch.allclose(moved(samples), outputs, rtol=1e-6), (kind, group)
 
 
-@pytest.mark.parametrize("name", networks.CASES)
+@pytest.mark.parametrize("name", cases.CASES)
 def test_moves_of_any_wiring_keep_the_function(name):
-    model, batches = networks.CASES[name].make()
+    model, batches = cases.CASES[name].make()
     first, *others = (batch[0] for batch in batches)
 
     def run(network: nn.Module, inputs=first) -> Tensor:
@@ -242,7 +242,7 @@ def test_progress_counts_the_runs():
         model,
         lambda m: runs.append(m) or m(samples),
         generator=seeded(0),
-        progress=lambda done, total: seen.append((done, total)),
+        progress=lambda done, total, what: seen.append((done, total)),
     )
     assert [done for done, _ in seen[:-1]] == list(range(1, len(runs) + 1))
     assert all(done <= total for done, total in seen)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, SYMMETRIES, Found, find_moves
-from symmetries.nets import NETS
+from zoo.moves import NETS
 
 
 def found_in(name: str) -> Found:

@@ -1,4 +1,4 @@
-"""Run by torchrun in test_sam_processes.py: SAM steps under DDP, weights and statistics written."""
+"""Run in two processes by test_sam_processes.py: SAM steps under DDP; writes the final states."""
 
 import contextlib
 import os

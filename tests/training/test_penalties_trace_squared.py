@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import penalty_truths as truths
-from plain_losses import LOSSES
 from spiritlevel.training import thrice_differentiable, trace_squared_of, trace_squared_penalty
+from training import penalty_truths as truths
+from zoo.losses import LOSSES
 
 MODULE = "trace_squared"  # whose random signs are replaced
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from sam_problem import (
+from spiritlevel.training.sam.optimizers import SAM
+from spiritlevel.training.sam.perturbation import Block, draw_in_ball
+from training.sam_problem import (
     KINDS,
     RHO,
     batch,
@@ -21,8 +23,6 @@ from sam_problem import (
     seeded,
     weights_of,
 )
-from spiritlevel.training.sam.optimizers import SAM
-from spiritlevel.training.sam.perturbation import Block, draw_in_ball
 
 USES = [by_closure, by_passes, by_parts, by_blocks]
 

@@ -7,9 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from sam_problem import KINDS, RHO, batch, by_closure, by_passes, loss_of, network, weights_of
 from spiritlevel import SpiritlevelError
 from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM
+from training.sam_problem import (
+    KINDS,
+    RHO,
+    batch,
+    by_closure,
+    by_passes,
+    loss_of,
+    network,
+    weights_of,
+)
 
 SGD = {"lr": 0.1, "momentum": 0.9}
 

@@ -1,47 +1,23 @@
 """Under DistributedDataParallel the weights of all processes stay the same, bit for bit."""
 
-import os
 import pathlib
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 
-HERE = pathlib.Path(__file__).parent
-WORKER = HERE / "sam_worker.py"
+from forked import needs_gloo, run_in_two_processes, run_script
 
-pytestmark = pytest.mark.skipif(
-    not (dist.is_available() and dist.is_gloo_available()), reason="torch is built without gloo"
-)
+WORKER = pathlib.Path(__file__).with_name("sam_worker.py")
 
-
-def run(*command):
-    source = os.pathsep.join([str(HERE.parents[1] / "src"), os.environ.get("PYTHONPATH", "")])
-    # gloo looks the host up by name, which sandboxes do not always know
-    own = {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env=os.environ | own,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
+pytestmark = needs_gloo
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """Of each process of two, and of one with all data."""
     folder = tmp_path_factory.mktemp("sam")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_addr=127.0.0.1"]
-    run(*launch, f"--master_port={port}", WORKER, folder / "two")
-    run(WORKER, folder / "one")
+    run_in_two_processes(WORKER, folder / "two")
+    run_script(WORKER, folder / "one")
     return {name: torch.load(folder / name) for name in ("two.0", "two.1", "one.0")}
 
 

@@ -4,8 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from sam_problem import KINDS, RHO, batch, by_blocks, by_closure, by_passes, loss_of, network
 from spiritlevel.training.sam.optimizers import SAM
+from training.sam_problem import (
+    KINDS,
+    RHO,
+    batch,
+    by_blocks,
+    by_closure,
+    by_passes,
+    loss_of,
+    network,
+)
 
 ORIGINAL = nn.Module.__call__
 

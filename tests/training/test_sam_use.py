@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from sam_problem import (
+from spiritlevel import SpiritlevelError
+from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM
+from training.sam_problem import (
     KINDS,
     RHO,
     batch,
@@ -15,8 +17,6 @@ from sam_problem import (
     network,
     weights_of,
 )
-from spiritlevel import SpiritlevelError
-from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 

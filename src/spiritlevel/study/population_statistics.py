@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
+from ..measures.confounders import HELD_FIXED
 from .population import TARGETS, Population
 from .statistics import StudyStatistics, summary
 from .storage.store import Store
 
 # What a measure may merely repeat: how far training went, how certain and how large the network is.
-CONFOUNDERS = ("train_loss", "softmax.gini", "norms.weight")
+CONFOUNDERS = HELD_FIXED
 BOOKKEEPING = ("seed", "attempt", "seconds", "machine")  # numbers, but none a measure could repeat
 SHARES = ("error_gap", "test_error")  # means of a loss that lies between 0 and 1
 

@@ -14,7 +14,7 @@ from spiritlevel.pages import figures as plots
 from spiritlevel.pages.figures import studies
 from spiritlevel.study import Store, run
 from spiritlevel.study.population import Population
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 EVIL = "<img src=x onerror=alert(1)>$\\frac{1}$"
 

@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 from typer.testing import CliRunner
 
+from pages.planted_stores import column, parts, planted, records, unfinished
 from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
 from spiritlevel.pages.content import Cards
@@ -12,7 +13,6 @@ from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import statistics
-from study_pages import column, parts, planted, records, unfinished
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_lead_says_that_there_is_nothing(tmp_path):
             )
         lead = page_of(store, resamples=0).lead
     assert lead.startswith("Over 12 runs no measure is clearly associated with the gap.")
-    assert "after Holm's correction for 3 measures: n too small to tell" in lead
+    assert "after Holm's correction for 3 measures: no clear association at this n" in lead
 
 
 def test_a_confounder_that_explains_it_is_named(tmp_path):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import scipy.stats
 
+from pages.planted_stores import column, parts, planted, records
 from spiritlevel.pages.content import Estimate, Figure, Page, Series, Table, Text
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
@@ -15,7 +16,6 @@ from spiritlevel.papers.judging.judgement import judge
 from spiritlevel.papers.publishing.study_section import claim_section
 from spiritlevel.study import control
 from spiritlevel.study.population import Population
-from study_pages import column, parts, planted, records
 
 NAME = "001-table-2"
 EXPERIMENT = registry.find(NAME)

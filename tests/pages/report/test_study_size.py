@@ -2,9 +2,9 @@
 
 import pytest
 
+from pages.planted_stores import big
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
-from study_pages import big
 
 
 @pytest.fixture(scope="module")

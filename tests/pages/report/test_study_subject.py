@@ -7,11 +7,11 @@ import pathlib
 
 import pytest
 
+from pages.planted_stores import planted
 from spiritlevel import papers as experiments
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.pages.report.study_subject import subject
 from spiritlevel.study import Study, control
-from study_pages import planted
 
 READS = {"model": "build_model", "data": "load_data"}  # what makes one of the settings
 FILES = sorted(pathlib.Path(experiments.__path__[0]).glob("tasks_*.py"))

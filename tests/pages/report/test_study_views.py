@@ -6,10 +6,10 @@ import json
 import pytest
 import scipy.stats
 
+from pages.planted_stores import column, parts, planted, unfinished
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.study.population import Population
-from study_pages import column, parts, planted, unfinished
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LINK = "<a href='https://evil'>l</a>"  # of the few tags that Plotly would read

@@ -10,7 +10,7 @@ from spiritlevel.pages.watch import Watched, open_server
 from spiritlevel.study import Store
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import EpochRow, MeasurementRow, RunResult
-from tiny_study import tiny
+from study.tiny_study import tiny
 
 EVIL = "<img src=x onerror=alert(1)>"
 TAGS = f"<b>{EVIL}</b>&amp;<br>"  # with what Plotly would take for markup

@@ -11,10 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from typer.testing import CliRunner
 
 import spiritlevel as sl
-from references import Truth
 from spiritlevel.cli.app import app
 from spiritlevel.study.models import build
 from spiritlevel.symmetries import find_moves
+from zoo.references import Truth
 
 # name, options, shape of one image
 PIECEWISE_LINEAR = {
@@ -167,7 +167,7 @@ VIT = ["channels=1", "size=8", "patch=4", "width=8", "depth=1", "heads=2", "pool
 
 
 def test_measure_from_the_command_line_takes_images():
-    options = [word for option in VIT for word in ("--option", option)]
+    options = [word for option in VIT for word in ("--model-arg", option)]
     args = ["measure", "--model", "vit_small", *options, "--samples", "20", "--measures", "head.*"]
     result = CliRunner().invoke(app, [*args, "--json", "-"])
     assert result.exit_code == 0, result.output

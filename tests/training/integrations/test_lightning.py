@@ -19,11 +19,11 @@ lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 
-from lightning_runs import Net, Recorder, assert_same_weights, fit, samples  # noqa: E402
 from spiritlevel.training.integrations.lightning import (  # noqa: E402
     FlatnessMonitorCallback,
     FlatnessStoppingCallback,
 )
+from training.integrations.lightning_runs import Net, Recorder, assert_same_weights, fit, samples  # noqa: E402
 
 KAPPA = "flatness/relative.kappa"
 

@@ -12,7 +12,14 @@ from spiritlevel.training import FlatnessStopping
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 from spiritlevel.training.integrations.transformers import FlatnessTrainerCallback  # noqa: E402
-from transformers_runs import StopAfter, batch, bert, samples, trainer_for, watch  # noqa: E402
+from training.integrations.transformers_runs import (  # noqa: E402
+    StopAfter,
+    batch,
+    bert,
+    samples,
+    trainer_for,
+    watch,
+)
 
 KAPPA = "flatness/relative.kappa"
 HEAD = "flatness/head.trace"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...analysis.audit import WORDS, Audit, cell
-from ...analysis.confounders import CONFOUNDERS
+from ...measures.confounders import MEASURED_ALONG
 from ...symmetries import CONFIDENCE_ONLY
 from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers
@@ -121,7 +121,7 @@ def _moves(audit: Audit) -> list[Part]:
 
 def _confounders(audit: Audit) -> list[Part]:
     rows: list[list[Cell]] = [
-        [CONFOUNDERS[name], name, *numbers.cells(m)] for name, m in audit.confounders().items()
+        [MEASURED_ALONG[name], name, *numbers.cells(m)] for name, m in audit.confounders().items()
     ]
     intro = Text(
         [

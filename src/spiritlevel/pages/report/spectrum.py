@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...analysis.spectra import Eigenvalues, Spectrum
-from ...engine.weight_space.density import Density
+from ...engine.weight_space.density import SpectralDensity
 from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import markup, numbers
 
@@ -122,7 +122,7 @@ def _figure(spectrum: Spectrum) -> Chart:
     return Chart("density-figure", "Density of eigenvalues", "density", data, table, caption)
 
 
-def _moments(density: Density | None) -> list[Part]:
+def _moments(density: SpectralDensity | None) -> list[Part]:
     if density is None:
         return []
     rows: list[list[Cell]] = []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 from ...measures import names
+from ...results import Progress
 from ...study import population_statistics
 from ...study.population import Population, label
 from ...study.settings.definition import Study
@@ -28,7 +28,7 @@ def page_of(
     resamples: int = 2000,
     population: Population | None = None,
     statistics: StudyStatistics | None = None,
-    progress: Callable[[int, int | None, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Page:
     """The page of a study, finished or not; a study without a finished run is refused.
 
@@ -110,17 +110,17 @@ def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: s
         f"{target} "
         f"rises, {rho}. That survives Holm's correction for {num} ({p})"
     )
-    if best.partial_spearman is None:
+    partial = best.partial_spearman
+    if partial is None:
         return f"{finding}; no confounder was measured to check it against."
-    confounders = ", ".join(best.partial_spearman.given) or "the confounders"
-    given = coefficient(best.partial_spearman)
-    if best.verdict.endswith("also given the confounders"):
+    confounders = ", ".join(partial.given) or "the confounders"
+    given = coefficient(partial)
+    if partial.verdict == best.spearman.verdict:
         return f"{finding} and holding {confounders} fixed (ρ = {given})."
-    if "turns round" in best.verdict:
+    if partial.verdict in FINDINGS:
         return f"{finding}, but its sign changes when {confounders} are held fixed (ρ = {given})."
     return (
-        f"{finding}, but not holding {confounders} fixed: then there is no clear association (ρ = "
-        f"{given})."
+        f"{finding}, but with {confounders} held fixed there is no clear association (ρ = {given})."
     )
 
 

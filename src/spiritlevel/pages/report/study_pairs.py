@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...results import Progress
 from ...study.population import TARGETS, Population, label
 from ...study.statistics import Correlation, Regression, StudyStatistics, regression
 from ...study.statistics.text import percent
@@ -22,7 +23,7 @@ def scatter(
     target: str,
     statistics: StudyStatistics,
     best: str,
-    progress: Callable[[int, int | None, str], None] | None,
+    progress: Progress | None,
 ) -> Section | None:
     """The measures against the targets, with linear, log and density views."""
     wanted = dict.fromkeys((*TARGETS, target))  # which may be a number of the study's own
@@ -33,7 +34,7 @@ def scatter(
     pairs = []
     for i, name in enumerate(measures):
         if progress is not None:
-            progress(i, len(measures), "charts")
+            progress(i, len(measures), name)
         again = {target: statistics[name].bootstrap}
         pairs.append([_pair(population, name, t, again.get(t, {})) for t in targets])
     data = {

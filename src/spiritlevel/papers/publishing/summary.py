@@ -10,7 +10,7 @@ from ...pages.markdown import escape
 from ..experiment import PAPERS, Experiment
 from ..judging.findings import VERDICTS
 from .audited import AuditRecord, audit_table
-from .render import ScaleResult
+from .render import ScaleResult, scale_in_words
 
 Scales = Sequence[ScaleResult]  # of one experiment, that nearest to the paper first
 HOW = (
@@ -101,17 +101,20 @@ def _tally(results: Sequence[Scales]) -> str:
     twice = sum(len(scales) > 1 for scales in results)
     if twice:
         text += (
-            f" {twice} of them were run at two scales; each is listed by the result of the "
-            "larger one, with that of the smaller one beside it."
+            f" {twice} of them were run more than once, at another scale or with other rates; "
+            "each is listed by the result nearest to the paper, with the others beside it."
         )
     return text
 
 
 def _overview(results: Sequence[Scales]) -> str:
-    titles = ("experiment", "what", "here", "runs", "machine", "at a smaller scale")
+    titles = ("experiment", "what", "here", "runs", "machine", "also run")
     lines = [list(titles), ["---"] * len(titles)]
     for first, *others in results:
-        smaller = "; ".join(f"{other.verdict} ({len(other.record.rows)} runs)" for other in others)
+        also = "; ".join(
+            f"{scale_in_words(other.record)} ({len(other.record.rows)} runs): {other.verdict}"
+            for other in others
+        )
         lines.append(
             [
                 _page(first),
@@ -119,7 +122,7 @@ def _overview(results: Sequence[Scales]) -> str:
                 first.verdict,
                 str(len(first.record.rows)),
                 escape(_devices(first)),
-                smaller or "–",
+                also or "–",
             ]
         )
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -147,7 +150,8 @@ def _entry(scales: Scales) -> str:
         f"*Here* ({len(first.record.rows)} runs, {escape(_devices(first))}): "
         f"{escape(first.outcome.conclusion)}",
         *(
-            f"*At a smaller scale* ({len(other.record.rows)} runs), {other.verdict}: "
+            f"*Also run {scale_in_words(other.record)}* ({len(other.record.rows)} runs), "
+            f"{other.verdict}: "
             f"{escape(other.outcome.conclusion)}"
             for other in others
         ),

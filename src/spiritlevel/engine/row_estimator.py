@@ -1,0 +1,349 @@
+"""Choosing how a trace, κ or ρ is computed, and doing it to the precision that was asked for.
+
+Rows are parameters (trace) or layers (κ, ρ). The sweep gives their GGN values, exactly or by output
+probes. Where the certificate holds these are the Hessian's. For the other rows, those that bend,
+the residual H − GGN is estimated with weight probes; if a glance at both shows that the residual
+varies as much as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..records import Cost, Status
+from .data_pass import Needs
+from .estimate import Estimate, estimate_from_repetitions
+from .sweep.feature_scales import POWERS
+from .sweep.sums import RowKind
+from .weight_space.metrics import Metric
+from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
+from .weight_space.products import Operator
+from .workspace import Workspace
+
+Factors = Mapping[str, float]  # by row
+
+# What choosing between two operators may cost: less than a fifth of the probes of either alone.
+GLANCE = 6  # probes of each before the first choice, where 32 of one may be all that is needed
+SECOND_GLANCE = 6 * PILOT  # probes to come from which on 32 of each are looked at
+
+
+@dataclasses.dataclass(frozen=True)
+class RowEstimate:
+    """An estimate, of which matrix, and how it came about."""
+
+    estimate: Estimate
+    quantity: str  # "Hessian" or "GGN"
+    status: Status
+    text: str
+    cost: Cost
+
+    @property
+    def exact(self) -> bool:
+        """Whether the value is the Hessian's (or, where that was asked for, the GGN's) itself."""
+        return self.estimate.variance == 0.0 and self.status is Status.OK
+
+
+NEEDS: dict[RowKind, Needs] = {
+    "trace": Needs(sweep=True),
+    "kappa": Needs(sweep=True, kappa=True),
+    "kappa_std": Needs(sweep=True, kappa=True, standardized=True),
+    "kappa_var": Needs(sweep=True, kappa=True, standardized=True),
+    "rho": Needs(sweep=True, rho=True),
+}
+
+
+class RowEstimator:
+    """One kind of rows of a network; `whole` is what the precision is asked of."""
+
+    def __init__(
+        self, workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
+    ):
+        """`parameters` gives the parameter of every row."""
+        self.workspace, self.kind, self.whole = workspace, kind, whole
+        self.parameters = dict(parameters)
+        self.precision = workspace.precision
+        self.probes: WeightProbes | None = None
+        self.operator: Operator = "hessian"
+        self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
+        self.compared = ""  # what the choice between residual and Hessian rests on
+        self._run()
+
+    # -- the choice --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        method = self.precision.method
+        if method in ("hutchinson", "hutch++"):
+            self.probed = tuple(self.parameters)
+            self.probes = _shared_probes(self.workspace, self.kind, self.probed)
+            if method == "hutch++" and self.probes.known is None:
+                self.probes.sketch("hessian", max(1, min(PILOT, self.precision.max_passes // 3)))
+            self._refine("hessian")
+            return
+        self.workspace.run(NEEDS[self.kind])
+        bent = self._bent(self.parameters)
+        if method in ("exact", "output_probes") or not bent:
+            self._sweep(self.precision.rtol)
+            return
+        self.probed = tuple(bent)
+        self._sweep(self.precision.rtol / 2)
+        self.probes = _shared_probes(self.workspace, self.kind, self.probed)
+        if method == "split":
+            self._refine("residual")
+            return
+        self._choose()
+        self._refine(self.operator)
+
+    def _choose(self) -> None:
+        """Residual or Hessian, whichever varies less.
+
+        A few probes tell a large difference. A small one matters only where many are to come, and
+        then a closer look at both is cheap.
+        """
+        probes, most = self._probes, self.precision.max_passes
+        if not probes.values:
+            probes.draw(["residual", "hessian"], max(2, min(GLANCE, most // 2)))
+        self._take_the_steadier()
+        self._look(self.operator)
+        if not self._converged() and min(self._sufficient(), most) >= SECOND_GLANCE:
+            self._look("hessian" if self.operator == "residual" else "residual")
+            self._take_the_steadier()
+
+    def _take_the_steadier(self) -> None:
+        judged, count = self._of_probed(self.whole), self._probes.common
+        residual = self._probes.spread("residual", judged, count)
+        hessian = self._probes.spread("hessian", judged, count)
+        self.operator = "residual" if residual <= hessian else "hessian"
+        equal = 1.0 if residual == hessian else math.inf  # for a Hessian that does not vary
+        share = residual / hessian if hessian else equal
+        self.compared = f"{share:.2g} of the Hessian's variance in {count} probes of each"
+
+    def _bent(self, rows: Mapping[str, str] | Factors) -> list[str]:
+        certificates = self.workspace.certificates
+        return [row for row in rows if not certificates[self.parameters[row]].linear]
+
+    @property
+    def _probes(self) -> WeightProbes:
+        assert self.probes is not None
+        return self.probes
+
+    def _sweep(self, rtol: float) -> None:
+        """The GGN's rows; output probes are added until the whole is precise enough."""
+        self.workspace.sweep_to(NEEDS[self.kind], self.kind, self.whole, rtol)
+
+    def _refine(self, operator: Operator) -> None:
+        """Draw until the whole is within the tolerance, or the passes are spent."""
+        self.operator = operator
+        probes, asked = self._probes, self.precision
+        self._look(operator)
+        while not self._converged():
+            count = probes.count(operator)
+            wanted = math.ceil(1.05 * min(self._sufficient(), GROWTH * count))
+            more = min(max(wanted - count, 1), asked.max_passes - probes.passes)
+            if more <= 0:
+                return
+            probes.draw([operator], more)
+
+    def _look(self, operator: Operator) -> None:
+        """Bring the probes of an operator to those of a first look; an interval needs two."""
+        count, left = self._probes.count(operator), self.precision.max_passes - self._probes.passes
+        more = max(2 - count, min(PILOT - count, left))
+        if more > 0:
+            self._probes.draw([operator], more)
+
+    # -- the outcome -------------------------------------------------------------------------
+
+    def _converged(self) -> bool:
+        whole = self._estimate(self.whole)
+        return whole.variance == 0.0 or whole.within(self.precision.rtol, self.precision.confidence)
+
+    def _sufficient(self) -> float:
+        """Probes that would bring the whole within the tolerance."""
+        asked = self.precision
+        return next_count(
+            self._estimate(self.whole),
+            self._probes.estimate(self.operator, self._of_probed(self.whole)),
+            self._probes.count(self.operator),
+            rtol=asked.rtol,
+            confidence=asked.confidence,
+        )
+
+    def _of_probed(self, factors: Factors) -> dict[str, float]:
+        return {row: factor for row, factor in factors.items() if row in self.probed}
+
+    def _estimate(self, factors: Factors) -> Estimate:
+        probed = self._of_probed(factors)
+        swept = dict(factors)
+        if self.probes is not None and self.operator == "hessian":
+            swept = {row: factor for row, factor in factors.items() if row not in probed}
+        parts = []
+        if swept:
+            parts.append(self.workspace.sweep_estimate(self.kind, swept))
+        if probed and self.probes is not None:
+            parts.append(self.probes.estimate(self.operator, probed))
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    def result(self, factors: Factors | None = None) -> RowEstimate:
+        """The whole, or Σ over rows of factor × value."""
+        judged = factors is None
+        factors = self.whole if factors is None else factors
+        estimate = self._estimate(factors)
+        bent = self._bent(factors) if self.probes is None else []
+        if bent:
+            return RowEstimate(estimate, "GGN", Status.GGN, self._ggn_text(bent), self.cost)
+        status, text = Status.OK, ""
+        if estimate.variance or judged:
+            text = self.how(factors)
+            if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
+                status, text = Status.NOT_CONVERGED, self._missed(estimate)
+        text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
+        return RowEstimate(estimate, "Hessian", status, text, self.cost)
+
+    def _tied_text(self, factors: Factors) -> str:
+        tied = self.workspace.surface.tied
+        names = [self.parameters[row] for row in factors if self.parameters[row] in tied]
+        if not names:
+            return ""
+        return f"{names[0]!r} is also {tied[names[0]]!r} (tied): one weight, both uses counted"
+
+    @property
+    def cost(self) -> Cost:
+        """The sweep this rests on, and the probes."""
+        sweep = self.workspace.sweep_cost if self.workspace.swept else Cost()
+        return sweep + (Cost() if self.probes is None else self.probes.cost)
+
+    def how(self, factors: Factors) -> str:
+        """What was picked for these rows, and why."""
+        probed = list(self._of_probed(factors))
+        if self.probes is None or not probed:
+            if self.workspace.probed:
+                return f"{probes_text(self.workspace)}; certified"
+            return f"{columns_text(self.workspace)}, certified"
+        count = f"{self.probes.count(self.operator)} weight probes"
+        if self.precision.method == "hutch++":
+            return f"Hutch++: {count} after {self.probes.sketched} dominant directions"
+        if self.precision.method == "hutchinson":
+            return f"{count} of the Hessian"
+        why = self._uncertified(probed)
+        if self.operator == "hessian":
+            return f"{count} of the Hessian: {why}, and the residual H − GGN has {self.compared}"
+        exactly = f"{self.workspace.sweep_text} from {columns_text(self.workspace)}"
+        swept = probes_text(self.workspace) if self.workspace.probed else exactly
+        has = f", and it has {self.compared}" if self.compared else ""
+        return f"{swept} and {count} of the residual H − GGN: {why}{has}"
+
+    def _uncertified(self, bent: list[str]) -> str:
+        others = f" and {len(bent) - 1} more" if len(bent) > 1 else ""
+        return f"not certified for {self.parameters[bent[0]]!r}{others}"
+
+    def _ggn_text(self, bent: list[str]) -> str:
+        return (
+            f"of the GGN, not the Hessian: {self._uncertified(bent)}, "
+            f"{self.workspace.certificates[self.parameters[bent[0]]].reason}. For the Hessian's "
+            "value "
+            "use method='auto', which adds weight probes."
+        )
+
+    def _missed(self, estimate: Estimate) -> str:
+        asked = self.precision
+        reached = estimate.half_width(asked.confidence)
+        how, share = self.how(self.whole), f"{asked.confidence:.0%}"
+        if reached >= abs(estimate.value):
+            return (
+                f"{how}; the {share} interval ±{reached:.2g} contains 0, so a relative "
+                "precision has no meaning yet. Raise max_passes, or read the interval."
+            )
+        passes = self._passes_that_suffice()
+        return (
+            f"{how}; reached ±{reached / abs(estimate.value):.1%} at {share}, asked for "
+            f"±{asked.rtol:.1%}. {passes}"
+        )
+
+    def _passes_that_suffice(self) -> str:
+        if self.probes is None:
+            return self.workspace.sweep_budget(self.kind, self.whole)
+        count = self._sufficient()
+        if not math.isfinite(count):
+            return "The output probes alone exceed it: use method='exact', or a larger rtol."
+        enough = promised_count(count, self._estimate(self.whole))
+        others = self.probes.passes - self.probes.count(self.operator)
+        if self.compared and enough >= SECOND_GLANCE:
+            others = max(others, PILOT)  # with so many passes the other operator gets its look too
+        return f"max_passes={enough + others} would have sufficed."
+
+    def sharpest_neuron(self, layer: str) -> RowEstimate:
+        """The largest ρ(j) of a layer, with the error of that neuron."""
+        parts = self._neuron_parts(layer)
+        top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
+        estimate = self._of_neuron(parts, top)
+        base = self.result({layer: 1.0})
+        text = base.text
+        if estimate.variance:
+            text = f"{text.rstrip('.')}; the largest of noisy values, so rather too large"
+        return dataclasses.replace(base, estimate=estimate, text=text)
+
+    def neurons(self, layer: str) -> list[Estimate]:
+        """ρ(j) of every input neuron of a layer."""
+        parts = self._neuron_parts(layer)
+        return [self._of_neuron(parts, j) for j in range(parts[0].shape[1])]
+
+    def _neuron_parts(self, layer: str) -> list[Tensor]:
+        """ρ(j) a row a probe, from the sweep and from weight probes as far as each is used."""
+        parts = []
+        if not (layer in self.probed and self.operator == "hessian"):
+            parts.append(self.workspace.sweep_neurons(layer))
+        if layer in self.probed:
+            place = self._probes.metric.parts[layer]
+            parts.append(torch.stack([v[place] for v in self._probes.elements[self.operator]]))
+        return parts
+
+    def _of_neuron(self, parts: list[Tensor], j: int) -> Estimate:
+        found = [
+            estimate_from_repetitions(rows[:, j].tolist())
+            if len(rows) > 1
+            else Estimate(float(rows[0, j]))
+            for rows in parts
+        ]
+        return found[0] if len(found) == 1 else found[0] + found[1]
+
+
+def columns_text(workspace: Workspace) -> str:
+    """All columns of the sweep."""
+    count = workspace.plan.num_columns
+    return f"{count} column{'s' * (count != 1)}"
+
+
+def probes_text(workspace: Workspace) -> str:
+    """Output probes, and why they stand in for the columns."""
+    asked_for = workspace.precision.method == "output_probes"
+    why = "" if asked_for else f", which would take {workspace.plan.num_columns} passes"
+    return f"{workspace.sweep_text}{why}"
+
+
+def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
+    """One set of probes for all measures of a kind."""
+    key = ("probes", kind)
+    if key not in workspace.cache:
+        scales = workspace.feature_scales[kind] if kind in POWERS else None
+        metric = Metric(workspace.surface, kind, rows, scales)
+        count = workspace.run(Needs()).num_samples
+        workspace.cache[key] = WeightProbes(
+            workspace.products, metric, seed=workspace.seed, num_samples=count
+        )
+    found: WeightProbes = workspace.cache[key]
+    return found
+
+
+def estimate_rows(
+    workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
+) -> RowEstimator:
+    """The rows of a kind to the work's precision, once for every distinct request."""
+    key = (kind, tuple(sorted(whole.items())))
+    if key not in workspace.cache:
+        workspace.cache[key] = RowEstimator(workspace, kind, parameters, whole)
+    found: RowEstimator = workspace.cache[key]
+    return found

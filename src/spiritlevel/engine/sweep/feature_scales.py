@@ -1,0 +1,199 @@
+"""The scale of every layer's input features, from one forward pass over the data.
+
+Features are brought to one scale by a diagonal matrix V with one entry an input feature: W V in
+place of a layer's W, and what goes in divided by V, is the same function. κ of such a network is
+mean Σ_k ‖V Wᵀ G V⁻¹‖² of the original's G, so that the sweep of the original brings it along.
+
+V is the standard deviation of a feature over the data, or its variance. The feature is an input
+channel in a convolution (over samples and positions) and a token in an embedding (its one-hot
+entry). A constant factor in V cancels, so V is given relative to its largest entry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...model import batches as _batches
+from ...model.batches import BatchLocation
+from ...model.layer_hooks import parameter_uses
+from ...model.layers import AbstractMatrixRule
+from ...model.layers.embedding import EmbeddingRule
+from ...model.layers.patches import ConvRule
+from ...model.model_state import full_precision
+from ...model.surface import Surface
+from ...records import Cost
+from ..plan import matrix_layers
+from .sums import RowKind
+
+POWERS: dict[RowKind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ
+
+Scales = Mapping[RowKind, Mapping[str, Tensor]]  # V by kind and layer, an entry a feature
+Take = Callable[[str, Tensor], None]  # a layer and what goes into it
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSpread:
+    """Count, mean and Σ (a − mean)² of every feature, in float64."""
+
+    count: int
+    mean: Tensor
+    squares: Tensor
+    round_off: float = 0.0  # relative: what varies by less is constant
+
+    @classmethod
+    def of_rows(cls, rows: Tensor) -> FeatureSpread:
+        """From values of shape (positions, features)."""
+        wide = rows.double()
+        mean = wide.mean(dim=0) if len(rows) else wide.new_zeros(rows.shape[1])
+        round_off = min(1e3 * torch.finfo(rows.dtype).eps, 0.05)
+        return cls(len(rows), mean, (wide - mean).square().sum(dim=0), round_off)
+
+    @classmethod
+    def of_tokens(cls, tokens: Tensor, num_tokens: int) -> FeatureSpread:
+        """Of the one-hot entries of tokens: q and q(1 − q) for a token of frequency q."""
+        count = tokens.numel()
+        seen = torch.bincount(tokens.flatten(), minlength=num_tokens).double()
+        mean = seen / max(count, 1)
+        return cls(count, mean, seen * (1 - mean))
+
+    def __add__(self, other: FeatureSpread) -> FeatureSpread:
+        """Of both parts of the data; stable, unlike Σa² − (Σa)²/n (Chan, Golub and LeVeque)."""
+        count = self.count + other.count
+        if not count:
+            return self
+        apart = other.mean - self.mean
+        mean = self.mean + apart * (other.count / count)
+        between = apart.square() * (self.count * other.count / count)
+        round_off = max(self.round_off, other.round_off)
+        return FeatureSpread(count, mean, self.squares + other.squares + between, round_off)
+
+    def on(self, device: torch.device) -> FeatureSpread:
+        """The same elsewhere."""
+        return dataclasses.replace(self, mean=self.mean.to(device), squares=self.squares.to(device))
+
+    def scale(self, power: int) -> Tensor:
+        """V: the standard deviation of every feature (power 1) or its variance (power 2).
+
+        A feature that is constant has |mean| in its place, which scales as a deviation does and so
+        keeps the invariance. One that is zero everywhere has 0 and takes no part.
+
+        >>> rows = torch.tensor([[0.0, 5.0, 1.0], [0.0, 5.0, 3.0]])
+        >>> FeatureSpread.of_rows(rows).scale(1).tolist()
+        [0.0, 1.0, 0.2]
+        """
+        deviation = (self.squares / max(self.count, 1)).sqrt()
+        size = self.mean.abs()
+        v = torch.where(deviation <= self.round_off * size, size, deviation)
+        return (v / v.max().clamp_min(torch.finfo(v.dtype).tiny)) ** power
+
+
+def scales_from_spreads(spreads: Mapping[str, FeatureSpread]) -> Scales:
+    """V of both kinds."""
+    return {
+        kind: {layer: spread.scale(power) for layer, spread in spreads.items()}
+        for kind, power in POWERS.items()
+    }
+
+
+def by_column(scale: Tensor, matrix: Tensor) -> Tensor:
+    """V for every column of a layer's matrix (g, out, in), shape (g, 1, in).
+
+    Neuron j of a group owns the columns j, j + neurons, j + 2·neurons, ...
+    """
+    of_groups = scale.reshape(len(matrix), 1, -1)
+    return of_groups.repeat(1, 1, matrix.shape[2] // of_groups.shape[2])
+
+
+def unseen_layers(surface: Surface) -> list[str]:
+    """Layers whose weight is used past their own module, so that an input of it is not seen."""
+    calls: dict[str, int] = {}
+
+    def count(layer: str, a: Tensor) -> None:
+        calls[layer] = calls.get(layer, 0) + 1
+
+    with surface.preserved(), torch.enable_grad(), _watching(surface, count):
+        outputs, _ = surface.outputs(surface.first_samples(1), where=BatchLocation(0))
+    uses = parameter_uses(outputs)
+    return [
+        layer
+        for layer in matrix_layers(surface)
+        if uses.get(id(surface.module(layer).weight), 0) > calls.get(layer, 0)
+    ]
+
+
+def find_feature_spreads(surface: Surface, chunk: int) -> tuple[dict[str, FeatureSpread], Cost]:
+    """The spread of what goes into each layer, over the data of all processes, and its cost."""
+    rules = matrix_layers(surface)
+    before, found = surface.cost, dict[str, FeatureSpread]()
+    exist: Tensor | None = None
+    size = 0
+
+    def add(layer: str, a: Tensor) -> None:
+        part = _spread_of(rules[layer], surface.module(layer), a, exist, size)
+        found[layer] = found[layer] + part if layer in found else part
+
+    with torch.no_grad(), full_precision(), surface.processes.together(), _watching(surface, add):
+        for where, batch in surface.chunks(chunk):
+            exist, size = _attention_mask(batch), _batches.num_samples(batch)
+            surface.outputs(batch, where=where)
+    total: dict[str, FeatureSpread] = {}
+    own = {layer: spread.on(torch.device("cpu")) for layer, spread in found.items()}
+    for part in surface.processes.gather(own):
+        for layer, spread in part.items():
+            total[layer] = total[layer] + spread if layer in total else spread
+    total = {layer: spread.on(surface.device) for layer, spread in total.items()}
+    return total, surface.processes.total_cost(surface.cost - before)
+
+
+def _spread_of(
+    rule: AbstractMatrixRule, module: nn.Module, a: Tensor, exist: Tensor | None, size: int
+) -> FeatureSpread:
+    """Of one use; `exist` marks the tokens of a padded batch that are there."""
+    if isinstance(rule, EmbeddingRule):
+        if len(a) == 1 < size:  # positions that all samples share
+            a = a.expand(size, *a.shape[1:])
+        tokens = a[exist] if exist is not None and exist.shape == a.shape else a
+        return FeatureSpread.of_tokens(tokens, rule.neurons(module))
+    rows = a.detach().movedim(_feature_dim(rule, module, a), -1)
+    if exist is not None and rows.shape[:-1] == exist.shape:
+        return FeatureSpread.of_rows(rows[exist])
+    return FeatureSpread.of_rows(rows.reshape(-1, rows.shape[-1]))
+
+
+def _feature_dim(rule: AbstractMatrixRule, module: Any, a: Tensor) -> int:
+    """Which dimension of a layer's input holds the features."""
+    return a.dim() - 1 - (len(module.kernel_size) if isinstance(rule, ConvRule) else 0)
+
+
+def _attention_mask(batch: Any) -> Tensor | None:
+    """Which tokens exist, where a batch says so."""
+    if isinstance(batch, Mapping):
+        mask = batch.get("attention_mask")
+        return mask != 0 if isinstance(mask, Tensor) else None
+    parts = batch if isinstance(batch, list | tuple) else []
+    found = [mask for mask in map(_attention_mask, parts) if mask is not None]
+    return found[0] if found else None
+
+
+@contextmanager
+def _watching(surface: Surface, take: Take) -> Iterator[None]:
+    """During the block `take` is given every input of a measured layer."""
+
+    def watch(layer: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            take(layer, (*args, *kwargs.values())[0])
+
+        return hook
+
+    with ExitStack() as stack:
+        for layer in matrix_layers(surface):
+            module = surface.module(layer)
+            handle = module.register_forward_pre_hook(watch(layer), with_kwargs=True)
+            stack.callback(handle.remove)
+        yield

@@ -1,0 +1,105 @@
+"""Scripts in new processes, without the seconds that a new interpreter takes to import torch.
+
+The processes are forked from one server, which has imported the package and computed nothing. Where
+a test is about the imports themselves, or about memory, it needs a new interpreter all the same.
+"""
+
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import runpy
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+
+import pytest
+import torch
+import torch.distributed as dist
+
+TIMEOUT = 240  # seconds; a busy machine takes them, a free one does not
+needs_gloo = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="torch is built without gloo"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """What a script left behind."""
+
+    returncode: int | None
+    stdout: str
+    stderr: str
+
+
+def forks() -> multiprocessing.context.BaseContext:
+    """Starts processes that have imported the package; one server for all tests of a worker."""
+    context = multiprocessing.get_context("forkserver")
+    # An optimizer imports the last of them.
+    context.set_forkserver_preload(["spiritlevel.study", "spiritlevel.cli.app", "torch._dynamo"])
+    return context
+
+
+def run_script(path, *arguments) -> str:
+    """What a script prints; the test fails if it does not end well."""
+    [ended] = run_scripts(path, *arguments, environments=[{}])
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def run_in_two_processes(path, *arguments) -> list[str]:
+    """What a script prints in each of two processes that find each other through gloo.
+
+    They are told of each other as `torchrun` would tell them.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # gloo looks the host up by name, which sandboxes do not always know
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    common |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    environments = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    both = run_scripts(path, *arguments, environments=environments)
+    for ended in both:
+        assert ended.returncode == 0, ended.stderr
+    return [ended.stdout for ended in both]
+
+
+def run_scripts(path, *arguments, environments: list[Mapping[str, str]]) -> list[Ended]:
+    """A script once for each environment, all at the same time."""
+    command = [str(path), *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [pathlib.Path(folder) / str(i) for i in range(len(environments))]
+        processes = [
+            forks().Process(target=_run, args=(command, dict(environment), str(output)))
+            for environment, output in zip(environments, outputs, strict=True)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            for process in processes:
+                process.join(TIMEOUT)
+        finally:
+            for process in processes:
+                process.kill()  # does nothing to one that has ended
+        return [
+            Ended(
+                process.exitcode,
+                output.with_suffix(".out").read_text(),
+                output.with_suffix(".err").read_text(),
+            )
+            for process, output in zip(processes, outputs, strict=True)
+        ]
+
+
+def _run(command: list[str], environment: Mapping[str, str], output: str) -> None:
+    for descriptor, suffix in ((1, ".out"), (2, ".err")):
+        file = os.open(output + suffix, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, descriptor)
+    sys.stdout, sys.stderr = open(1, "w", buffering=1), open(2, "w", buffering=1)  # noqa: SIM115
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    sys.argv = command
+    sys.path.insert(0, str(pathlib.Path(command[0]).parent))
+    runpy.run_path(command[0], run_name="__main__")

@@ -1,0 +1,105 @@
+"""Run in two processes by test_distributed.py: measures shards and writes what came out.
+
+distributed_worker.py CUTS... OUT      each CUTS as "0:15,15:23", one part a process
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import spiritlevel as sl
+
+EXACT = ["curvature.trace", "relative.*", "neuron.*", "scaled.trace", "head.*", "softmax.*"]
+PRODUCTS = ["curvature.lambda_max", "curvature.lambda_min", "scaled.lambda_max"]
+
+
+def network(case: str) -> nn.Module:
+    torch.manual_seed(0)
+    activation = nn.Tanh() if case in ("smooth", "hutch++") else nn.ReLU()
+    classes = 24 if case in ("probes", "smooth") else 5
+    return nn.Sequential(nn.Linear(6, 8), activation, nn.Linear(8, classes)).double().eval()
+
+
+OTHERS = [
+    "activity.*",
+    "decomposition.*",
+    "norms.*",
+    "pac_bayes.*",
+    "relative.kappa_*",
+    "sensitivity.*",
+    "sharpness.worst",
+    "sharpness.adaptive",
+    "sharpness.average",
+    "softmax.*",
+]
+CASES = {
+    "exact": {"measures": EXACT},
+    "probes": {"measures": EXACT[:4], "rtol": 0.2},
+    "smooth": {"measures": ["curvature.*", "relative.*", "neuron.*"], "max_passes": 12},
+    "hutch++": {"measures": ["curvature.trace"], "method": "hutch++"},
+    "eigenvalues": {"measures": PRODUCTS},
+    "others": {"measures": OTHERS, "max_passes": 8, "options": {"target": "loss", "draws": 4}},
+    "ddp": {"measures": EXACT},
+    "bad": {"measures": EXACT},
+    "fully_shard": {"measures": EXACT},
+    "FullyShardedDataParallel": {"measures": EXACT},
+}
+
+
+def data(case: str, part: slice) -> list:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(23, 6, generator=generator, dtype=torch.float64)
+    y = torch.randint(5, (23,), generator=generator)
+    if case == "bad":
+        x[20, 0] = float("nan")
+    x, y = x[part], y[part]
+    return list(zip(x.split(4), y.split(4), strict=True)) if len(x) else []
+
+
+def run(case: str, part: slice) -> dict:
+    model = network(case)
+    if dist.is_initialized() and case == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    if dist.is_initialized() and case == "fully_shard":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+    if dist.is_initialized() and case == "FullyShardedDataParallel":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        # its weights stay plain parameters, so only the wrapper tells
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    try:
+        report = sl.measure(model, data(case, part), **CASES[case])
+        found = json.loads(report.to_json())
+        if case == "eigenvalues":
+            found["top"] = sl.eigenvalues(model, data(case, part), num=3, which="both").values
+            found["moment"] = sl.density(model, data(case, part), num_vectors=2, steps=5).moment(1)
+        return found
+    except sl.SpiritlevelError as error:
+        return {"error": str(error)}
+
+
+def main(*arguments: str) -> None:
+    *all_cuts, out = arguments
+    rank = int(os.environ.get("RANK", 0))
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    found = {}
+    for cuts in all_cuts:
+        start, end = cuts.split(",")[rank].split(":")
+        found[cuts] = {case: run(case, slice(int(start), int(end))) for case in CASES}
+    pathlib.Path(f"{out}.{rank}").write_text(json.dumps(found))
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+        os._exit(0)  # a thread of gloo's sometimes aborts a process that ends in the usual way
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,196 @@
+"""Small problems whose estimators run on dense matrices: hundreds of repetitions take seconds.
+
+A `DenseProblem` hands out `Work` objects as the library makes them, except that products with the
+Hessian and passes over the data are read off matrices computed once by autograd. What is left is
+the statistics: signs, means, intervals, stopping rules. That the library's own products and sweeps
+give the same numbers is tested in test_products.py and, for one seed, in test_coverage.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from spiritlevel.api import open_workspace
+from spiritlevel.engine.certificate import Certificate
+from spiritlevel.engine.data_pass import Needs, PassResult
+from spiritlevel.engine.moments import Moments
+from spiritlevel.engine.plan import Plan
+from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.row_estimator import NEEDS, RowEstimator
+from spiritlevel.engine.sweep.backward import Probes
+from spiritlevel.engine.sweep.sums import SweepSums
+from spiritlevel.engine.weight_space.products import Request
+from spiritlevel.engine.workspace import Workspace
+from spiritlevel.math.signs import random_signs
+from spiritlevel.results import Cost
+from zoo import references
+
+
+class DenseProducts:
+    """The interface of `Products`, from dense matrices; all data is one chunk."""
+
+    def __init__(self, surface: Any, names: list[str], hessian: Tensor, ggn: Tensor) -> None:
+        self.surface = surface
+        self.matrices = {"hessian": hessian, "ggn": ggn, "residual": hessian - ggn}
+        ends = [0]
+        for name in names:
+            ends.append(ends[-1] + surface.parameters[name].numel())
+        pairs = zip(names, ends, ends[1:], strict=False)
+        self.places = {name: torch.arange(a, b) for name, a, b in pairs}
+        self.count = 0  # vectors multiplied so far
+
+    def by_chunk(
+        self, requests: list[Request], *, chunk: int | None = None
+    ) -> Iterator[tuple[float, list[Tensor]]]:
+        found = []
+        for request in requests:
+            self.count += len(request.vectors)
+            place = torch.cat([self.places[name] for name in request.space.names])
+            found.append(request.vectors @ self.matrices[request.operator][place][:, place])
+        yield 1.0, found
+
+    def multiply(self, requests: list[Request]) -> list[Tensor]:
+        ((_, found),) = self.by_chunk(requests)
+        return found
+
+
+class DenseProblem:
+    """A network of linear layers under cross-entropy, its dense matrices, and its `Work`s."""
+
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        self.model, self.x, self.y = model, x, y
+        self.truth = references.Truth(model, [(x, y)], F.cross_entropy)
+        self.names = list(self.truth.parameters)
+        self.layers = {
+            name.rpartition(".")[0]: name for name in self.names if name.endswith("weight")
+        }
+        self._first = open_workspace(model, (x, y))
+        self._first.want(NEEDS["kappa"] | NEEDS["rho"])
+        self.surface = self._first.surface
+        with self.surface.preserved():
+            self.plan, self.certificates = self._first.plan, self._first.certificates
+        self._forms = self._quadratic_forms()
+
+    def products(self) -> DenseProducts:
+        """A new operator, with its own count."""
+        H, ggn = self.truth.hessian(self.names), self.truth.ggn(self.names)
+        return DenseProducts(self.surface, self.names, H, ggn)
+
+    def workspace(self, seed: int, **precision: Any) -> DenseWork:
+        """As the library would make it, on dense matrices."""
+        return DenseWork(self, seed, Precision(**precision))
+
+    def rows(self, kind: str, seed: int, **precision: Any) -> RowEstimator:
+        """The estimate of a kind over the whole network."""
+        rows = {n: n for n in self.names} if kind == "trace" else self.layers
+        workspace = self.workspace(seed, **precision)
+        return RowEstimator(workspace, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
+
+    def value(self, kind: str, matrix: str = "Hessian") -> float:
+        """The truth, by definition."""
+        if kind == "trace":
+            return float(self.truth.matrix(matrix, self.names).trace())
+        if kind == "trace_squared":
+            return float(self.truth.matrix(matrix, self.names).square().sum())
+        total = 0.0
+        for layer, name in self.layers.items():
+            module = self.model.get_submodule(layer)
+            view = references.matrix_view(module)
+            assert view is not None
+            H = self.truth.matrix(matrix, [name])
+            if kind == "kappa":
+                total += references.kappa(H, module.weight, view)
+            else:
+                total += sum(references.rho(H, module.weight, view))
+        return total
+
+    # -- the sweep -----------------------------------------------------------------------------
+
+    def _quadratic_forms(self) -> dict[str, Tensor]:
+        """M of shape (rows, N, C, C): with signs r the value of a sample is r'Mr, on average Tr M.
+
+        M = S'BS with A = SS' the softmax Hessian and B the products of the gradients of the
+        outputs: of themselves (trace), of W'G (kappa), of w_j·G_j (rho).
+        """
+        parameters = {n: p.detach() for n, p in self.model.named_parameters()}
+
+        def outputs(p: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(self.model, p, (x[None],))[0]
+
+        J = vmap(jacrev(outputs), in_dims=(None, 0))(parameters, self.x)
+        with torch.no_grad():
+            p = self.model(self.x).softmax(dim=1)
+        S = torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :]
+        flat = {name: J[name].flatten(2) for name in self.names}
+        gram = {name: G @ G.mT for name, G in flat.items()}
+        kappa, rho = [], []
+        for name in self.layers.values():
+            W = parameters[name]
+            back = torch.einsum("oi,ncoj->ncij", W, J[name]).flatten(2)
+            kappa.append(back @ back.mT)
+            own = torch.einsum("oj,ncoj->ncj", W, J[name])
+            rho.append(own @ own.mT)
+        B = {"trace": torch.stack([gram[name] for name in self.names])}
+        B |= {"kappa": torch.stack(kappa), "rho": torch.stack(rho)}
+        return {kind: S.mT @ b @ S for kind, b in B.items()}
+
+    def draw(self, kind: str, seed: int, streams: range) -> list[Tensor]:
+        """What each output probe brings, shape (rows, N) each."""
+        M = self._forms[kind]
+        index = torch.arange(M.shape[1])
+        signs = torch.stack(
+            [random_signs(seed, stream, index, M.shape[2], torch.float64) for stream in streams]
+        )
+        return list(torch.einsum("knc,rncd,knd->krn", signs, M, signs))
+
+    def run_pass(self, needs: Needs, probes: Probes | None) -> PassResult:
+        sums = SweepSums(self.surface, None if probes is None else len(probes.streams))
+        weights = torch.ones(len(self.x), dtype=torch.float64)
+        kinds = ["trace", *(k for k in ("kappa", "rho") if getattr(needs, k))]
+        for kind in kinds[-1:]:  # the only one that `rows` will look at
+            draws = [self._forms[kind].diagonal(dim1=2, dim2=3).sum(dim=2)]
+            if probes is not None:
+                draws = self.draw(kind, probes.seed, probes.streams)
+            sums.kinds[kind].add(draws, weights)  # type: ignore[index]
+        empty = Moments(["trace", "kappa"], self.surface.device)
+        return PassResult(
+            needs=needs,
+            num_samples=len(self.x),
+            total_weight=float(len(self.x)),
+            cost=Cost(),
+            sweep=sums,
+            head=empty,
+            softmax=empty,
+            margin=empty,
+            margins=[],
+            activity=None,
+            blocks=None,
+            sampled=[],
+            streamed=False,
+        )
+
+
+class DenseWork(Workspace):
+    """The library's own bookkeeping over a dense problem."""
+
+    def __init__(self, problem: DenseProblem, seed: int, precision: Precision) -> None:
+        super().__init__(problem.surface, seed=seed, precision=precision)
+        self.problem = problem
+        self.__dict__["products"] = problem.products()
+
+    @property
+    def plan(self) -> Plan:
+        return self.problem.plan
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:  # type: ignore[override]
+        return self.problem.certificates
+
+    def _run(self, needs: Needs, probes: Probes | None) -> PassResult:
+        return self.problem.run_pass(needs, probes)
