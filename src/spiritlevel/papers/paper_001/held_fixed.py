@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from ...study.statistics import Correlation, partial_correlation, spearman
-from ..experiment import Cell, Row, Section, Table
+from ..experiment import Cell, Row, Table, titled
 from ..judging.findings import estimate
 from ..judging.rows import column
 
@@ -21,7 +21,7 @@ class Confounder:
     fixed: str
     fixed_words: str
 
-    def section(self, rows: Sequence[Row], names: Sequence[str], text: str = "") -> Section:
+    def section(self, rows: Sequence[Row], names: Sequence[str], text: str = "") -> Table:
         """For each of these numbers its trend, before and after. Shown, and not judged."""
         cells: list[list[Cell]] = []
         for name in names:
@@ -34,7 +34,7 @@ class Confounder:
             f"That of {self.varied_words} with {self.fixed_words} itself is {itself}. The last "
             f"column takes out of both ranks what follows those of {self.fixed_words} linearly."
         )
-        return Section(
+        return titled(
             f"With {self.fixed_words} held fixed",
             f"{text} {shown}".strip(),
             Table(
