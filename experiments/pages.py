@@ -36,7 +36,7 @@ def main() -> None:
         with Store.open(arguments.study) as store:
             print(save(record(store, preset=arguments.preset, note=arguments.note), RESULTS))
     if arguments.audit:
-        audit = sl.Audit.from_json(arguments.audit.read_text(encoding="utf-8"))
+        audit = sl.results.Audit.from_json(arguments.audit.read_text(encoding="utf-8"))
         made = audited.AuditRecord.of(audit, arguments.network)
         print(audited.save(made, RESULTS, arguments.audit.stem))
     for path in write_pages(RESULTS, DOCS):

@@ -128,7 +128,7 @@ def eigenvalues(
     loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
     forward: Forward | None = None,
     start: Eigenvalues | None = None,
-    rtol: float | None = None,
+    residual_rtol: float | None = None,
     max_passes: int = 200,
     memory: int | None = None,
     seed: int = 0,
@@ -143,8 +143,8 @@ def eigenvalues(
         matrix: "hessian", or "ggn" for its positive semidefinite part.
         layers: module paths or patterns: the eigenvalues of that block; "head" for the head.
         start: an earlier result on the same parameters, to save products as training goes on.
-        rtol: the residual at which an eigenvalue counts as found, relative to it; None takes 1e-6
-            in float64 and 1e-4 in float32, which makes the value itself better than that.
+        residual_rtol: the residual at which an eigenvalue counts as found, relative to it; None
+            takes 1e-6 in float64 and 1e-4 in float32. The value itself is more precise than that.
         max_passes: products to spend at most, each one pass over the data.
 
     The other arguments are those of `measure`.
@@ -186,7 +186,7 @@ def eigenvalues(
             which=which,
             seed=seed,
             max_products=max_passes,
-            rtol=rtol,
+            residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
         )
     return Eigenvalues(
@@ -219,7 +219,8 @@ def density(
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
     Takes num_vectors × steps products. `SpectralDensity.curve()` gives the smoothed density,
-    `SpectralDensity.moment(1)` an estimate of Tr H / n with its error; `plots.density` draws it.
+    `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
+    `spiritlevel.pages.figures.density`.
     """
     workspace = _open(
         model,
