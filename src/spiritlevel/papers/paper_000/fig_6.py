@@ -13,6 +13,7 @@ from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import CONFIDENCE, Estimate, mean
 from ..judging.population import CONFOUNDERS, FEW, GAP, converged, why
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 
 NOISE, HEAD = "interventions.label_noise", "head.kappa"
 SHOWN = ("train_accuracy", "test_accuracy", GAP, HEAD)
@@ -109,21 +110,32 @@ EXPERIMENT = Experiment(
         "right labels of the test images, so that wrong training labels are part of it. The "
         "figure's numbers are not in the text we have."
     ),
-    scaled_down={
-        "": (
-            "Handwritten digits of 8×8 pixels (600 images) instead of CIFAR-10 and a small "
-            "convolutional network with the same kind of head instead of ResNet-18, from random "
-            "weights, 60 epochs, two learning rates with 10 seeds each, measured on 300 images."
-        ),
-        "quick": "The same with 15 epochs, no noise and 40 %: a trial.",
-        "paper": (
-            "From random weights, three ways of training with 5 seeds each, 30 epochs, measured on "
-            "5,000 of the 50,000 images. The paper gives neither ways nor numbers of runs."
-        ),
-        "h200": (
-            "From random weights, 20,000 images, three ways of training with 4 seeds each, 10 "
-            "epochs, measured on 2,000 images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-fig-6",
+        {
+            "": (
+                "Handwritten digits of 8×8 pixels ({data.samples} images) instead of CIFAR-10, "
+                "and a small convolutional network with the same kind of head instead of "
+                "ResNet-18. Random initial weights, {training.epochs} epochs, learning rates of "
+                "{variants.lr} with {seeds} seeds each, measured on {measure_options.samples} "
+                "images."
+            ),
+            "quick": (
+                "The same with {training.epochs} epochs, {grid.interventions.label_noise:%} of "
+                "the labels wrong and {seeds} seeds each: a trial."
+            ),
+            "paper": (
+                "Random initial weights, {variants:count} ways of training with {seeds} seeds "
+                "each, {training.epochs} epochs, measured on {measure_options.samples} of the "
+                "{data.samples} images. The paper says neither how its networks were trained "
+                "nor how many there were."
+            ),
+            "h200": (
+                "Random initial weights, {data.samples} images, {variants:count} ways of "
+                "training with {seeds} seeds each, {training.epochs} epochs, measured on "
+                "{measure_options.samples} images."
+            ),
+        },
+    ),
     measures=(HEAD,),
 )

@@ -12,6 +12,7 @@ from ..judging.findings import above, below, estimate, every, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_dynamics import SHARES
 from .tasks_transfer import ACCURACY, BEFORE, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
@@ -167,22 +168,33 @@ EXPERIMENT = Experiment(
         "its p are illegible in the text we have: 4 and -4 are our reading of them. Both data sets "
         "are fetched first."
     ),
-    scaled_down={
-        "": (
-            "A small convolutional network with the same kind of head, trained on 2,000 images of "
-            "MNIST for 5 epochs and then on 600 handwritten digits of 8×8 pixels for 40, instead "
-            "of ResNet-18 from ImageNet to CIFAR-10; measured on 300 images; 5 seeds."
-        ),
-        "quick": "The same with 500 images of MNIST, 2 and 10 epochs, 2 seeds: a trial.",
-        "paper": (
-            "Trained first on CIFAR-100 instead of ImageNet; measured on 5,000 of the 50,000 "
-            "images; 5 seeds. The paper gives neither epochs nor runs."
-        ),
-        "h200": (
-            "Trained first on 20,000 images of CIFAR-100 for 20 epochs instead of ImageNet; then "
-            "20,000 images of CIFAR-10 for 15 epochs, measured on 2,000 of them; 5 seeds."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-fig-7",
+        {
+            "": (
+                "A small convolutional network with the same kind of head, trained on "
+                "{task.pretrain_samples} images of MNIST for {task.pretrain_epochs} epochs and "
+                "then on {data.samples} handwritten digits of 8×8 pixels for {training.epochs}, "
+                "instead of ResNet-18 from ImageNet to CIFAR-10; measured on "
+                "{measure_options.samples} images; {seeds} seeds."
+            ),
+            "quick": (
+                "The same with {task.pretrain_samples} images of MNIST, {task.pretrain_epochs} "
+                "and {training.epochs} epochs, {seeds} seeds: a trial."
+            ),
+            "paper": (
+                "Trained first on CIFAR-100 instead of ImageNet; measured on "
+                "{measure_options.samples} of the {data.samples} images; {seeds} seeds. The "
+                "paper gives the number neither of epochs nor of runs."
+            ),
+            "h200": (
+                "Trained first on {task.pretrain_samples} images of CIFAR-100 for "
+                "{task.pretrain_epochs} epochs instead of on ImageNet; then on {data.samples} "
+                "images of CIFAR-10 for {training.epochs} epochs, measured on "
+                "{measure_options.samples} of them; {seeds} seeds."
+            ),
+        },
+    ),
     measures=("head.kappa",),
     paper_values=PAPER,
 )

@@ -10,6 +10,7 @@ from ..judging.contrasts import line
 from ..judging.findings import Finding, above, every, fact, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_trace import FUNCTORCH_MIB, IMAGES, KAPPA_ERROR, KERNELS, SECONDS, TRACE_ERROR
 
@@ -162,14 +163,21 @@ EXPERIMENT = Experiment(
         "the trace times the mean squared norm of a kernel, because relative flatness is 0 when "
         "all weights are equal. The numbers of the paper's two tables are not in the text we have."
     ),
-    scaled_down={
-        "": "At most 80 images and 40 kernels instead of 150 and 140, 5 seeds instead of 30.",
-        "quick": "The two smallest sizes, 2 seeds, 100 probes.",
-        "paper": (
-            "150 images and 140 kernels are the only sizes the text names; the size of its images "
-            "and kernels it does not give. At most 8 GiB for the Hessians that functorch returns."
-        ),
-        "h200": "As the preset paper, with 10 seeds instead of 30.",
-    },
+    scaled_down=ScaleTexts(
+        "000-table-1",
+        {
+            "": (
+                "At most {variants.task.images:max} images and {variants.task.kernels:max} "
+                "kernels instead of 150 and 140, {seeds} seeds instead of 30."
+            ),
+            "quick": "Only the sizes {variants}, {seeds} seeds, {task.probes} probes.",
+            "paper": (
+                "150 images and 140 kernels are the only counts the text names; it does not "
+                "give the size of its images and kernels. At most {task.memory_mib} MiB for the "
+                "Hessians that functorch returns."
+            ),
+            "h200": "As the preset paper, with {seeds} seeds instead of 30.",
+        },
+    ),
     measures=("head.trace", "head.kappa"),
 )

@@ -24,6 +24,7 @@ from ..judging.population import (
 )
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .factors import factor
 
 NAME = "000-table-3"
@@ -328,30 +329,40 @@ EXPERIMENT = Experiment(
         "error, Pearson's correlation and 84 networks. Our numbers beside them are of the gap of "
         "the losses. Figs. 3 (b) and 4 are given as a table, not drawn."
     ),
-    scaled_down={
-        "": (
-            "Width 8 instead of 64, 2,000 images instead of 50,000, 10 epochs instead of 30, from "
-            "random weights instead of ImageNet's. Three rates for each optimizer (SGD 0.001, 0.01 "
-            "and 0.1, AdamW 0.0001, 0.001 and 0.01), batches of 32 and 128, 1 seed: 12 networks. "
-            "Measured on 500 of the training images."
-        ),
-        "quick": (
-            "Width 4, 500 images, 3 epochs, SGD at 0.01 and AdamW at 0.001, batches of 32 and 128, "
-            "1 seed, from random weights: a trial."
-        ),
-        "paper": (
-            "Seven learning rates from 0.0001 to 0.1 for each optimizer, batches of 64 and 128, "
-            "three seeds: our reading of the paper, which names two of the rates. From random "
-            "weights instead of ImageNet's; measured on 5,000 of the 50,000 training images."
-        ),
-        "h200": (
-            "Width 16 instead of 64, 20,000 images instead of 50,000 and 20 epochs instead of 30, "
-            "to fit 84 networks with the whole catalogue into half an hour of an H200. From random "
-            "weights instead of ImageNet's, without weight decay. The rates are our choice, three "
-            "for each optimizer (SGD 0.001, 0.01 and 0.1, AdamW 0.0001, 0.001 and 0.01), with "
-            "batches of 64 and 128 and seven seeds. Measured on 256 of the training images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-table-3",
+        {
+            "": (
+                "Width {model.width} instead of 64, {data.samples} images instead of 50,000, "
+                "{training.epochs} epochs instead of 30, random initial weights instead of "
+                "ImageNet's. {variants[sgd*].lr:count} rates for each optimizer (SGD "
+                "{variants[sgd*].lr}, AdamW {variants[adamw*].lr}), batches of "
+                "{grid.batch_size}, {seeds} seed: {runs} networks. Measured on "
+                "{measure_options.samples} of the training images."
+            ),
+            "quick": (
+                "Width {model.width}, {data.samples} images, {training.epochs} epochs, SGD at "
+                "{variants[sgd*].lr} and AdamW at {variants[adamw*].lr}, batches of "
+                "{grid.batch_size}, {seeds} seed, random initial weights: a trial."
+            ),
+            "paper": (
+                "{variants[sgd*].lr:count} learning rates from {variants[sgd*].lr:to} for each "
+                "optimizer, batches of {grid.batch_size}, {seeds} seeds: our reading of the "
+                "paper, which names two of the rates. Random initial weights instead of "
+                "ImageNet's; measured on {measure_options.samples} of the {data.samples} "
+                "training images."
+            ),
+            "h200": (
+                "Width {model.width} instead of 64, {data.samples} images instead of 50,000 and "
+                "{training.epochs} epochs instead of 30, to fit {runs} networks with the whole "
+                "catalogue into half an hour of an H200. Random initial weights instead of "
+                "ImageNet's, without weight decay. The rates are our choice, "
+                "{variants[sgd*].lr:count} for each optimizer (SGD {variants[sgd*].lr}, AdamW "
+                "{variants[adamw*].lr}), with batches of {grid.batch_size} and {seeds} seeds. "
+                "Measured on {measure_options.samples} of the training images."
+            ),
+        },
+    ),
     catalogue=True,
     measures=(HEAD, *OTHERS),
     paper_values=PAPER,

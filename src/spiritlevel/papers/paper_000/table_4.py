@@ -10,6 +10,7 @@ from ..judging.findings import below, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.population import converged
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_dynamics import ACCURACY, FIRST, FLATNESS, LOSS, MIRRORED, SHARES, TEST_LOSS
 
@@ -134,20 +135,29 @@ EXPERIMENT = Experiment(
         "gap is that of the accuracies, by its numbers: with the accuracy it adds up to little "
         "less than 1, though the paper's equation has losses."
     ),
-    scaled_down={
-        "": (
-            "Handwritten digits of 8×8 pixels (600 images) instead of CIFAR-10 and a small "
-            "convolutional network with the same kind of head instead of ResNet-18, from random "
-            "weights instead of ones trained on ImageNet; rates 0.02 and 0.04 with batches of 16 "
-            "and 32, 60 epochs instead of 50, measured on 300 images; 5 seeds each."
-        ),
-        "quick": "The same with 30 epochs and 2 seeds each: a trial.",
-        "paper": "From random weights; measured on 5,000 of the 50,000 images; 3 seeds each.",
-        "h200": (
-            "From random weights, 20,000 CIFAR-10 images, 30 epochs instead of 50, measured on "
-            "2,000 of them; 3 seeds each."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-table-4",
+        {
+            "": (
+                "Handwritten digits of 8×8 pixels ({data.samples} images) instead of CIFAR-10, "
+                "and a small convolutional network with the same kind of head instead of "
+                "ResNet-18. Random initial weights instead of ones trained on ImageNet; rates "
+                "of {variants.lr} with batches of {variants.batch_size}, {training.epochs} "
+                "epochs instead of 50, measured on {measure_options.samples} images; {seeds} "
+                "seeds each."
+            ),
+            "quick": ("The same with {training.epochs} epochs and {seeds} seeds each: a trial."),
+            "paper": (
+                "Random initial weights; measured on {measure_options.samples} of the "
+                "{data.samples} images; {seeds} seeds each."
+            ),
+            "h200": (
+                "Random initial weights, {data.samples} CIFAR-10 images, {training.epochs} "
+                "epochs instead of 50, measured on {measure_options.samples} of them; {seeds} "
+                "seeds each."
+            ),
+        },
+    ),
     measures=("head.kappa",),
     paper_values={
         "test accuracy, slow": (0.9687 + 0.9675 + 0.9675) / 3,

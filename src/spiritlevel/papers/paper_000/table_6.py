@@ -14,6 +14,7 @@ from ..judging.findings import above, below, estimate, every, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.population import CONFOUNDERS, FEW, converged
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor_by_seed
 
 HEAD, GAP = "head.kappa", "error_gap"
@@ -156,16 +157,29 @@ EXPERIMENT = Experiment(
         "augmented. The paper's gap is that of the accuracies, by its numbers. Fig. 9's densities "
         "are not drawn."
     ),
-    scaled_down={
-        "": (
-            "VGG-small of width 8 (weights drawn as by He) instead of ResNet-18, 1,000 CIFAR-10 "
-            "images instead of 50,000, 15 epochs, 5 seeds each instead of 20, measured on 500 "
-            "images."
-        ),
-        "quick": "Width 4, 300 images, 3 epochs, 2 seeds each: a trial.",
-        "paper": "Measured on 5,000 of the 50,000 images; epochs are not given in the paper: 30.",
-        "h200": "20,000 images, 15 epochs, 10 seeds each instead of 20, measured on 2,000 images.",
-    },
+    scaled_down=ScaleTexts(
+        "000-table-6",
+        {
+            "": (
+                "VGG-small of width {model.width} (He initialization) instead of ResNet-18, "
+                "{data.samples} CIFAR-10 images instead of 50,000, {training.epochs} epochs, "
+                "{seeds} seeds each instead of 20, measured on {measure_options.samples} "
+                "images."
+            ),
+            "quick": (
+                "Width {model.width}, {data.samples} images, {training.epochs} epochs, {seeds} "
+                "seeds each: a trial."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the {data.samples} images; "
+                "{training.epochs} epochs, which the paper does not give."
+            ),
+            "h200": (
+                "{data.samples} images, {training.epochs} epochs, {seeds} seeds each instead of "
+                "20, measured on {measure_options.samples} images."
+            ),
+        },
+    ),
     measures=(HEAD,),
     paper_values={
         f"{name}, {WORDS[way]}": value

@@ -9,6 +9,7 @@ from ..judging.findings import Finding, above, below, fact, verdict
 from ..judging.numbers import Estimate, mean, share
 from ..judging.population import converged
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_stopping import ACCURACY, EPOCHS, FLATNESS, RULES, STOPPED
 
@@ -133,20 +134,25 @@ EXPERIMENT = Experiment(
         "stop counts with its last epoch in the means. The paper's times have "
         "nothing of ours beside them: here no rule has a training of its own that could be timed."
     ),
-    scaled_down={
-        "": (
-            "Not on CIFAR-10: on 600 handwritten digits of 8×8 pixels, and with a small "
-            "convolutional network with the same kind of head instead of ResNet-18. What holds on "
-            "such a task need not hold on the paper's. 20 runs instead of 40; measured on 300 "
-            "images."
-        ),
-        "quick": "The same with 3 runs of 40 epochs: a trial.",
-        "paper": "From random weights; measured on 5,000 of the images.",
-        "h200": (
-            "20,000 images, 10 runs instead of 40, measured on 2,000 of the images; from random "
-            "weights."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-table-7",
+        {
+            "": (
+                "Not CIFAR-10 but {data.samples} handwritten digits of 8×8 pixels, and a small "
+                "convolutional network with the same kind of head instead of ResNet-18. What "
+                "holds on such a task need not hold on the paper's. {seeds} runs instead of 40; "
+                "measured on {measure_options.samples} images."
+            ),
+            "quick": "The same with {seeds} runs of {training.epochs} epochs: a trial.",
+            "paper": (
+                "Random initial weights; measured on {measure_options.samples} of the images."
+            ),
+            "h200": (
+                "{data.samples} images, {seeds} runs instead of 40, measured on "
+                "{measure_options.samples} of the images; random initial weights."
+            ),
+        },
+    ),
     measures=("head.kappa",),
     paper_values={
         f"{name}, {WORDS[rule]}": value

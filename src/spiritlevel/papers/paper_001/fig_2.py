@@ -9,6 +9,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Section, Series
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import Estimate, mean, plain
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .held_fixed import Confounder
 
 SHIFT = "interventions.bias_shift"
@@ -112,19 +113,30 @@ EXPERIMENT = Experiment(
         "does so before or after. Its figure shows the activation frequency of each layer; what is "
         "judged here is their mean."
     ),
-    scaled_down={
-        "": (
-            "MNIST instead of CIFAR-10, 3,000 training images instead of 50,000 in batches of 16, "
-            "a width of 8 instead of 64, measured on 500 of the training images; five shifts with "
-            "3 seeds each."
-        ),
-        "quick": "MNIST, 1,000 images, 2 epochs, three shifts with 2 seeds each.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; five shifts with "
-            "5 seeds each."
-        ),
-        "paper": "Measured on 5,000 of the training images; nine shifts with 3 seeds each.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-2",
+        {
+            "": (
+                "MNIST instead of CIFAR-10, {data.samples} training images instead of 50,000 in "
+                "batches of {training.batch_size}, a width of {model.width} instead of 64, "
+                "measured on {measure_options.samples} of the training images; "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+            "quick": (
+                "MNIST, {data.samples} images, {training.epochs} epochs, "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {grid.interventions.bias_shift:count} "
+                "shifts with {seeds} seeds each."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+        },
+    ),
     measures=(TRACE, FREQUENCY, "relative.kappa"),
     layers=(FREQUENCY,),
 )

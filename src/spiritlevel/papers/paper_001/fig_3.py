@@ -9,6 +9,7 @@ from ..judging.contrasts import Groups, difference, group_points, group_table, g
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .reached import how_many, with_reached
 
 VARIANT = "variant"
@@ -100,19 +101,29 @@ EXPERIMENT = Experiment(
         "epochs and marks the plain one at one of them; here both are looked at once, at the end "
         "of their training, and the way there is not."
     ),
-    scaled_down={
-        "": (
-            "1,000 training images of CIFAR-10 instead of 50,000 in batches of 16, a width of 8 "
-            "instead of 64, trained to 80 % instead of about 90 % in at most 60 epochs, measured "
-            "on 200 of the training images; 10 seeds instead of one."
-        ),
-        "quick": "300 images, at most 10 epochs, 2 seeds: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; 5 seeds instead "
-            "of one."
-        ),
-        "paper": "Measured on 5,000 of the training images; 3 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-3",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, trained to "
+                "{stop.train_accuracy:%} instead of about 90 % in at most {training.epochs} "
+                "epochs, measured on {measure_options.samples} of the training images; {seeds} "
+                "seeds instead of one."
+            ),
+            "quick": (
+                "{data.samples} images, at most {training.epochs} epochs, {seeds} seeds: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values={
         "training accuracy, plain": 0.9184,

@@ -11,6 +11,7 @@ from ..judging.contrasts import line
 from ..judging.findings import above, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .log_figure import log_figure
 from .tasks_points import STEP, TEST, TRAIN, at_points, steps_at
 
@@ -140,21 +141,27 @@ EXPERIMENT = Experiment(
         "times, after equal numbers of batches. The paper gives no number of epochs for this "
         "figure."
     ),
-    scaled_down={
-        "": (
-            "500 training images of CIFAR-10 instead of 50,000 in batches of 16, a width of 8 "
-            "instead of 64, 40 epochs, measured on 100 of the training images; 10 seeds instead of "
-            "one."
-        ),
-        "quick": "200 images, 8 epochs, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, 40 epochs, measured on 1,000 of the "
-            "training images; 3 seeds instead of one."
-        ),
-        "paper": (
-            "80 epochs, as in the paper's Fig. 3; measured on 5,000 of the training images; 3 "
-            "seeds instead of one."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-5",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, "
+                "{training.epochs} epochs, measured on {measure_options.samples} of the "
+                "training images; {seeds} seeds instead of one."
+            ),
+            "quick": ("{data.samples} images, {training.epochs} epochs, {seeds} seed: a trial."),
+            "h200": (
+                "{data.samples} training images instead of 50,000, {training.epochs} epochs, "
+                "measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+            "paper": (
+                "{training.epochs} epochs, as in the paper's Fig. 3; measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds instead of "
+                "one."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

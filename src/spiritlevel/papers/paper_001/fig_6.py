@@ -11,6 +11,7 @@ from ..judging.contrasts import difference
 from ..judging.findings import Finding, below, unmoved, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .noise_injection import (
     ACCURACIES,
     GINI,
@@ -122,25 +123,35 @@ EXPERIMENT = Experiment(
         "standard deviation: a variance of 0.3 is a standard deviation of 0.55. The paper does not "
         "say how its inputs are scaled."
     ),
-    scaled_down={
-        "": (
-            "CIFAR-10 instead of a part of ImageNet, 5,000 training images in batches of 16, a "
-            "transformer of width 32 and depth 2 instead of ViT-Base, measured on 50 of the "
-            "training images with at most 20 probes for the part of the trace that is not "
-            "Gauss-Newton; learning rate 0.01 instead of 0.0001, with which so few steps would "
-            "hardly move it; 10 seeds."
-        ),
-        "quick": "200 images, three strengths of noise, 1 seed: a trial.",
-        "h200": (
-            "CIFAR-10 instead of a part of ImageNet, 20,000 training images, a transformer of "
-            "width 192 and depth 6 instead of ViT-Base, learning rate 0.01 instead of 0.0001, "
-            "measured on 500 of the training images; 3 seeds."
-        ),
-        "paper": (
-            "CIFAR-10 instead of a part of ImageNet, which cannot be fetched, and a transformer of "
-            "width 192 and depth 6 for its small images; measured on 2,000 of the training images; "
-            "3 seeds."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-6",
+        {
+            "": (
+                "CIFAR-10 instead of a part of ImageNet, {data.samples} training images in "
+                "batches of {training.batch_size}, a transformer of width {model.width} and "
+                "depth {model.depth} instead of ViT-Base, measured on {measure_options.samples} "
+                "of the training images with at most {measure_options.max_passes} probes for "
+                "the part of the trace that is not Gauss-Newton; a learning rate of "
+                "{training.lr} instead of 0.0001, which would hardly change the weights in so "
+                "few steps; {seeds} seeds."
+            ),
+            "quick": (
+                "{data.samples} images, {grid.interventions.input_noise:count} noise levels, "
+                "{seeds} seed: a trial."
+            ),
+            "h200": (
+                "CIFAR-10 instead of a part of ImageNet, {data.samples} training images, a "
+                "transformer of width {model.width} and depth {model.depth} instead of "
+                "ViT-Base, a learning rate of {training.lr} instead of 0.0001, measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds."
+            ),
+            "paper": (
+                "CIFAR-10 instead of a part of ImageNet, which cannot be downloaded freely, and "
+                "a transformer of width {model.width} and depth {model.depth} for its small "
+                "images; measured on {measure_options.samples} of the training images; {seeds} "
+                "seeds."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

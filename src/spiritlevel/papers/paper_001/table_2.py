@@ -10,6 +10,7 @@ from ..judging.contrasts import group_points, group_table, groups_of
 from ..judging.findings import above, below, unmoved, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .batch_cycles import GINI, TRACE, follow, words
 from .held_fixed import Confounder
 from .reached import how_many, with_reached
@@ -126,20 +127,30 @@ EXPERIMENT = Experiment(
         "all rows of the paper, and here. Away from a minimum the Hessian has negative "
         "eigenvalues, so its trace can be negative."
     ),
-    scaled_down={
-        "": (
-            "1,000 training images of CIFAR-10 instead of 50,000 in batches of 32, a width of 8 "
-            "instead of 64, trained to 80 % instead of about 90 %, measured on 100 of the training "
-            "images with at most 20 probes for the part of the trace that is not Gauss-Newton; 3 "
-            "seeds instead of one."
-        ),
-        "quick": "300 images, at most 5 epochs, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; 3 seeds instead "
-            "of one."
-        ),
-        "paper": "Measured on 5,000 of the training images; 3 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-table-2",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, trained to "
+                "{stop.train_accuracy:%} instead of about 90 %, measured on "
+                "{measure_options.samples} of the training images with at most "
+                "{measure_options.max_passes} probes for the part of the trace that is not "
+                "Gauss-Newton; {seeds} seeds instead of one."
+            ),
+            "quick": (
+                "{data.samples} images, at most {training.epochs} epochs, {seeds} seed: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values=_paper_values(),
 )

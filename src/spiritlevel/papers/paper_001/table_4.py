@@ -9,6 +9,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, Result, below, missed
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .tasks_noise_finetuning import EPOCHS, FITTED, STAGES, STANDARD, STRONG, TEST, TRAIN, WEAK
 
 TRACE = "curvature.trace"
@@ -142,19 +143,29 @@ EXPERIMENT = Experiment(
         "variance of 1 (a standard deviation of 0.18). Accuracy and curvature are those without "
         "noise."
     ),
-    scaled_down={
-        "": (
-            "600 training images of CIFAR-10 instead of 50,000 of CIFAR-100 in batches of 32, a "
-            "width of 4 instead of 64, measured on 100 of the training images; 10 seeds instead of "
-            "one."
-        ),
-        "quick": "200 images, at most 6 epochs a stage, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images of CIFAR-10 instead of 50,000 of CIFAR-100, measured on 1,000 "
-            "of them; 5 seeds instead of one."
-        ),
-        "paper": "Measured on 1,000 of the training images; 3 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-table-4",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 of CIFAR-100 in "
+                "batches of {training.batch_size}, a width of {model.width} instead of 64, "
+                "measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+            "quick": (
+                "{data.samples} images, at most {training.epochs} epochs per stage, {seeds} "
+                "seed: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 of CIFAR-100, "
+                "measured on {measure_options.samples} of them; {seeds} seeds instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values={
         "training accuracy, standard": 0.8922,

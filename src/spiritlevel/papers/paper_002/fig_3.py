@@ -8,6 +8,7 @@ from ...study.statistics import Correlation, partial_correlation, pearson, spear
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, Result, above, estimate, missed, unmoved
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 
 CLASSIFIER, SEPARATION = "task.classifier", "task.separation"
 KAPPA, GAP = "relative.kappa", "gap"
@@ -124,18 +125,25 @@ EXPERIMENT = Experiment(
         "front of it whose inputs are found by turning it around. κ is that of the linear layer. "
         "The gap is the loss on 200,000 fresh points of the same clouds less the loss on the 500."
     ),
-    scaled_down={
-        "": (
-            "Nothing is scaled down: 100 data sets of 500 points for each separation. The paper's "
-            "appendix is not part of the text we have; the clouds and the ridge classifier with "
-            "squared loss follow the authors' published code, and a logistic classifier was added. "
-            "The random network is made of square orthogonal layers with leaky ReLUs, so that it "
-            "can be turned around exactly. The separation is half the edge of the cube at whose "
-            "corners the clouds lie; the paper speaks of an average correlation and does not say "
-            "over what. It prints no numbers for this figure."
-        ),
-        "quick": "Eight data sets for each of three separations instead of 100 for each of eight.",
-        "paper": "Nothing is scaled down: the same as without a preset.",
-    },
+    scaled_down=ScaleTexts(
+        "002-fig-3",
+        {
+            "": (
+                "Nothing is scaled down: {seeds} data sets of 500 points for each separation. "
+                "The paper's appendix is not part of the text we have; the clouds and the ridge "
+                "classifier with squared loss follow the authors' published code, and a "
+                "logistic classifier was added. The random network consists of square "
+                "orthogonal layers with leaky ReLUs, so that it can be inverted exactly. The "
+                "separation is half the edge of the cube at whose corners the clouds lie; the "
+                "paper speaks of an average correlation and does not say over what. It prints "
+                "no numbers for this figure."
+            ),
+            "quick": (
+                "{seeds} data sets for each of {grid.task.separation:count} separations instead "
+                "of 100 for each of 8."
+            ),
+            "paper": "Nothing is scaled down: the same as without a preset.",
+        },
+    ),
     measures=(KAPPA,),
 )

@@ -9,6 +9,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, above, estimate, fact, missed, verdict
 from ..judging.population import CONFOUNDERS, GAP, converged, why
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .rescaling import LAYERS, NEURONS
 from .tasks_networks import CHANGE
 
@@ -154,26 +155,36 @@ EXPERIMENT = Experiment(
         "layer; we read it as the fifth of five layers with weights, the one that reads the last "
         "hidden layer. The gap is test loss less training loss a sample."
     ),
-    scaled_down={
-        "": (
-            "500 training images instead of 50,000, batches of 16 and 64 instead of 4 to 512 with "
-            "momentum 0.9, 4 seeds instead of 9; three of the four initializations, because the "
-            "fourth, normal with variance 0.1, did not learn at these rates in a trial; so 24 "
-            "networks instead of 144. Training ends at a loss of 0.1 or after 80 epochs; measured "
-            "on 200 of the training images."
-        ),
-        "quick": "250 training images, two initializations, one batch size, 2 seeds: a trial.",
-        "h200": (
-            "The networks of 002-fig-5 with its preset h200, which has to be run first: 10,000 "
-            "training images instead of 50,000, SGD and Adam at several rates instead of SGD, "
-            "batches of 32 and 128, one initialization instead of four, 14 seeds; measured on "
-            "1,000 of the training images."
-        ),
-        "paper": (
-            "Training ends at a loss of 0.1, because the paper says only that it went on until "
-            "convergence; measured on 5,000 of the training images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "003-fig-1",
+        {
+            "": (
+                "{data.samples} training images instead of 50,000, batches of "
+                "{variants.batch_size} instead of 4 to 512 with momentum {training.momentum}, "
+                "{seeds} seeds instead of 9; {grid.model.init:count} of the four "
+                "initializations, because the fourth, normal with variance 0.1, did not learn "
+                "at these rates in a trial; so {runs} networks instead of 144. Training ends at "
+                "a loss of {stop.train_loss} or after {training.epochs} epochs; measured on "
+                "{measure_options.samples} of the training images."
+            ),
+            "quick": (
+                "{data.samples} training images, {grid.model.init:count} initializations, "
+                "{variants.batch_size:count} batch size, {seeds} seeds: a trial."
+            ),
+            "h200": (
+                "The networks of 002-fig-5 with its preset h200, which has to be run first: "
+                "{data.samples} training images instead of 50,000, SGD and Adam at several "
+                "rates instead of SGD, batches of {grid.batch_size}, one initialization instead "
+                "of four, {seeds} seeds; measured on {measure_options.samples} of the training "
+                "images."
+            ),
+            "paper": (
+                "Training ends at a loss of {stop.train_loss}, because the paper says only that "
+                "it went on until convergence; measured on {measure_options.samples} of the "
+                "training images."
+            ),
+        },
+    ),
     measures=("scaled.lambda_max", "scaled.trace", "relative.kappa", "neuron.rho_sum"),
     paper_values={BESIDE: PAPER},
 )

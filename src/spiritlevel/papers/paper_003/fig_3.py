@@ -9,6 +9,7 @@ from ..experiment import Experiment, Figure, Outcome, Row, Series
 from ..judging.findings import above, estimate, every, fact, verdict
 from ..judging.population import CONFOUNDERS, FEW, GAP, converged, correlations, why
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 
 LAYERS = ("fc1", "fc2", "fc3", "fc4")  # the hidden ones
 KAPPA, SUM, MAX = "scaled.trace", "neuron.rho_sum", "neuron.rho_max"
@@ -153,28 +154,39 @@ EXPERIMENT = Experiment(
         "h200-low-rates. The largest neuron or layer of a network can be that of one layer "
         "throughout; its measure then cannot correlate more than that layer's."
     ),
-    scaled_down={
-        "": (
-            "6,000 training images instead of 60,000 and batches of 100, 200, 400 and 800 instead "
-            "of 1,000 to 8,000, at the same ratio of learning rate to batch size; 120 epochs; 6 "
-            "seeds each; measured on 1,000 of the training images."
-        ),
-        "quick": "1,500 training images, two batch sizes, 3 seeds each, 100 epochs: a trial.",
-        "h200": (
-            "150 epochs and 12 seeds for each batch size, because the paper says neither; measured "
-            "on 5,000 of the 60,000 training images."
-        ),
-        "h200-low-rates": (
-            "Learning rates of 0.02 to 0.16 instead of 0.2 to 1.6. 30 seeds for each batch size, "
-            "because the paper does not say how many. 500 epochs, because one network trained "
-            f"beforehand still had a loss above {LARGEST_LOSS:g} after 150; its flatness was not "
-            "looked at. Measured on 5,000 of the 60,000 training images."
-        ),
-        "paper": (
-            "500 epochs and 30 seeds for each batch size, because the paper says neither; measured "
-            "on 10,000 of the 60,000 training images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "003-fig-3",
+        {
+            "": (
+                "{data.samples} training images instead of 60,000 and batches of "
+                "{variants.batch_size} instead of 1,000 to 8,000, at the same ratio of learning "
+                "rate to batch size; {training.epochs} epochs; {seeds} seeds each; measured on "
+                "{measure_options.samples} of the training images."
+            ),
+            "quick": (
+                "{data.samples} training images, {variants.batch_size:count} batch sizes, "
+                "{seeds} seeds each, {training.epochs} epochs: a trial."
+            ),
+            "h200": (
+                "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
+                "paper gives neither; measured on {measure_options.samples} of the "
+                "{data.samples} training images."
+            ),
+            "h200-low-rates": (
+                "Learning rates of {variants.lr:to} instead of 0.2 to 1.6. {seeds} seeds for "
+                "each batch size, because the paper does not say how many. {training.epochs} "
+                "epochs, because one network trained beforehand still had a loss above "
+                f"{LARGEST_LOSS:g}"
+                " after 150; its flatness was not looked at. Measured on "
+                "{measure_options.samples} of the {data.samples} training images."
+            ),
+            "paper": (
+                "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
+                "paper gives neither; measured on {measure_options.samples} of the "
+                "{data.samples} training images."
+            ),
+        },
+    ),
     measures=(KAPPA, "scaled.trace_max", SUM, MAX),
     paper_values={BESIDE: 0.7},
 )

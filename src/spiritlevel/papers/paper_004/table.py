@@ -12,6 +12,7 @@ from ..judging.findings import Finding, Result, fact, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.numbers import plain as shown
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .tasks_flatness_penalty import BEST, FLATNESS, SECONDS
 
 WEIGHT, FINAL = "task.weight", "test_accuracy"
@@ -119,16 +120,26 @@ EXPERIMENT = Experiment(
         "is the mean of Tr(H²)/B over the steps, also for λ = 0, where the paper has 0 because it "
         "computed none."
     ),
-    scaled_down={
-        "": (
-            "20,000 training and 4,000 test images instead of all. The paper gives neither the "
-            "network's width nor optimizer, learning rate, batch size, clipping, epochs or probes; "
-            "these are ours. By its digits its test set was 600 images and each row one run. "
-            "Times are over the median of those without the penalty."
-        ),
-        "quick": "2,000 training images, 2 epochs, three weights and one seed: a trial.",
-        "paper": "All 50,000 training images, 10 epochs and 5 seeds for each weight.",
-    },
+    scaled_down=ScaleTexts(
+        "004-table",
+        {
+            "": (
+                "{data.samples} training images instead of 50,000; the recorded runs had 4,000 "
+                "test images instead of 10,000. The paper gives neither the network's width nor "
+                "optimizer, learning rate, batch size, clipping, epochs or probes; these are "
+                "our choice. Judging by the digits it prints, its test set had 600 images and "
+                "each row is one run. Times are divided by the median time without the penalty."
+            ),
+            "quick": (
+                "{data.samples} training images, {training.epochs} epochs, "
+                "{grid.task.weight:count} weights and {seeds} seed: a trial."
+            ),
+            "paper": (
+                "All {data.samples} training images, {training.epochs} epochs and {seeds} seeds "
+                "for each weight."
+            ),
+        },
+    ),
     measures=("curvature.trace_squared",),
     paper_values=_paper_values(),
 )
