@@ -9,12 +9,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from spiritlevel import Cost
 from spiritlevel.analysis.landscape import Axis, Landscape, Mark, evaluation, landscape, walk
 from spiritlevel.cli.app import app
 from spiritlevel.pages.figures import save
 from spiritlevel.pages.figures.landscapes import contour_levels
 from spiritlevel.pages.figures.landscapes import landscape as draw
+from spiritlevel.results import Cost
 from spiritlevel.study.checkpoints import load_checkpoint, save_checkpoint
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build

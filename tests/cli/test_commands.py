@@ -59,14 +59,14 @@ def fresh(*args: str, blocked: tuple[str, ...] = (), cwd: pathlib.Path | None = 
 
 def test_list_names_every_measure_with_cost_and_invariances():
     words = " ".join(run("list").stdout.split())
-    for card in api.measures():
+    for card in api.cards():
         assert f"{card.name} {card.summary}" in words
-    assert words.count("cost: ") == words.count("unchanged by: ") == len(api.measures())
+    assert words.count("cost: ") == words.count("unchanged by: ") == len(api.cards())
 
 
 def test_list_takes_a_pattern():
     names = re.findall(r"^(\S+\.\S+) ", run("list", "head.*").stdout, flags=re.MULTILINE)
-    assert names == [card.name for card in api.measures("head.*")]
+    assert names == [card.name for card in api.cards("head.*")]
 
 
 def test_list_of_an_unknown_name_suggests_one():
@@ -74,7 +74,7 @@ def test_list_of_an_unknown_name_suggests_one():
     assert "No measure is called 'relative.kapa'. Did you mean 'relative.kappa'" in text
 
 
-@pytest.mark.parametrize("card", api.measures(), ids=lambda card: card.name)
+@pytest.mark.parametrize("card", api.cards(), ids=lambda card: card.name)
 def test_show_prints_everything_on_the_card(card):
     words = " ".join(run("show", card.name).stdout.split())
     moved = [name for name in SYMMETRIES if name not in card.invariant]
@@ -95,7 +95,7 @@ def test_markdown_is_what_is_in_docs():
 
 
 def test_markdown_table_says_what_moves():
-    card = sl.measures("relative.kappa")[0]
+    card = sl.cards("relative.kappa")[0]
     row = cards.markdown_table([card]).splitlines()[2].strip("| ").split(" | ")
     said = dict(zip(SYMMETRIES, row[2:-1], strict=True))
     assert said == {s: "stays" if s in card.invariant else "moves" for s in SYMMETRIES}
@@ -178,7 +178,7 @@ def test_options_reach_the_factory_and_patterns_the_measures():
         *("--measures", "softmax.gini", *FEW, "--json", "-", "--dtype", "float64"),
     ).stdout
     report = sl.Report.from_json(out)
-    assert set(report) == {card.name for card in api.measures("relative.*")} | {"softmax.gini"}
+    assert set(report) == {card.name for card in api.cards("relative.*")} | {"softmax.gini"}
     assert list(report.layers["relative.kappa"]) == ["fc1", "fc2", "head"]
     assert report.settings["dtype"] == "float64"
 
@@ -301,7 +301,7 @@ def test_unforeseen_errors_say_how_to_see_more(monkeypatch):
     def explode(*_, **__):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(api, "measures", explode)
+    monkeypatch.setattr(api, "cards", explode)
     expected = "ZeroDivisionError: division by zero. Run it again with --debug for the traceback."
     assert refusal("list") == expected
 
@@ -353,7 +353,7 @@ def test_real_process(tmp_path):
     args = ("--model", "mlp", "--samples", "20", "--measures", "head.*", "--json", "-")
     done = fresh("measure", *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert set(sl.Report.from_json(done.stdout)) == {c.name for c in sl.measures("head.*")}
+    assert set(sl.Report.from_json(done.stdout)) == {c.name for c in sl.cards("head.*")}
     assert "\x1b" not in done.stdout + done.stderr
     refused = fresh("show", "nothing", cwd=tmp_path)
     assert refused.returncode == 1

@@ -237,8 +237,8 @@ def test_cards_as_json(command, tmp_path):
     text = run(command, "relative.*", "--json", "-").stdout
     assert path.read_text() == text
     found = {card["name"]: card for card in json.loads(text)["cards"]}
-    assert list(found) == [card.name for card in api.measures("relative.*")]
-    for card in api.measures("relative.*"):
+    assert list(found) == [card.name for card in api.cards("relative.*")]
+    for card in api.cards("relative.*"):
         facts = found[card.name]
         assert facts["summary"] == card.summary
         assert facts["misleads"] == card.misleads

@@ -159,7 +159,7 @@ def list_measures(
     json: subject.Json = None,
 ) -> None:
     """List the measures: summary, cost, invariances."""
-    chosen = api.measures(pattern)
+    chosen = api.cards(pattern)
     talk = console.talk(json)
     if markdown:
         talk.file.write(cards.markdown_page(chosen))
@@ -181,7 +181,7 @@ def show(name: Pattern, json: subject.Json = None) -> None:
 
     Shows its formula, paper, what changes it and what does not, its cost, and when it misleads.
     """
-    chosen = api.measures(name)
+    chosen = api.cards(name)
     talk = console.talk(json)
     for card in chosen:
         cards.print_card(talk, card)

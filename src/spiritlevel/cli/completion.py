@@ -15,7 +15,7 @@ Offers = list[tuple[str, str]]  # a name, and what it is
 
 def measures(incomplete: str) -> Offers:
     """Measures that start with `incomplete`."""
-    return _beginning(incomplete, [(card.name, card.summary) for card in api.measures()])
+    return _beginning(incomplete, [(card.name, card.summary) for card in api.cards()])
 
 
 def model_names(incomplete: str) -> Offers:

@@ -14,18 +14,14 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 from rich.text import Text
 
-
-class ShowProgress(Protocol):
-    """Moves a progress bar."""
-
-    def __call__(self, done: float, total: float | None, text: str = "") -> None:
-        """`total` is None where it is not known."""
+from ..results import Progress
 
 
 class Volume(enum.IntEnum):
@@ -111,18 +107,18 @@ def timed(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress(text: str) -> Iterator[ShowProgress]:
+def progress(text: str) -> Iterator[Progress]:
     """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
     console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with (
         timed(text),
-        Progress(*columns, console=console, transient=True, disable=not shows_progress()) as bar,
+        Bars(*columns, console=console, transient=True, disable=not shows_progress()) as bars,
     ):
-        task = bar.add_task(text, total=None)
+        task = bars.add_task(text, total=None)
 
-        def report(done: float, total: float | None, text: str = text) -> None:
-            bar.update(task, completed=done, total=total, description=text)
+        def report(done: int, total: int | None, what: str) -> None:
+            bars.update(task, completed=done, total=total, description=what)
 
         yield report
 

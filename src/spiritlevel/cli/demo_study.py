@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -21,6 +20,7 @@ from ..files import write_atomically
 from ..pages import figures as plots
 from ..pages import report
 from ..pages.report import study as study_page
+from ..results import Progress
 from ..study import control, table
 from ..study.checkpoints import load_checkpoint
 from ..study.executors.progress import Watch, study_status
@@ -39,8 +39,6 @@ NEEDS = (  # checked before the training
     ("matplotlib", "The demo's figures", "plots"),
     ("yaml", "The demo's study", "study"),
 )
-
-Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is being done
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..errors import SpiritlevelError, require
 from ..files import write_atomically
 from ..pages import report as pages
-from ..results import Report
+from ..results import Progress, Report
 from ..study.checkpoints import load_checkpoint
 from ..study.models import build
 from . import completion, console, inputs
@@ -257,11 +257,11 @@ def one_or_many(layers: Several) -> str | list[str] | None:
     return layers[0] if len(layers) == 1 else layers
 
 
-def by_pass(show: console.ShowProgress, text: str) -> Callable[[int, int | None], None]:
+def by_pass(show: Progress, text: str) -> Progress:
     """Progress that starts again with each pass over the data and shows the pass number."""
     last, passes = 0, 1
 
-    def report(done: int, total: int | None) -> None:
+    def report(done: int, total: int | None, what: str) -> None:
         nonlocal last, passes
         if done <= last:
             passes += 1

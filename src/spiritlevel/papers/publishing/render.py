@@ -245,7 +245,7 @@ def _duration(seconds: float) -> str:
 def _cards(experiment: Experiment) -> Table:
     rows: list[Sequence[Cell]] = []
     for name in experiment.measures:
-        (card,) = api.measures(name)
+        (card,) = api.cards(name)
         moves = ["unchanged" if s in card.invariant else "moves" for s in SYMMETRIES]
         rows.append([name, *moves, card.misleads])
     return Table(("measure", *SYMMETRIES.values(), "when it misleads"), rows)

@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from ...errors import SpiritlevelError
 from ...results import __version__
@@ -33,13 +33,6 @@ TIMEOUT = 30.0  # seconds without a byte
 _CHUNK = 2**17
 _PASSING = (408, 425, 429)  # and all from 500 on: the server may answer better in a moment
 _sleep = time.sleep
-
-
-class Progress(Protocol):
-    """How far something is."""
-
-    def __call__(self, done: float, total: float | None, text: str = "") -> None:
-        """`total` is None where it is not known."""
 
 
 class _GivenUp(Exception):

@@ -8,9 +8,10 @@ import urllib.parse
 from collections.abc import Sequence
 
 from ...errors import SpiritlevelError
+from ...results import Progress
 from .catalogue import data_folder, find
 from .checksums import has_checksum
-from .download import Progress, download
+from .download import download
 
 
 def fetch(
