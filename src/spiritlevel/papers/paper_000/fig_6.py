@@ -22,16 +22,16 @@ ALMOST = 1.0 - 1e-9  # Fisher's z of a perfect correlation is infinite
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Does flatness rise with the noise, and does it tell the gap better where there is more?"""
-    kept = converged(rows)
-    groups = grouped(kept, NOISE)
+    converged_runs = converged(rows)
+    groups = grouped(converged_runs, NOISE)
     ranks = {noise: spearman(column(g, HEAD), column(g, GAP)) for noise, g in groups.items()}
     table: list[list[Cell]] = [
         [noise, len(g), *(mean(column(g, name)) for name in SHOWN), estimate(ranks[noise])]
         for noise, g in groups.items()
     ]
-    rise = spearman(column(kept, NOISE), column(kept, HEAD))
+    rise = spearman(column(converged_runs, NOISE), column(converged_runs, HEAD))
     stronger = strengthening(ranks[min(ranks)], ranks[max(ranks)])
-    over_all = spearman(column(kept, HEAD), column(kept, GAP))
+    over_all = spearman(column(converged_runs, HEAD), column(converged_runs, GAP))
     findings = [
         above("relative flatness of the head rises with the share of wrong labels", rise),
         above(
@@ -47,7 +47,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "relative flatness of the head",
             [line(HEAD, list(groups), [mean(column(g, HEAD)) for g in groups.values()])],
         ),
-        why=_why(kept, groups) if len(kept) >= FEW else "",
+        why=_why(converged_runs, groups) if len(converged_runs) >= FEW else "",
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
@@ -78,11 +78,13 @@ def strengthening(less: Correlation, more: Correlation) -> Estimate:
 
     The variance of z is (1 + ρ²/2)/(n − 3), after Bonett and Wright.
     """
-    z = [math.atanh(max(-ALMOST, min(ALMOST, found.value))) for found in (less, more)]
+    z = [math.atanh(max(-ALMOST, min(ALMOST, correlation.value))) for correlation in (less, more)]
     n = less.n + more.n
     if min(less.n, more.n) <= 3:
         return Estimate(z[1] - z[0], math.nan, math.nan, n)
-    variance = sum((1 + found.value**2 / 2) / (found.n - 3) for found in (less, more))
+    variance = sum(
+        (1 + correlation.value**2 / 2) / (correlation.n - 3) for correlation in (less, more)
+    )
     half = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * math.sqrt(variance)
     return Estimate(z[1] - z[0], z[1] - z[0] - half, z[1] - z[0] + half, n)
 

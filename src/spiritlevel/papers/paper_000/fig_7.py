@@ -29,21 +29,27 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
     All strategies of a run start from the same weights, so they are compared run by run.
     """
-    against_low, against_high = (_ratio(rows, _last(way), _last(FROZEN)) for way in (LOW, HIGH))
+    against_low, against_high = (
+        _ratio(rows, _last(strategy), _last(FROZEN)) for strategy in (LOW, HIGH)
+    )
     peak = _ratio(rows, f"{PEAK}/{LOW}", f"{PEAK}/{HIGH}")
-    ends = [(row.get(_last(way)), row.get(f"{ACCURACY}/{way}")) for row in rows for way in WORDS]
+    ends = [
+        (row.get(_last(strategy)), row.get(f"{ACCURACY}/{strategy}"))
+        for row in rows
+        for strategy in WORDS
+    ]
     together = spearman([flatness for flatness, _ in ends], [accuracy for _, accuracy in ends])
     when = mean(_place_of_peak(row, HIGH) for row in rows)
     fall = _ratio(rows, f"{FLATNESS}/{LOW}/0", _last(LOW))
     steady = mean(_trend(row, LOW) for row in rows)
     table: list[list[Cell]] = [
         [
-            WORDS[way],
+            WORDS[strategy],
             len(rows),
-            *(mean(column(rows, f"{name}/{way}")) for name in (ACCURACY, LOSS, PEAK)),
-            *(_along(rows, way)),
+            *(mean(column(rows, f"{name}/{strategy}")) for name in (ACCURACY, LOSS, PEAK)),
+            *(_along(rows, strategy)),
         ]
-        for way in STRATEGIES
+        for strategy in STRATEGIES
     ]
     findings = [
         every(
@@ -87,7 +93,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=Figure(
             "% of the epochs",
             "relative flatness of the head",
-            [line(WORDS[way], SHARES, _along(rows, way)) for way in STRATEGIES],
+            [line(WORDS[strategy], SHARES, _along(rows, strategy)) for strategy in STRATEGIES],
             log_y=True,
         ),
         beside={
@@ -108,28 +114,28 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _last(way: str) -> str:
-    return f"{FLATNESS}/{way}/100"
+def _last(strategy: str) -> str:
+    return f"{FLATNESS}/{strategy}/100"
 
 
-def _along(rows: Sequence[Row], way: str) -> list[Estimate]:
-    return [mean(column(rows, f"{FLATNESS}/{way}/{each}")) for each in SHARES]
+def _along(rows: Sequence[Row], strategy: str) -> list[Estimate]:
+    return [mean(column(rows, f"{FLATNESS}/{strategy}/{each}")) for each in SHARES]
 
 
 def _ratio(rows: Sequence[Row], divisor: str, name: str) -> Estimate:
     return factor((row.get(divisor), row.get(name)) for row in rows)
 
 
-def _place_of_peak(row: Row, way: str) -> float | None:
+def _place_of_peak(row: Row, strategy: str) -> float | None:
     """After how many % of the epochs flatness is largest, of the looks after the start."""
-    looks = [(row.get(f"{FLATNESS}/{way}/{each}"), each) for each in SHARES if each]
-    known = [(flatness, each) for flatness, each in looks if flatness is not None]
-    return float(max(known, key=lambda look: look[0])[1]) if known else None
+    looks = [(row.get(f"{FLATNESS}/{strategy}/{each}"), each) for each in SHARES if each]
+    recorded = [(flatness, each) for flatness, each in looks if flatness is not None]
+    return float(max(recorded, key=lambda look: look[0])[1]) if recorded else None
 
 
-def _trend(row: Row, way: str) -> float:
+def _trend(row: Row, strategy: str) -> float:
     """The rank correlation of flatness with the epochs of one network, over all looks."""
-    return spearman(SHARES, [row.get(f"{FLATNESS}/{way}/{each}") for each in SHARES]).value
+    return spearman(SHARES, [row.get(f"{FLATNESS}/{strategy}/{each}") for each in SHARES]).value
 
 
 EXPERIMENT = Experiment(

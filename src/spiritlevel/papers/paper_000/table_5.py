@@ -27,8 +27,8 @@ PAPER = {
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """The correlations for each architecture, and what is left with the confounders held fixed."""
-    kept = converged(rows)
-    groups = {name: [row for row in kept if row["variant"] == name] for name in NETWORKS}
+    converged_runs = converged(rows)
+    groups = {name: [row for row in converged_runs if row["variant"] == name] for name in NETWORKS}
     lines = {
         name: regression(column(group, HEAD), column(group, GAP)) for name, group in groups.items()
     }
@@ -78,7 +78,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             + " and ".join(
                 f"{rank} for {OURS[name]} (n = {rank.n})" for name, rank in ranks.items()
             )
-            + f" ({len(rows) - len(kept)} runs diverged)."
+            + f" ({len(rows) - len(converged_runs)} runs diverged)."
         ),
     )
 
@@ -86,10 +86,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 def _row(name: str, group: Sequence[Row]) -> list[Cell]:
     values, gap = column(group, HEAD), column(group, GAP)
     line, of_logarithm = regression(values, gap), regression(values, gap, log=True)
-    held = {name: column(group, name) for name in CONFOUNDERS}
-    left = partial_correlation(values, gap, held, kind="spearman")
-    found = (line.pearson, of_logarithm.pearson, line.spearman, left)
-    return [OURS[name], len(group), *(estimate(each) for each in found)]
+    confounders = {name: column(group, name) for name in CONFOUNDERS}
+    left = partial_correlation(values, gap, confounders, kind="spearman")
+    shown = (line.pearson, of_logarithm.pearson, line.spearman, left)
+    return [OURS[name], len(group), *(estimate(each) for each in shown)]
 
 
 EXPERIMENT = Experiment(

@@ -31,14 +31,16 @@ NAMES = ("epochs", "test accuracy", "relative flatness")
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """The rule on flatness against that on the loss, on the same training of the same network."""
-    kept = converged(rows)
-    ours = {rule: _numbers(kept, rule) for rule in ORDER}
-    fired = {rule: [row[f"{STOPPED}/{rule}"] == 1 for row in kept] for rule in ORDER}
-    better = _more(kept, ACCURACY, "flatness")
-    flatter = factor((row[f"{FLATNESS}/loss"], row[f"{FLATNESS}/flatness"]) for row in kept)
-    by_trend = _more(kept, ACCURACY, "trend")
+    converged_runs = converged(rows)
+    ours = {rule: _numbers(converged_runs, rule) for rule in ORDER}
+    fired = {rule: [row[f"{STOPPED}/{rule}"] == 1 for row in converged_runs] for rule in ORDER}
+    better = _more(converged_runs, ACCURACY, "flatness")
+    flatter = factor(
+        (row[f"{FLATNESS}/loss"], row[f"{FLATNESS}/flatness"]) for row in converged_runs
+    )
+    by_trend = _more(converged_runs, ACCURACY, "trend")
     table: list[list[Cell]] = [
-        [WORDS[rule], len(kept), share(fired[rule]), *ours[rule]] for rule in ORDER
+        [WORDS[rule], len(converged_runs), share(fired[rule]), *ours[rule]] for rule in ORDER
     ]
     findings = [
         _never(fired["flatness"]),
@@ -56,8 +58,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             [
                 Series(
                     WORDS[rule],
-                    column(kept, f"{EPOCHS}/{rule}"),
-                    column(kept, f"{ACCURACY}/{rule}"),
+                    column(converged_runs, f"{EPOCHS}/{rule}"),
+                    column(converged_runs, f"{ACCURACY}/{rule}"),
                 )
                 for rule in ORDER
             ],
@@ -71,11 +73,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
-            f"The 2 % rule on flatness stopped {sum(fired['flatness'])} of {len(kept)} runs; "
-            f"against the rule on the loss, which stopped {sum(fired['loss'])}, the accuracy "
+            f"The 2 % rule on flatness stopped {sum(fired['flatness'])} of {len(converged_runs)} "
+            f"runs; against the rule on the loss, which stopped {sum(fired['loss'])}, the accuracy "
             f"changes by {better} and flatness is multiplied by {flatter}. The trend rule stopped "
-            f"{sum(fired['trend'])} of {len(kept)}{_when(kept, 'trend')}; where it ends, the "
-            f"accuracy differs from that of the rule on the loss by {by_trend}."
+            f"{sum(fired['trend'])} of {len(converged_runs)}{_when(converged_runs, 'trend')}; "
+            f"where it ends, the accuracy differs from that of the rule on the loss by {by_trend}."
         ),
     )
 

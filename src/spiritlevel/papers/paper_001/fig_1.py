@@ -104,10 +104,10 @@ def _cells(group: Sequence[Row], variant: str) -> list[Cell]:
 
 
 def _spread(values: Sequence[float | None]) -> str | None:
-    found = [value for value in values if value is not None]
-    if not found:
+    recorded = [value for value in values if value is not None]
+    if not recorded:
         return None
-    middle, low, high = (plain(f(found), 3) for f in (statistics.median, min, max))
+    middle, low, high = (plain(f(recorded), 3) for f in (statistics.median, min, max))
     return f"{middle} ({low} to {high})"
 
 
@@ -150,11 +150,11 @@ def _growth(rows: Sequence[Row]) -> list[float]:
 def _lines(network: str, group: Sequence[Row]) -> list[Series]:
     return [
         Series(
-            f"{network}, {words}",
+            f"{network}, {title}",
             column(group, f"{LARGEST}/{variant}"),
             column(group, f"{TEST}/{variant}"),
         )
-        for variant, words in WORDS.items()
+        for variant, title in WORDS.items()
         if _has(group, variant)
     ]
 
@@ -166,8 +166,8 @@ def _beside(rows: Sequence[Row]) -> dict[str, Estimate]:
         TITLES[2]: f"{LARGEST}/{PLAIN}",
         TITLES[3]: f"{LARGEST}/{ALL}",
     }
-    found = {words: mean(column(rows, name)) for words, name in names.items()}
-    return found | {TITLES[4]: mean(_growth(rows))}
+    means = {title: mean(column(rows, name)) for title, name in names.items()}
+    return means | {TITLES[4]: mean(_growth(rows))}
 
 
 def _most(moved: float) -> str:

@@ -21,8 +21,8 @@ LEARNED = Confounder(SHIFT, "the shift", "train_loss", "the training loss")
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations of the shift with activation frequency and with the trace, over runs."""
     groups = grouped(rows, SHIFT)
-    found = {s: [mean(column(group, name)) for name in SHOWN] for s, group in groups.items()}
-    table: list[list[Cell]] = [[s, len(groups[s]), *values] for s, values in found.items()]
+    means = {s: [mean(column(group, name)) for name in SHOWN] for s, group in groups.items()}
+    table: list[list[Cell]] = [[s, len(groups[s]), *values] for s, values in means.items()]
     shifts = column(rows, SHIFT)
     fires, sharper = (spearman(shifts, column(rows, name)) for name in (FREQUENCY, TRACE))
     findings = [
@@ -34,7 +34,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=Figure(
             "shift of the first layer's bias",
             "relative to the mean over all runs",
-            [_line(found, name) for name in (FREQUENCY, TRACE)],
+            [_line(means, name) for name in (FREQUENCY, TRACE)],
         ),
         findings=findings,
         agrees=verdict(findings),
@@ -69,10 +69,10 @@ def _each_layer(rows: Sequence[Row]) -> list[Section]:
     ]
 
 
-def _words(found: Correlation) -> str:
-    if found.low > 0:
+def _words(trend: Correlation) -> str:
+    if trend.low > 0:
         return "rises"
-    return "falls" if found.high < 0 else "neither rises nor falls for certain"
+    return "falls" if trend.high < 0 else "neither rises nor falls for certain"
 
 
 def _range(rows: Sequence[Row], name: str) -> str:
@@ -81,12 +81,12 @@ def _range(rows: Sequence[Row], name: str) -> str:
     return f"{plain(min(values), 3)} and {plain(max(values), 3)}"
 
 
-def _line(found: dict[float, list[Estimate]], name: str) -> Series:
-    values = [estimates[SHOWN.index(name)] for estimates in found.values()]
+def _line(means: dict[float, list[Estimate]], name: str) -> Series:
+    values = [estimates[SHOWN.index(name)] for estimates in means.values()]
     unit = sum(e.value for e in values) / len(values)
     return Series(
         name,
-        list(found),
+        list(means),
         [e.value / unit for e in values],
         [e.low / unit for e in values],
         [e.high / unit for e in values],

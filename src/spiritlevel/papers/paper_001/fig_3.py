@@ -29,16 +29,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     """Augmented against plain at one training accuracy, paired by seed."""
     groups = groups_of(rows, VARIANT, (PLAIN, AUGMENTED))
     names = ("test_accuracy", LARGEST, ACTIVATIONS, WEIGHTS, FREQUENCY)
-    found = {name: difference(groups[AUGMENTED], groups[PLAIN], name) for name in names}
+    changes = {name: difference(groups[AUGMENTED], groups[PLAIN], name) for name in names}
     findings = [
-        above("test accuracy is higher with augmentation", found["test_accuracy"]),
-        below("the largest eigenvalue is smaller", found[LARGEST]),
-        above("activations are larger", found[ACTIVATIONS]),
-        above("weights are larger", found[WEIGHTS]),
-        below("units fire less often", found[FREQUENCY]),
+        above("test accuracy is higher with augmentation", changes["test_accuracy"]),
+        below("the largest eigenvalue is smaller", changes[LARGEST]),
+        above("activations are larger", changes[ACTIVATIONS]),
+        above("weights are larger", changes[WEIGHTS]),
+        below("units fire less often", changes[FREQUENCY]),
     ]
-    held = sum(finding.result == "held" for finding in findings)
-    said = ", ".join(f"{name} by {change}" for name, change in found.items())
+    num_held = sum(finding.result == "held" for finding in findings)
+    said = ", ".join(f"{name} by {change}" for name, change in changes.items())
     return Outcome(
         table=with_reached(
             group_table("training", groups, (*ACCURACIES, "epoch", *MEASURES)), groups
@@ -47,15 +47,15 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, LARGEST, "test_accuracy", "largest eigenvalue of the Hessian", "test accuracy"
         ),
         beside={
-            f"{words}, {group}": mean(column(groups[group], key))
+            f"{title}, {group}": mean(column(groups[group], key))
             for group in (PLAIN, AUGMENTED)
-            for words, key in COMPARED.items()
+            for title, key in COMPARED.items()
         },
         findings=findings,
         agrees=verdict(findings) if how_many(rows) == len(rows) else "undecided",
         conclusion=(
             f"{_trained(groups)} cropped and mirrored images change {said} (paired by seed, "
-            f"n = {found[LARGEST].n}): {held} of the 5 changes are those of the claim."
+            f"n = {changes[LARGEST].n}): {num_held} of the 5 changes are those of the claim."
         ),
     )
 
@@ -68,9 +68,9 @@ def _trained(groups: Groups) -> str:
             f"Trained to the same training accuracy or beyond, which all {runs} networks reached,"
         )
     ends = "; ".join(
-        f"{how_many(group)} of {len(group)} {words} networks reached the one asked for, their "
+        f"{how_many(group)} of {len(group)} {name} networks reached the one asked for, their "
         f"mean is {plain(mean(column(group, 'train_accuracy')).value, 3)}"
-        for words, group in groups.items()
+        for name, group in groups.items()
     )
     return f"Not at one training accuracy: {ends}. There"
 

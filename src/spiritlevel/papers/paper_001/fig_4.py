@@ -25,16 +25,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     table: list[list[Cell]] = []
     lines = []
     for cycles, group in groups.items():
-        found = [
+        means = [
             [mean(column(group, f"{name}/{point}")) for name in SHOWN]
             for point in range(1, POINTS + 1)
         ]
         steps = steps_at(group, POINTS)
         table += [
             [cycles, step, len(group), *estimates]
-            for step, estimates in zip(steps, found, strict=True)
+            for step, estimates in zip(steps, means, strict=True)
         ]
-        traces = [estimates[SHOWN.index(TRACE)] for estimates in found]
+        traces = [estimates[SHOWN.index(TRACE)] for estimates in means]
         lines.append(line(f"R = {cycles}", steps, traces))
     at_first, trained, certain = (
         follow(rows, f"{TRACE}/1"),

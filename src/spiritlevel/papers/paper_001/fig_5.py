@@ -28,12 +28,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     lines = []
     for name, group in by_name.items():
         points = range(1, POINTS + 1)
-        found = [
+        means = [
             [mean(column(group, f"{n}/{p}")) for n in (TRAIN, TEST, *MEASURES)] for p in points
         ]
         steps = steps_at(group, POINTS)
-        table += [[name, s, len(group), *e] for s, e in zip(steps, found, strict=True)]
-        lines.append(line(name, steps, [e[2] for e in found]))
+        table += [[name, s, len(group), *e] for s, e in zip(steps, means, strict=True)]
+        lines.append(line(name, steps, [e[2] for e in means]))
     before, later, sooner = _apart(by_name, LARGEST)
     plain = by_name[STANDARD[0]]
     fitted = sum(any(a >= FITTED for a in at_points(row, TRAIN)) for row in plain)
@@ -103,9 +103,9 @@ def distances(
         ]
         fitted = next((i for i, (accuracy, _) in enumerate(apart) if accuracy >= FITTED), None)
         parts = (apart[:fitted], [] if fitted is None else apart[fitted:])
-        for found, part in zip((before, after), parts, strict=True):
+        for by_seed, part in zip((before, after), parts, strict=True):
             if part:
-                found[row["seed"]] = statistics.fmean(distance for _, distance in part)
+                by_seed[row["seed"]] = statistics.fmean(distance for _, distance in part)
     return before, after
 
 

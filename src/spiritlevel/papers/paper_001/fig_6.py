@@ -36,12 +36,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     groups = {fixed: [row for row in rows if row[FIXED] == fixed] for fixed in TITLES}
     for fixed, group in groups.items():
         for noise, part in grouped(group, NOISE).items():
-            found = [mean(column(part, name)) for name in (*ACCURACIES, *MEASURES)]
-            table.append([TITLES[fixed], noise, len(part), *found])
-    free, held = (with_noise(groups[fixed], TRACE) for fixed in (False, True))
+            means = [mean(column(part, name)) for name in (*ACCURACIES, *MEASURES)]
+            table.append([TITLES[fixed], noise, len(part), *means])
+    free, controlled = (with_noise(groups[fixed], TRACE) for fixed in (False, True))
     certain = with_noise(groups[True], GINI)
     findings = [
-        below("with fixed norms the trace falls as the noise grows", held),
+        below("with fixed norms the trace falls as the noise grows", controlled),
         unmoved("in the standard network it does not move with the noise", free),
     ]
     added = [*_beyond_the_limit(groups[True]), *_beside_the_trace(groups[True])]
@@ -55,9 +55,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=[*findings, *added],
         agrees=afterwards.with_added(verdict(findings), added),
         conclusion=(
-            f"As the noise grows, the trace after one epoch {words(held)} with norms held fixed "
-            f"and {words(free)} in the standard network, n = {held.n} each; 1 − ‖p‖² with norms "
-            f"held fixed {words(certain)}."
+            f"As the noise grows, the trace after one epoch {words(controlled)} with norms held "
+            f"fixed and {words(free)} in the standard network, n = {controlled.n} each; 1 − ‖p‖² "
+            f"with norms held fixed {words(certain)}."
         ),
     )
 
@@ -71,13 +71,13 @@ def _beyond_the_limit(rows: Sequence[Row]) -> list[Finding]:
         return []
     reached = [a for a in column(groups[max(strong)], "train_accuracy") if a is not None]
     flatter = difference(groups[max(strong)], groups[max(weak)], TRACE)
-    words = f"with fixed norms and a noise of {max(strong):g}, a variance beyond {LIMIT:g},"
+    strongest = f"with fixed norms and a noise of {max(strong):g}, a variance beyond {LIMIT:g},"
     return [
         unmoved(
-            f"{words} nothing is learned: training accuracy less the {GUESSING:g} of guessing",
+            f"{strongest} nothing is learned: training accuracy less the {GUESSING:g} of guessing",
             mean(accuracy - GUESSING for accuracy in reached),
         ),
-        below(f"{words} the trace is smaller still than with {max(weak):g}", flatter),
+        below(f"{strongest} the trace is smaller still than with {max(weak):g}", flatter),
     ]
 
 

@@ -39,8 +39,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             bounded.as_correlation(together(group, TRACE, name)) for name in (SIGNAL, FREQUENCY)
         )
         findings += [
-            same_trend(f"learning rate {rate:g}: trace and {words} show the same trend", each)
-            for words, each in (("first gradient", signal), ("activation frequency", activity))
+            same_trend(f"learning rate {rate:g}: trace and {title} show the same trend", each)
+            for title, each in (("first gradient", signal), ("activation frequency", activity))
         ]
         said.append(
             f"at learning rate {rate:g} it is {signal} with the first gradient and {activity} with "

@@ -31,11 +31,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         [noise, len(group), *(mean(column(group, name)) for name in (*ACCURACIES, *MEASURES))]
         for noise, group in grouped(rows, NOISE).items()
     ]
-    found = {name: with_noise(rows, name) for name in MEASURES}
-    certain = found[GINI]
+    trends = {name: with_noise(rows, name) for name in MEASURES}
+    certain = trends[GINI]
     findings = [
-        below("the trace falls as the noise grows", found[TRACE]),
-        below("the Jacobian norm falls as the noise grows", found[JACOBIAN]),
+        below("the trace falls as the noise grows", trends[TRACE]),
+        below("the Jacobian norm falls as the noise grows", trends[JACOBIAN]),
         unmoved("1 − ‖p‖² does not move with the noise", certain),
     ]
     return Outcome(
@@ -50,8 +50,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         why=LEARNED.why(rows, TRACE, "the trace"),
         more=[LEARNED.section(rows, MEASURES)],
         conclusion=(
-            f"As the noise grows, the trace after one epoch {words(found[TRACE])}, the Jacobian "
-            f"norm {words(found[JACOBIAN])} and 1 − ‖p‖² {words(certain)}, n = {certain.n}; "
+            f"As the noise grows, the trace after one epoch {words(trends[TRACE])}, the Jacobian "
+            f"norm {words(trends[JACOBIAN])} and 1 − ‖p‖² {words(certain)}, n = {certain.n}; "
             f"the training accuracy {words(with_noise(rows, 'train_accuracy'))}."
         ),
     )

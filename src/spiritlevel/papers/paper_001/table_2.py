@@ -60,8 +60,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
         beside={
-            f"{name}, {group}": mean(column(found, name))
-            for group, found in groups.items()
+            f"{name}, {group}": mean(column(group_rows, name))
+            for group, group_rows in groups.items()
             for name in COLUMNS
         },
         findings=[*findings, *added],
@@ -78,9 +78,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 def _at_one_accuracy(late: Sequence[Row]) -> Section:
     """Training ends with an epoch: it passes the accuracy, and not always by as much."""
     ends = ", ".join(
-        f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {words} "
+        f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {name} "
         f"({how_many(group)} of {len(group)} reached it)"
-        for words, group in groups_of(late, VARIANT, tuple(TRAINED)).items()
+        for name, group in groups_of(late, VARIANT, tuple(TRAINED)).items()
     )
     return FITTED.section(
         late,
@@ -95,11 +95,11 @@ def _with_steps(rows: Sequence[Row], steps: dict[str, int]) -> list[Row]:
 
 
 def _paper_values() -> dict[str, float]:
-    found = {}
+    values_by_name = {}
     for group, (train, test, *values) in PAPER.items():
         for name, value in zip(COLUMNS, (train / 100, test / 100, *values), strict=True):
-            found[f"{name}, {group}"] = value
-    return found
+            values_by_name[f"{name}, {group}"] = value
+    return values_by_name
 
 
 EXPERIMENT = Experiment(

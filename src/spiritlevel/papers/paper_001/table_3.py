@@ -34,11 +34,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     rows = [{**row, EVENNESS: _evenness(row)} for row in rows]
     groups = groups_of(rows, LEAKAGE, (LEAK, CONTROL))
     names = (TRACE, GINI, JACOBIAN, "test_accuracy")
-    found = {name: difference(groups[LEAK], groups[CONTROL], name) for name in names}
+    changes = {name: difference(groups[LEAK], groups[CONTROL], name) for name in names}
     findings = [
-        below("the trace is smaller with a patch that tells the class", found[TRACE]),
-        below("1 − ‖p‖² is smaller, outputs are closer to one-hot", found[GINI]),
-        above("the Jacobian norm is larger", found[JACOBIAN]),
+        below("the trace is smaller with a patch that tells the class", changes[TRACE]),
+        below("1 − ‖p‖² is smaller, outputs are closer to one-hot", changes[GINI]),
+        above("the Jacobian norm is larger", changes[JACOBIAN]),
     ]
     without = {kind: mean(column(group, EVENNESS)) for kind, group in groups.items()}
     added = [
@@ -50,7 +50,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     ]
     said = ", ".join(
         f"{name} by {change} ({lower_in(groups[LEAK], groups[CONTROL], name)})"
-        for name, change in found.items()
+        for name, change in changes.items()
     )
     return Outcome(
         table=group_table("patch", groups, (*ACCURACIES, "epoch", *MEASURES, EVENNESS)),

@@ -28,7 +28,9 @@ PAPER = {  # the two runs of each that the paper prints
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Masked against unmasked, paired by seed."""
-    groups = {words: [r for r in rows if r[MASK] == mask] for mask, words in WORDS.items()}
+    groups = {
+        name_of_group: [r for r in rows if r[MASK] == mask] for mask, name_of_group in WORDS.items()
+    }
     plain, masked = groups.values()
     worse, flatter, largest = (
         difference(masked, plain, name) for name in ("test_accuracy", TRACE, LARGEST)
@@ -47,8 +49,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
         beside={
-            f"{name}, {words}": mean(column(group, name))
-            for words, group in groups.items()
+            f"{name}, {name_of_group}": mean(column(group, name))
+            for name_of_group, group in groups.items()
             for name in COMPARED
         },
         findings=findings,

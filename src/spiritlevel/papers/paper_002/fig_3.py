@@ -23,13 +23,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         every[classifier] = {}
         for separation, group in grouped(of_one, SEPARATION).items():
             kappa, gap = column(group, KAPPA), column(group, GAP)
-            found = pearson(kappa, gap)
-            held = partial_correlation(kappa, gap, {"train_loss": column(group, "train_loss")})
+            correlation = pearson(kappa, gap)
+            partial = partial_correlation(kappa, gap, {"train_loss": column(group, "train_loss")})
             ranks[classifier] = spearman(kappa, gap)
-            cells = (found, ranks[classifier], held)
+            cells = (correlation, ranks[classifier], partial)
             table.append([classifier, separation, len(group), *map(estimate, cells)])
-            every[classifier][separation] = found
-    checks = [_checks(classifier, found) for classifier, found in every.items()]
+            every[classifier][separation] = correlation
+    checks = [_checks(classifier, correlation) for classifier, correlation in every.items()]
     agrees = _agreement(checks)
     return Outcome(
         table=Table(
@@ -46,7 +46,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=Figure(
             "class separation",
             "correlation of κ and the generalization gap",
-            [_line(classifier, found) for classifier, found in every.items()],
+            [_line(classifier, correlation) for classifier, correlation in every.items()],
         ),
         findings=[finding for each in checks for finding in each],
         agrees=agrees,
@@ -54,27 +54,31 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _line(name: str, found: dict[float, Correlation]) -> Series:
-    values = list(found.values())
+def _line(name: str, by_separation: dict[float, Correlation]) -> Series:
+    values = list(by_separation.values())
     return Series(
         name,
-        list(found),
+        list(by_separation),
         [c.value for c in values],
         [c.low for c in values],
         [c.high for c in values],
     )
 
 
-def _checks(classifier: str, found: dict[float, Correlation]) -> list[Finding]:
-    trend = spearman(list(found), [c.value for c in found.values()])
+def _checks(classifier: str, by_separation: dict[float, Correlation]) -> list[Finding]:
+    trend = spearman(list(by_separation), [c.value for c in by_separation.values()])
     result: Result = "undecided"
     if trend.p < 0.05:
         result = "held" if trend.value > 0 else "not held"
-    smallest, largest = min(found), max(found)
+    smallest, largest = min(by_separation), max(by_separation)
     return [
         Finding(f"{classifier}: it rises with the separation", result, estimate(trend)),
-        unmoved(f"{classifier}: there is none at a separation of {smallest:g}", found[smallest]),
-        above(f"{classifier}: it is above 0 at a separation of {largest:g}", found[largest]),
+        unmoved(
+            f"{classifier}: there is none at a separation of {smallest:g}", by_separation[smallest]
+        ),
+        above(
+            f"{classifier}: it is above 0 at a separation of {largest:g}", by_separation[largest]
+        ),
     ]
 
 
@@ -86,9 +90,11 @@ def _agreement(checks: list[list[Finding]]) -> Agreement:
 
 
 def _conclusion(
-    found: dict[str, dict[float, Correlation]], ranks: dict[str, Correlation], agrees: Agreement
+    by_classifier: dict[str, dict[float, Correlation]],
+    ranks: dict[str, Correlation],
+    agrees: Agreement,
 ) -> str:
-    words = {
+    verbs = {
         "yes": "rises",
         "partly": "rises in part",
         "no": "does not clearly rise",
@@ -98,9 +104,9 @@ def _conclusion(
         f"with the {classifier} classifier it is {of_one[min(of_one)]} at a separation of "
         f"{min(of_one):g} and {of_one[max(of_one)]} (by ranks {ranks[classifier]}) at "
         f"{max(of_one):g}"
-        for classifier, of_one in found.items()
+        for classifier, of_one in by_classifier.items()
     ]
-    return f"The correlation {words[agrees]} with the class separation: {', '.join(said)}."
+    return f"The correlation {verbs[agrees]} with the class separation: {', '.join(said)}."
 
 
 EXPERIMENT = Experiment(

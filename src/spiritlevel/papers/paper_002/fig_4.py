@@ -95,11 +95,11 @@ def theorem_delta(row: Row) -> float:
     return float(row["num_train"] ** (-1 / (4 + FEATURES)))
 
 
-def _line(name: str, found: dict[float, Estimate]) -> Series:
-    values = list(found.values())
+def _line(name: str, by_separation: dict[float, Estimate]) -> Series:
+    values = list(by_separation.values())
     return Series(
         name,
-        list(found),
+        list(by_separation),
         [e.value for e in values],
         [e.low for e in values],
         [e.high for e in values],

@@ -34,9 +34,9 @@ BY_LAYER = {measure: [of_layer(measure, layer) for layer in LAYERS] for measure 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Does every layer say something about the gap, and the network as a whole more than each?"""
-    kept = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
+    trained = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
     of_layers = [name for names in BY_LAYER.values() for name in names]
-    table, ranks = correlations(kept, [*of_layers, *NETWORK])
+    table, ranks = correlations(trained, [*of_layers, *NETWORK])
     ahead = [n for n, m in NETWORK.items() if ranks[n].value > _most(ranks, BY_LAYER[m])]
     findings = [
         every(
@@ -57,11 +57,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=_figure(ranks),
-        why=_why(kept) if len(kept) >= FEW else "",
+        why=_why(trained) if len(trained) >= FEW else "",
         beside={BESIDE: estimate(weakest)},
         findings=findings,
-        agrees=verdict(findings) if len(kept) >= FEW else "undecided",
-        conclusion=_conclusion(ranks, len(kept), len(rows) - len(kept)),
+        agrees=verdict(findings) if len(trained) >= FEW else "undecided",
+        conclusion=_conclusion(ranks, len(trained), len(rows) - len(trained)),
     )
 
 
@@ -69,24 +69,24 @@ def _most(ranks: Mapping[str, Correlation], names: Sequence[str]) -> float:
     return max(ranks[name].value for name in names)
 
 
-def _conclusion(ranks: Mapping[str, Correlation], kept: int, left_out: int) -> str:
+def _conclusion(ranks: Mapping[str, Correlation], num_trained: int, left_out: int) -> str:
     by_layer = "; ".join(
-        f"{words} {min(values):+.2f} to {max(values):+.2f}"
-        for measure, words in WORDS.items()
+        f"{title} {min(values):+.2f} to {max(values):+.2f}"
+        for measure, title in WORDS.items()
         for values in [[ranks[name].value for name in BY_LAYER[measure]]]
     )
     whole = ", ".join(f"{name} {ranks[name]}" for name in NETWORK)
     return (
-        f"Over {kept} networks ({left_out} more diverged or kept a training loss above "
+        f"Over {num_trained} networks ({left_out} more diverged or kept a training loss above "
         f"{LARGEST_LOSS:g}) the rank correlations with the gap over the hidden layers are: "
         f"{by_layer}; of the whole network: {whole}."
     )
 
 
-def _why(kept: Sequence[Row]) -> str:
+def _why(trained: Sequence[Row]) -> str:
     """What goes with both κ_τ and the gap, and what is left at one batch size."""
-    confounded = why(kept, KAPPA, "κ_τ of the network")
-    by_batch = grouped(kept, "variant")
+    confounded = why(trained, KAPPA, "κ_τ of the network")
+    by_batch = grouped(trained, "variant")
     within = {
         variant: spearman(column(rows, KAPPA), column(rows, GAP))
         for variant, rows in by_batch.items()
@@ -94,7 +94,9 @@ def _why(kept: Sequence[Row]) -> str:
     }
     if len(by_batch) == 1 or not within:
         return confounded
-    each = ", ".join(f"{found} for {name} (n = {found.n})" for name, found in within.items())
+    each = ", ".join(
+        f"{correlation} for {name} (n = {correlation.n})" for name, correlation in within.items()
+    )
     return (
         f"{confounded} Among networks of one batch size and learning rate, the rank correlation "
         f"of κ_τ and the gap is {each}. This was looked at after the runs and is not judged."
@@ -103,15 +105,15 @@ def _why(kept: Sequence[Row]) -> str:
 
 def _figure(ranks: Mapping[str, Correlation]) -> Figure:
     lines = []
-    for shift, (measure, words) in enumerate(WORDS.items()):
-        found = [ranks[name] for name in (*BY_LAYER[measure], measure)]
+    for shift, (measure, title) in enumerate(WORDS.items()):
+        correlations_shown = [ranks[name] for name in (*BY_LAYER[measure], measure)]
         lines.append(
             Series(
-                words,
-                [place + 0.1 * (shift - 1) for place in range(1, len(found) + 1)],
-                [f.value for f in found],
-                [f.low for f in found],
-                [f.high for f in found],
+                title,
+                [place + 0.1 * (shift - 1) for place in range(1, len(correlations_shown) + 1)],
+                [f.value for f in correlations_shown],
+                [f.low for f in correlations_shown],
+                [f.high for f in correlations_shown],
             )
         )
     return Figure(

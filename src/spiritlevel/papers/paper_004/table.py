@@ -37,34 +37,34 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         ratios = [seconds / plain for seconds in column(group, SECONDS)]
         ours[weight] = [mean(column(group, name)) for name in (FINAL, BEST, FLATNESS)]
         ours[weight].append(mean(ratios))
-    table: list[list[Cell]] = [[w, len(groups[w]), *found] for w, found in ours.items()]
-    flatness = [found[2].value for found in ours.values()]
+    table: list[list[Cell]] = [[w, len(groups[w]), *numbers] for w, numbers in ours.items()]
+    flatness = [numbers[2].value for numbers in ours.values()]
     falls = all(a > b for a, b in itertools.pairwise(flatness))
     change = _paired(groups[0.0], groups[MODERATE])
-    kept: Result = (
+    accuracy_kept: Result = (
         "held" if change.value >= 0.0 else "not held" if change.high < 0.0 else "undecided"
     )
     findings = [
         fact("flatness falls with every step of λ", falls, ", ".join(map(shown, flatness))),
-        Finding(f"the final accuracy at λ = {MODERATE:g} is kept", kept, change),
+        Finding(f"the final accuracy at λ = {MODERATE:g} is kept", accuracy_kept, change),
     ]
     return Outcome(
         table=Table(("λ", "n", *COLUMNS), table),
         figure=Figure(
             "λ (0 is drawn at 0.0001)",
             "average Tr(H²)/B",
-            [_line([max(w, 1e-4) for w in ours], [found[2] for found in ours.values()])],
+            [_line([max(w, 1e-4) for w in ours], [numbers[2] for numbers in ours.values()])],
             log_x=True,
             log_y=True,
         ),
         beside={
-            f"{name}, λ = {weight:g}": found
+            f"{name}, λ = {weight:g}": numbers
             for weight, estimates in ours.items()
-            for name, found in zip(COLUMNS, estimates, strict=True)
+            for name, numbers in zip(COLUMNS, estimates, strict=True)
         },
         findings=findings,
         agrees=verdict(findings),
-        conclusion=_conclusion(falls, change, [found[3].value for found in ours.values()][1:]),
+        conclusion=_conclusion(falls, change, [numbers[3].value for numbers in ours.values()][1:]),
     )
 
 
@@ -83,19 +83,23 @@ def _conclusion(falls: bool, change: Estimate, ratios: list[float]) -> str:
     )
 
 
-def _line(x: list[float], found: list[Estimate]) -> Series:
+def _line(x: list[float], estimates: list[Estimate]) -> Series:
     return Series(
-        "here", x, [e.value for e in found], [e.low for e in found], [e.high for e in found]
+        "here",
+        x,
+        [e.value for e in estimates],
+        [e.low for e in estimates],
+        [e.high for e in estimates],
     )
 
 
 def _paper_values() -> dict[str, float]:
-    found: dict[str, Any] = {}
+    values_by_name: dict[str, Any] = {}
     for weight, (*values, seconds) in PAPER.items():
         ratio = seconds / PAPER[0.0][3]
         for name, value in zip(COLUMNS, (*values, ratio), strict=True):
-            found[f"{name}, λ = {weight:g}"] = value
-    return found
+            values_by_name[f"{name}, λ = {weight:g}"] = value
+    return values_by_name
 
 
 EXPERIMENT = Experiment(
