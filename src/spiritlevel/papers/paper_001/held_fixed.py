@@ -25,9 +25,9 @@ class Confounder:
         """For each of these numbers its trend, before and after. Shown, and not judged."""
         cells: list[list[Cell]] = []
         for name in names:
-            found = (self._with_varied(rows, name), self._with_fixed(rows, name))
+            before = (self._with_varied(rows, name), self._with_fixed(rows, name))
             left = self.left(rows, name)
-            cells.append([name, left.n, *map(estimate, (*found, left))])
+            cells.append([name, left.n, *map(estimate, (*before, left))])
         itself = self._with_varied(rows, self.fixed)
         shown = (
             f"Rank correlations over runs, not judged, and looked at after the runs were made. "
@@ -86,5 +86,5 @@ def what_is_left(before: Correlation, after: Correlation) -> str:
     return "a trend in the same direction is left" if same else "the trend turns round"
 
 
-def _clear(found: Correlation) -> bool:
-    return found.low > 0 or found.high < 0
+def _clear(trend: Correlation) -> bool:
+    return trend.low > 0 or trend.high < 0
