@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from ..api import open_workspace
@@ -20,6 +22,7 @@ from ..model.batches import Forward
 from ..records import Cost, Progress
 
 Matrix = Literal["hessian", "ggn"]
+SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,10 +56,64 @@ class Eigenvalues:
             "settings": self.settings,
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
+        """Read what `to_dict` gave; the vectors are not in it."""
+        values = [float(value) for value in data["values"]]
+        return cls(
+            values=values,
+            residuals=[float(value) for value in data["residuals"]],
+            converged=[bool(value) for value in data["converged"]],
+            vectors=torch.empty(len(values), 0),
+            names=(),
+            cost=Cost(**data["cost"]),
+            settings=dict(data["settings"]),
+        )
+
     def vector(self, index: int = 0) -> dict[str, Tensor]:
         """One eigenvector by parameter name, flat."""
         sizes = [self.settings["sizes"][name] for name in self.names]
         return dict(zip(self.names, self.vectors[index].split(sizes), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spectrum:
+    """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
+
+    eigenvalues: Eigenvalues | None = None
+    density: SpectralDensity | None = None
+
+    def __post_init__(self) -> None:
+        if self.eigenvalues is None and self.density is None:
+            raise SpiritlevelError(
+                "A Spectrum must have eigenvalues, a density or both. Got neither. Pass what "
+                "spiritlevel.eigenvalues or spiritlevel.density returned."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the vectors, in plain types."""
+        parts = {"eigenvalues": self.eigenvalues, "density": self.density}
+        return {"format": SPECTRUM_FORMAT} | {
+            name: part.to_dict() for name, part in parts.items() if part is not None
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """As JSON text; `Spectrum.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Spectrum:
+        """Read what `to_json` wrote; the eigenvectors are not in it."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Spectrum:
+        """Read what `to_dict` gave."""
+        pairs, density = data.get("eigenvalues"), data.get("density")
+        return cls(
+            None if pairs is None else Eigenvalues.from_dict(pairs),
+            None if density is None else SpectralDensity.from_dict(density),
+        )
 
 
 def eigenvalues(

@@ -23,7 +23,7 @@ from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import GRAPH_FACTOR, Workspace
 from ...errors import SpiritlevelError
 from ...math.positions import Positions
-from ...math.sample_lanczos import Largest, largest_eigenvalues
+from ...math.sample_lanczos import LargestEigenvalues, largest_eigenvalues
 from ...math.signs import random_signs
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import deepest, lacks_second_derivative
@@ -175,12 +175,12 @@ def _by_products(paths: Paths) -> PathMatrices:
 
 def _largest(
     seen: Seen, layer: str, start: Tensor, weights: Tensor, max_steps: int, tolerance: float
-) -> Largest:
+) -> LargestEigenvalues:
     """λ_max of each sample: Jᵀ by a backward, J by the backward of that backward."""
     surface, outputs, uses = seen.paths.surface, seen.outputs, seen.live[layer]
     if not uses:
         zeros = torch.zeros_like(seen.weights)
-        return Largest(zeros, zeros, 0)
+        return LargestEigenvalues(zeros, zeros, 0)
     edges: list[Any] = [use.edge for use in uses]
     with torch.enable_grad():
         u = torch.zeros_like(outputs, requires_grad=True)
@@ -213,7 +213,7 @@ def _largest(
 
     if not live:
         zeros = torch.zeros_like(seen.weights)
-        return Largest(zeros, zeros, 0)
+        return LargestEigenvalues(zeros, zeros, 0)
     return largest_eigenvalues(multiply, start, max_steps=max_steps, enough=enough)
 
 

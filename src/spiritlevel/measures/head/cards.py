@@ -248,7 +248,9 @@ def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:
             f"memory={workspace.memory}. "
             "Leave it out of 'measures', use fewer samples, or raise 'memory'."
         )
-    blocks = [block.kept() for part in workspace.surface.processes.gather(stored) for block in part]
+    blocks = [
+        block.on_host() for part in workspace.surface.processes.gather(stored) for block in part
+    ]
     kind = type(blocks[0].curvature)
     features = torch.cat([block.features for block in blocks])
     arguments = [
