@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ...results import aligned
+from ...records import aligned
 
 if TYPE_CHECKING:
     from .correlations import Correlation
