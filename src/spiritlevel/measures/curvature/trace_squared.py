@@ -5,9 +5,10 @@ network a thousand probes may miss 5 %. So the dominant directions are taken out
 alone would take long (`deflation`): those that eigenvalues of the same call have found, or the
 space of the images of the first probes, as in Hutch++.
 
-The sampling error, from having only these samples: with H the mean of H_n over the samples, a small change dH
-changes Tr(H²) by 2⟨H, dH⟩. So it is twice the standard error of the mean of ⟨H, H_n⟩, and that is
-E⟨Hz, H_n z⟩: the parts of the data differ in it, and the products of the first look are enough.
+The sampling error, from having only these samples: with H the mean of H_n over the samples, a small
+change dH changes Tr(H²) by 2⟨H, dH⟩. So it is twice the standard error of the mean of ⟨H, H_n⟩, and
+that is E⟨Hz, H_n z⟩: the parts of the data differ in it, and the products of the first look are
+enough.
 """
 
 from __future__ import annotations
