@@ -33,7 +33,7 @@ def eigenpairs_of(
     which: Which | Sequence[Which] = "largest",
     seed: int = 0,
     max_products: int = 200,
-    rtol: float | None = None,
+    residual_rtol: float | None = None,
     starts: Sequence[Tensor | None] | None = None,
     keep: Sequence[bool] | None = None,
 ) -> list[Eigenpairs]:
@@ -49,7 +49,9 @@ def eigenpairs_of(
             _start(space, num, seed, warm),
             num=num,
             which=end,
-            rtol=residual_tolerance(space.dtype) if rtol is None else rtol,
+            residual_rtol=residual_tolerance(space.dtype)
+            if residual_rtol is None
+            else residual_rtol,
             max_products=max_products,
             max_basis=basis_size(space, num),
             generator=torch.Generator(space.device).manual_seed(seed),

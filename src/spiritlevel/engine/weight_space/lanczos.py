@@ -52,7 +52,7 @@ def solve(
             `iterations`, and returns the products under the same keys, in the same shapes.
 
     >>> diagonals = torch.tensor([[5.0, 1.0, -7.0], [2.0, 3.0, 4.0]])
-    >>> settings = {"rtol": 1e-6, "max_products": 9, "max_basis": 9}
+    >>> settings = {"residual_rtol": 1e-6, "max_products": 9, "max_basis": 9}
     >>> results = solve(
     ...     [Lanczos(torch.ones(1, 3), **settings), Lanczos(torch.ones(1, 3), **settings)],
     ...     lambda directions: {i: diagonals[i] * v for i, v in directions.items()},
@@ -100,7 +100,7 @@ def eigenpairs(
     *,
     num: int = 1,
     which: Which = "largest",
-    rtol: float = 1e-10,
+    residual_rtol: float = 1e-10,
     max_products: int = 300,
     max_basis: int = 40,
     generator: torch.Generator | None = None,
@@ -117,7 +117,7 @@ def eigenpairs(
         start,
         num=num,
         which=which,
-        rtol=rtol,
+        residual_rtol=residual_rtol,
         max_products=max_products,
         max_basis=max_basis,
         generator=generator,
@@ -147,9 +147,9 @@ class Lanczos:
             them are replaced by random ones.
         num: Wanted eigenvalues at each end; all of them if the matrix is smaller.
         which: "largest" and "smallest" refer to signed values.
-        rtol: A value has converged if its residual is below `rtol` times the value. Values below
-            √eps times the largest are treated as that large, and a residual of round-off always
-            suffices, so that 0 can be found too.
+        residual_rtol: A value has converged if its residual is below this times the value. Values
+            below √eps times the largest are treated as that large, and a residual of round-off
+            always suffices, so that 0 can be found too.
         max_products: Finishes when the next block would exceed it.
         max_basis: Basis vectors at which a restart compresses the basis.
         generator: Source of random directions; by default one seeded with 0.
@@ -161,7 +161,7 @@ class Lanczos:
         *,
         num: int = 1,
         which: Which = "largest",
-        rtol: float,
+        residual_rtol: float,
         max_products: int,
         max_basis: int,
         generator: torch.Generator | None = None,
@@ -169,7 +169,7 @@ class Lanczos:
         _check_start(start)
         block, self._size = min(start.shape), start.shape[1]
         ends = 2 if which == "both" else 1
-        _check_settings(start, num, which, rtol, max_products)
+        _check_settings(start, num, which, residual_rtol, max_products)
         if max_basis < min(self._size, ends * num + 2 * block):
             raise SpiritlevelError(
                 f"The 'max_basis' argument of Lanczos must be at least {ends * num + 2 * block} "
@@ -182,7 +182,7 @@ class Lanczos:
         self._num = min(num, self._size)
         self._wanted = min(ends * num, self._size)
         self._which = which
-        self._rtol = rtol
+        self._residual_rtol = residual_rtol
         self._max_products = max_products
         self._generator = generator or torch.Generator().manual_seed(0)
         self._eps = torch.finfo(start.dtype).eps
@@ -291,7 +291,11 @@ class Lanczos:
         picked = self._pick(len(values), self._num)
         residuals = (self._coupling @ S[:, picked]).norm(dim=0).clamp(min=self._roundoff)
         sizes = values[picked].abs().clamp(min=math.sqrt(self._eps) * self._scale)
-        return picked, residuals, residuals <= (self._rtol * sizes).clamp(min=self._roundoff)
+        return (
+            picked,
+            residuals,
+            residuals <= (self._residual_rtol * sizes).clamp(min=self._roundoff),
+        )
 
     def _restart(self, values: Tensor, S: Tensor) -> None:
         """Replace the basis by its best Ritz vectors; the pending rows move up behind them."""
@@ -371,12 +375,19 @@ def _check_start(start: Tensor) -> None:
         )
 
 
-def _check_settings(start: Tensor, num: int, which: str, rtol: float, max_products: int) -> None:
+def _check_settings(
+    start: Tensor, num: int, which: str, residual_rtol: float, max_products: int
+) -> None:
     block = min(start.shape)
     needs = {
         "num": (num, num >= 1, "at least 1", "Typical: 1 to 10."),
         "which": (which, which in get_args(Which), f"one of {get_args(Which)}", "Choose one."),
-        "rtol": (rtol, 0 <= rtol < 1, "in [0, 1)", "Typical: 1e-3 to 1e-6."),
+        "residual_rtol": (
+            residual_rtol,
+            0 <= residual_rtol < 1,
+            "in [0, 1)",
+            "Typical: 1e-3 to 1e-6.",
+        ),
         "max_products": (max_products, max_products >= block, f"at least {block}, the block", ""),
     }
     for name, (value, met, need, hint) in needs.items():

@@ -62,3 +62,8 @@ def rule_for(module: nn.Module) -> AbstractRule | None:
             if isinstance(module, kind) and type(module).forward is kind.forward:
                 return rule
     return _FOREIGN.get((type(module).__module__, type(module).__name__))
+
+
+def register_rule(kind: type[nn.Module], rule: AbstractRule) -> None:
+    """Have layers of this kind go by `rule` from now on instead of the generic route."""
+    _RULES.insert(0, ((kind,), rule))
