@@ -11,8 +11,9 @@ import spiritlevel as sl
 from forked import forks
 from spiritlevel.cli.app import app
 from spiritlevel.study import RunSettings, Store, Study, control, execute, task_result
+from spiritlevel.study.population import Population
+from spiritlevel.study.population_statistics import default_target, statistics
 from spiritlevel.study.runs.running import run_one
-from spiritlevel.study.table import default_target, statistics, wide_rows
 from study.tiny_study import tiny, workspace
 
 MODULE = """
@@ -60,7 +61,7 @@ def test_a_task_goes_into_the_store_and_out_into_tables_and_statistics(tmp_path)
     control.check(study())
     with Store.create(tmp_path / "store", study()) as store:
         assert execute(store).done == 8
-        rows = wide_rows(store)
+        rows = Population.of(store).rows
         found = statistics(store, target="spread", resamples=0)
         assert store.rows("epochs") == []
         assert not (store.folder / "checkpoints").exists()
