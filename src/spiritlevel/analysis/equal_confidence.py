@@ -34,8 +34,8 @@ class Logits:
     def gini(self, temperature: float) -> float:
         """Mean Gini impurity of the predictions if all logits are multiplied by this."""
         ones = torch.ones_like(self.weights)
-        found = SoftmaxCurvature(temperature * self.rows, ones).gini()
-        return float((found * self.weights).sum() / self.weights.sum())
+        impurities = SoftmaxCurvature(temperature * self.rows, ones).gini()
+        return float((impurities * self.weights).sum() / self.weights.sum())
 
     def temperature(self, gini: float) -> float:
         """The factor at most 1 that brings the impurity to a value no smaller than it is now."""
@@ -53,11 +53,11 @@ def equally_confident(
 
     Takes what `measure` takes. Raises SpiritlevelError where a network has no head to scale.
     """
-    found = {name: _logits(model, data, arguments) for name, model in models.items()}
-    target = max(logits.gini(1.0) for _, logits in found.values())
+    heads = {name: _logits(model, data, arguments) for name, model in models.items()}
+    target = max(logits.gini(1.0) for _, logits in heads.values())
     return {
         name: temperature_move(models[name], head).at(models[name], logits.temperature(target))
-        for name, (head, logits) in found.items()
+        for name, (head, logits) in heads.items()
     }
 
 

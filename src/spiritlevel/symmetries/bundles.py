@@ -33,7 +33,7 @@ class Bundle:
 
 
 @dataclasses.dataclass
-class Outcome:
+class Reading:
     """What a run showed about a bundle: the unit each entry of a reader belongs to, or why not."""
 
     units: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
@@ -45,8 +45,8 @@ class Outcome:
         if units is None:
             self.refuse(reason)
             return
-        found = tuple(units.tolist())
-        if self.units.setdefault(port.path, found) != found:
+        read_units = tuple(units.tolist())
+        if self.units.setdefault(port.path, read_units) != read_units:
             self.refuse(f"{port.path!r} reads the units at different places in different calls")
 
     def refuse(self, reason: str) -> None:
@@ -86,15 +86,15 @@ def _met_in_one_layer(trace: Trace) -> list[frozenset[str]]:
     return [layers for layers in differing if layers]
 
 
-Attempt = Callable[[list[Bundle], dict[Bundle, Outcome]], None]
+Attempt = Callable[[list[Bundle], dict[Bundle, Reading]], None]
 
 
-def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundle, Outcome]:
+def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundle, Reading]:
     """Try bundles that share no reader in one run: what a reader sees then has one cause."""
-    outcomes = {bundle: Outcome(reason=_obstacle(trace, bundle)) for bundle in bundles}
+    readings = {bundle: Reading(reason=_obstacle(trace, bundle)) for bundle in bundles}
     planned: list[tuple[list[Bundle], set[int]]] = []
     for bundle in bundles:
-        if outcomes[bundle].reason is not None:
+        if readings[bundle].reason is not None:
             continue
         calls = readers(trace, bundle)
         for chosen, taken in planned:
@@ -106,14 +106,14 @@ def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundl
             planned.append(([bundle], set(calls)))
     for active, _ in planned:
         try:
-            attempt(active, outcomes)
+            attempt(active, readings)
         except Diverged as diverged:
             for bundle in active:
-                outcomes[bundle].refuse(f"with other values of {bundle.label} {diverged}")
+                readings[bundle].refuse(f"with other values of {bundle.label} {diverged}")
         for bundle in active:
-            if not any(_reads_any(units) for units in outcomes[bundle].units.values()):
-                outcomes[bundle].refuse(f"no layer of a known kind reads {bundle.label}")
-    return outcomes
+            if not any(_reads_any(units) for units in readings[bundle].units.values()):
+                readings[bundle].refuse(f"no layer of a known kind reads {bundle.label}")
+    return readings
 
 
 def readers(trace: Trace, bundle: Bundle) -> list[int]:
@@ -133,12 +133,12 @@ def _obstacle(trace: Trace, bundle: Bundle) -> str | None:
     for port in bundle.ports:
         if port.path in trace.reach.behind_outputs:
             return f"{_shown(port)} gives the outputs"
-    found = readers(trace, bundle)
-    if not found:
+    calls = readers(trace, bundle)
+    if not calls:
         return f"no layer of a known kind reads {bundle.label}"
-    reading = {trace.calls[i].port for i in found}
+    reading = {trace.calls[i].port for i in calls}
     for i, call in enumerate(trace.calls):
-        if call.port in reading and i not in found:
+        if call.port in reading and i not in calls:
             return f"{_shown(call.port)} reads {bundle.label} in one call and not in another"
     return None
 

@@ -56,8 +56,8 @@ class Site:
     def of(self, model: nn.Module) -> Tensor:
         """The tensor itself."""
         owner, _, name = self.name.rpartition(".")  # 'out_proj.weight' lies one module deeper
-        found: Tensor = getattr(model.get_submodule(owner), name)
-        return found
+        tensor: Tensor = getattr(model.get_submodule(owner), name)
+        return tensor
 
     def rescale(self, model: nn.Module, factors: Tensor) -> None:
         """Apply one factor for each unit, in place."""

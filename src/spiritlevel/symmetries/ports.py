@@ -48,8 +48,8 @@ class Port:
 
 def ports_of(model: nn.Module) -> dict[str, Port]:
     """The ports of a model by path; a module that is found twice has its first path."""
-    found = {path: port_of(path, module) for path, module in model.named_modules()}
-    return {path: port for path, port in found.items() if port is not None}
+    ports = {path: port_of(path, module) for path, module in model.named_modules()}
+    return {path: port for path, port in ports.items() if port is not None}
 
 
 def port_of(path: str, module: nn.Module) -> Port | None:

@@ -44,8 +44,8 @@ def precise(model: nn.Module, run: Run) -> tuple[nn.Module, Tensor, float]:
     try:
         return widened, *_watched(widened, run)
     except Exception:  # whatever the user's code raises when its numbers are wider
-        own = copy.deepcopy(model)
-        return own, *_watched(own, run)
+        unchanged = copy.deepcopy(model)
+        return unchanged, *_watched(unchanged, run)
 
 
 def deviation(outputs: Tensor, reference: Tensor) -> float:

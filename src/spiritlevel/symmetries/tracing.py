@@ -77,7 +77,7 @@ class Trace:
     def _reference(self) -> None:
         nodes: list[list[Any]] = []
         leaves: dict[int, str] = {}
-        kept: list[Tensor] = []  # an id means something only while its tensor lives
+        alive: list[Tensor] = []  # an id means something only while its tensor lives
 
         def hook(port: Port, inputs: list[Tensor], output: Tensor) -> Tensor:
             count = sum(call.port is port for call in self.calls)
@@ -86,7 +86,7 @@ class Trace:
             nodes.append([x.grad_fn for x in inputs])
             leaf = values.clone().requires_grad_()
             leaves[id(leaf)] = port.path
-            kept.append(leaf)
+            alive.append(leaf)
             return leaf.clone()  # a leaf could not be worked on in place
 
         with self._hooked(hook), _recorded(self._model) as given:

@@ -9,12 +9,12 @@ differs between two networks cannot be made equal, so it is named beside the dif
 
 from .comparison import FORMAT as FORMAT
 from .comparison import Comparison as Comparison
-from .differences import AlsoDiffering as AlsoDiffering
-from .differences import Disagreement as Disagreement
-from .differences import Explained as Explained
-from .differences import Pair as Pair
 from .measuring import compare as compare
 from .measuring import matched_comparison as matched_comparison
 from .measuring import measure_for_comparison as measure_for_comparison
-from .orders import Place as Place
-from .orders import counterparts as counterparts
+from .pairwise import AlsoDiffering as AlsoDiffering
+from .pairwise import Disagreement as Disagreement
+from .pairwise import Explained as Explained
+from .pairwise import Pair as Pair
+from .ranking import Place as Place
+from .ranking import counterparts as counterparts

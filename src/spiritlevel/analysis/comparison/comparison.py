@@ -12,9 +12,9 @@ from ... import api
 from ...errors import SpiritlevelError
 from ...measures.confounders import GINI, MEASURED_ALONG
 from ...records import Measurement, Report, aligned, read_json
-from . import findings
-from .differences import AlsoDiffering, Disagreement, Explained, Pair
-from .orders import Place, counterparts, directions, flatness_sign, flatter_by, larger, round_off
+from . import sentences
+from .pairwise import AlsoDiffering, Disagreement, Explained, Pair
+from .ranking import Place, counterparts, directions, flatness_sign, flatter_by, larger, round_off
 
 FORMAT = "spiritlevel-comparison-1"
 
@@ -50,8 +50,10 @@ class Comparison:
                 f"{sorted(counts)} samples with {len(self.measures)} measures in common. Measure "
                 "all of them with one call of compare."
             )
-        known = directions()  # a file may hold measures of another version
-        self.directions = {name: known[name] for name in self.measures if name in known}
+        known_directions = directions()  # a file may hold measures of another version
+        self.directions = {
+            name: known_directions[name] for name in self.measures if name in known_directions
+        }
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -69,15 +71,15 @@ class Comparison:
 
         Empty for what is no measure of flatness.
         """
-        sign, found = self._sign(measure), {}
+        sign, ranks = self._sign(measure), {}
         for name in self.reports if sign else ():
             others = [other for other in self.reports if other != name]
             below = sum(self.certain(measure, other, name) for other in others)
             above = sum(self.certain(measure, name, other) for other in others)
             here = self.value(measure, name)
             ahead = (sign * (m.value - here.value) > round_off(here, m) for m in self._of(measure))
-            found[name] = Place(1 + sum(ahead), 1 + below, len(self.reports) - above)
-        return found
+            ranks[name] = Place(1 + sum(ahead), 1 + below, len(self.reports) - above)
+        return ranks
 
     def certain(self, measure: str, flatter: str, sharper: str) -> bool:
         """Whether the first network is flatter beyond the errors of both."""
@@ -85,16 +87,16 @@ class Comparison:
 
     def disagreements(self) -> list[Disagreement]:
         """Pairs of measures with opposite and certain orders of a pair of networks."""
-        found = []
+        disagreements = []
         for a, b in itertools.combinations(sorted(self.reports), 2):
             one = [m for m in self.ranked if self.certain(m, a, b)]
             other = [m for m in self.ranked if self.certain(m, b, a)]
-            found += [Disagreement(a, b, m, n) for m in one for n in other]
-        return found
+            disagreements += [Disagreement(a, b, m, n) for m in one for n in other]
+        return disagreements
 
     def explained(self) -> list[Explained]:
         """Differences that scale or confidence account for, one entry a measure and pair."""
-        found = []
+        explanations = []
         for measure, flatter, sharper in self._differences():
             reasons = {
                 "scale": self._by_scale(measure, flatter, sharper),
@@ -103,8 +105,8 @@ class Comparison:
             holding = {by: text for by, text in reasons.items() if text}
             if holding:
                 by, text = next(iter(holding)), "; ".join(holding.values())
-                found.append(Explained(measure, flatter, sharper, by, text))
-        return found
+                explanations.append(Explained(measure, flatter, sharper, by, text))
+        return explanations
 
     def also_differing(self) -> list[AlsoDiffering]:
         """Every difference beyond errors, with the confounders that differ beyond theirs.
@@ -112,7 +114,7 @@ class Comparison:
         No cause is claimed. Confidence is left out where the order stands at equal confidence:
         there the share of the difference is told that is left.
         """
-        found = []
+        differing = []
         for measure, flatter, sharper in self._differences():
             pairs = self._confounders(flatter, sharper)
             left = None
@@ -125,8 +127,8 @@ class Comparison:
                 left = after / before
             if pairs or left is not None:
                 also = tuple(pairs.values())
-                found.append(AlsoDiffering(measure, flatter, sharper, also, left))
-        return found
+                differing.append(AlsoDiffering(measure, flatter, sharper, also, left))
+        return differing
 
     def _differences(self) -> Iterator[tuple[str, str, str]]:
         """Measure, flatter and sharper network, wherever that is certain."""
@@ -143,13 +145,13 @@ class Comparison:
 
     def _confounders(self, flatter: str, sharper: str) -> dict[str, Pair]:
         """Those that differ between the two beyond the errors."""
-        found = {}
+        pairs = {}
         for name in MEASURED_ALONG:
             if name in self.measures:
                 one, other = self.value(name, flatter), self.value(name, sharper)
                 if larger(one, other) or larger(other, one):
-                    found[name] = Pair(name, one.value, other.value)
-        return found
+                    pairs[name] = Pair(name, one.value, other.value)
+        return pairs
 
     def _stands(self, measure: str, flatter: str, sharper: str) -> bool:
         """Whether the order was looked at and holds at equal confidence."""
@@ -163,8 +165,8 @@ class Comparison:
         counterpart = counterparts().get(measure)
         if counterpart not in self.measures or self.certain(counterpart, flatter, sharper):
             return ""
-        kept = "turns round" if self.certain(counterpart, sharper, flatter) else "is lost"
-        return f"the order {kept} under {counterpart}, which rescaling of layers leaves alone"
+        fate = "turns round" if self.certain(counterpart, sharper, flatter) else "is lost"
+        return f"the order {fate} under {counterpart}, which rescaling of layers leaves alone"
 
     def _by_confidence(self, measure: str, flatter: str, sharper: str) -> str:
         """What became of the order at equal confidence; empty where it stands."""
@@ -208,7 +210,17 @@ class Comparison:
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
-        return findings.findings(self)
+        disagreements, differing = self.disagreements(), self.also_differing()
+        lines = sentences.ranking(self.measures, self.ranked, self.directions)
+        lines += sentences.disagreement(disagreements)
+        if not disagreements and self.ranked:
+            lines.append(sentences.NO_DISAGREEMENT)
+        lines += sentences.explanation(self.explained())
+        lines += sentences.other_differences(differing) + sentences.remaining(differing)
+        lines += sentences.unchecked(self.unchecked())
+        if self.unmatched:
+            lines.append(f"Not compared at equal confidence: {self.unmatched}")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types."""

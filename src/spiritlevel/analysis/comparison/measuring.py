@@ -16,7 +16,7 @@ from ...model.batches import Forward
 from ...records import Progress, Report
 from ..equal_confidence import equally_confident
 from .comparison import Comparison
-from .orders import counterparts
+from .ranking import counterparts
 
 
 def compare(

@@ -2,74 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...measures.confounders import MEASURED_ALONG
-from .differences import AlsoDiffering, Pair
-
-if TYPE_CHECKING:
-    from .comparison import Comparison
+from .pairwise import AlsoDiffering, Disagreement, Explained, Pair
 
 RANK = "# is the rank, 1 the flattest; in brackets the ranks that the errors leave open."
+NO_DISAGREEMENT = "No two measures order any two networks in opposite ways beyond errors."
+Opposed = dict[tuple[str, str], tuple[set[str], set[str]]]
 
 
-def findings(comparison: Comparison) -> list[str]:
-    """All of them, in the order in which they are read."""
-    lines = ranking(comparison)
-    grouped = opposed(comparison)
-    for (a, b), (one, other) in grouped.items():
-        lines.append(
-            f"Disagreement: {a!r} is flatter than {b!r} by {listing(one)}; sharper by "
-            f"{listing(other)}."
-        )
-    if not grouped and comparison.ranked:
-        lines.append("No two measures order any two networks in opposite ways beyond errors.")
-    for e in comparison.explained():
-        lines.append(
-            f"{e.measure}: that {e.flatter!r} looks flatter than {e.sharper!r} is explained by "
-            f"{e.by}: {e.text}."
-        )
-    lines += not_separable(comparison) + left_over(comparison) + unchecked(comparison)
-    if comparison.unmatched:
-        lines.append(f"Not compared at equal confidence: {comparison.unmatched}")
+def ranking(
+    measures: Sequence[str], ranked: Sequence[str], directions: Mapping[str, str | None]
+) -> list[str]:
+    """How the ranks are read, and which measures have none.
+
+    Args:
+        measures: all that were taken.
+        ranked: those of flatness.
+        directions: by measure, which values are flatter; a measure without a card is missing.
+    """
+    lines = [RANK] if ranked else ["None of these measures flatness, so there are no ranks."]
+    if larger := [m for m in ranked if directions[m] == "larger is flatter"]:
+        lines.append(f"Larger values are flatter for {listing(larger)}.")
+    unranked = [m for m in measures if m not in ranked]
+    if of_other_kind := [m for m in unranked if m in directions]:
+        lines.append(f"Not flatness measures, so without a rank: {listing(of_other_kind)}.")
+    if without_card := [m for m in unranked if m not in directions]:
+        lines.append(f"Unknown to this version, so without a rank: {listing(without_card)}.")
     return lines
 
 
-def ranking(comparison: Comparison) -> list[str]:
-    """How the ranks are read, and what has none."""
-    lines = [RANK] if comparison.ranked else ["Nothing here measures flatness: no ranks."]
-    known = comparison.directions
-    if larger := [m for m in comparison.ranked if known[m] == "larger is flatter"]:
-        lines.append(f"Flatter where larger: {listing(larger)}.")
-    without = [m for m in comparison.measures if m not in comparison.ranked]
-    if of_other_kind := [m for m in without if m in known]:
-        lines.append(f"No measure of flatness, so without a rank: {listing(of_other_kind)}.")
-    if unknown := [m for m in without if m not in known]:
-        lines.append(f"No card in this version, so without a rank: {listing(unknown)}.")
-    return lines
-
-
-def opposed(comparison: Comparison) -> dict[tuple[str, str], tuple[set[str], set[str]]]:
+def opposed(disagreements: Iterable[Disagreement]) -> Opposed:
     """By pair of networks: by which measures the first is the flatter, and by which the sharper."""
-    grouped: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
-    for d in comparison.disagreements():
-        one, other = grouped.setdefault((d.flatter, d.sharper), (set(), set()))
-        one.add(d.first)
-        other.add(d.second)
+    grouped: Opposed = {}
+    for d in disagreements:
+        flatter_by, sharper_by = grouped.setdefault((d.flatter, d.sharper), (set(), set()))
+        flatter_by.add(d.first)
+        sharper_by.add(d.second)
     return grouped
 
 
-def not_separable(comparison: Comparison) -> list[str]:
-    """One sentence for all measures that stand beside the same confounders."""
+def disagreement(disagreements: Iterable[Disagreement]) -> list[str]:
+    """One sentence for each pair of networks that measures order in opposite ways."""
+    return [
+        f"Disagreement: {a!r} is flatter than {b!r} by {listing(flatter_by)}, but sharper by "
+        f"{listing(sharper_by)}."
+        for (a, b), (flatter_by, sharper_by) in opposed(disagreements).items()
+    ]
+
+
+def explanation(explained: Iterable[Explained]) -> list[str]:
+    """One sentence for each difference that scale or confidence accounts for."""
+    return [
+        f"{e.measure}: that {e.flatter!r} looks flatter than {e.sharper!r} is explained by "
+        f"{e.by}: {e.text}."
+        for e in explained
+    ]
+
+
+def other_differences(differing: Iterable[AlsoDiffering]) -> list[str]:
+    """One sentence for all measures of a pair of networks that differ in the same confounders."""
     grouped: dict[tuple[str, str, tuple[Pair, ...]], list[str]] = {}
-    for d in comparison.also_differing():
+    for d in differing:
         if d.confounders:
             grouped.setdefault((d.flatter, d.sharper, d.confounders), []).append(d.measure)
     return [
-        f"Not separable here: {flatter!r} is flatter than {sharper!r} by {listing(measures)}; "
-        f"{'; '.join(in_words(pair, flatter) for pair in pairs)} also "
-        f"{'differs' if len(pairs) == 1 else 'differ'}."
+        f"{flatter!r} is flatter than {sharper!r} by {listing(measures)}, but they also differ in "
+        f"{'; '.join(in_words(pair, flatter) for pair in pairs)}, which may be the cause."
         for (flatter, sharper, pairs), measures in grouped.items()
     ]
 
@@ -83,31 +83,35 @@ def in_words(pair: Pair, flatter: str) -> str:
     )
 
 
-def left_over(comparison: Comparison) -> list[str]:
-    """What the temperature of the logits leaves of differences whose order it does not change."""
+def remaining(differing: Iterable[AlsoDiffering]) -> list[str]:
+    """How much of each difference is left once the networks are equally confident."""
     grouped: dict[tuple[str, str], list[AlsoDiffering]] = {}
-    for d in comparison.also_differing():
+    for d in differing:
         if d.left is not None:
             grouped.setdefault((d.flatter, d.sharper), []).append(d)
     return [
-        f"Once equally confident, {flatter!r} is still flatter than {sharper!r}; the difference is "
-        f"then, as a share of what it was: {', '.join(f'{d.measure} {d.left:.0%}' for d in found)}."
-        for (flatter, sharper), found in grouped.items()
+        f"At equal confidence, {flatter!r} is still flatter than {sharper!r}: "
+        f"{_shares(differences)} remains."
+        for (flatter, sharper), differences in grouped.items()
     ]
 
 
-def unchecked(comparison: Comparison) -> list[str]:
-    """What was not checked for scale, one sentence for each reason."""
+def _shares(differences: Sequence[AlsoDiffering]) -> str:
+    return ", ".join(f"{d.left:.0%} of the {d.measure} difference" for d in differences)
+
+
+def unchecked(reasons: Mapping[str, str]) -> list[str]:
+    """Which measures were not checked for scale, one sentence for each reason."""
     by_reason: dict[str, list[str]] = {}
-    for measure, reason in comparison.unchecked().items():
+    for measure, reason in reasons.items():
         by_reason.setdefault(reason, []).append(measure)
     return [
-        "Not checked for scale, though rescaling of layers moves the value: "
+        "Not checked for scale, although rescaling layers changes the value: "
         f"{listing(names)}; {reason}."
         for reason, names in by_reason.items()
     ]
 
 
 def listing(names: Iterable[str]) -> str:
-    """Sorted, with commas."""
+    """The names in alphabetical order, with commas."""
     return ", ".join(sorted(names))

@@ -32,25 +32,25 @@ class Cache:
         """What is there already; the file is begun where there is none."""
         try:
             with open(self.path, "rb") as file:
-                held = file.read()
+                content = file.read()
         except FileNotFoundError:
-            held = b""
+            content = b""
         except OSError as error:
             raise self._refusal(f"it cannot be read: {error.strerror}") from error
-        *lines, torn = held.split(b"\n")
+        *lines, torn = content.split(b"\n")
         if not lines and not torn:
             heading = json.dumps({"format": FORMAT, "key": self.key}, allow_nan=False)
             write_atomically(self.path, f"{heading}\n".encode())
             return {}
         self._check_heading(lines[0] if lines else torn)
-        found = dict(self._point(line) for line in lines[1:])
+        heights = dict(self._point(line) for line in lines[1:])
         if torn:  # whoever wrote it was killed in the middle of a line
             write_atomically(self.path, b"".join(line + b"\n" for line in lines))
-        return found
+        return heights
 
-    def add(self, points: Sequence[Point], found: Sequence[Height]) -> None:
+    def add(self, points: Sequence[Point], heights: Sequence[Height]) -> None:
         """Append points in one go."""
-        rows = zip(points, found, strict=True)
+        rows = zip(points, heights, strict=True)
         lines = [
             json.dumps(
                 {
@@ -76,11 +76,12 @@ class Cache:
             theirs = None
         if not isinstance(theirs, dict):
             raise self._refusal("it exists and is something else")
-        own = json.loads(json.dumps(self.key))  # tuples are lists over there
-        other = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+        ours = json.loads(json.dumps(self.key))  # tuples are lists over there
+        other = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         if other:
             shown = ", ".join(
-                f"{name} {reprlib.repr(theirs.get(name))} there, {reprlib.repr(own.get(name))} here"
+                f"{name} {reprlib.repr(theirs.get(name))} there, {reprlib.repr(ours.get(name))} "
+                "here"
                 for name in other
             )
             raise self._refusal(f"its points belong to another slice ({shown})")

@@ -37,11 +37,11 @@ def random_direction(surface: Surface, *, seed: int, number: int, biases: bool) 
         if parameter.dim() <= 1 or isinstance(module, NORMALIZATIONS):
             if not biases:
                 continue
-            rows, own = numbers[name].flatten()[None], parameter.detach().flatten()[None]
-            shaped = _rescaled(rows, own).reshape(parameter.shape)
+            rows, reference = numbers[name].flatten()[None], parameter.detach().flatten()[None]
+            shaped = _rescaled(rows, reference).reshape(parameter.shape)
         else:
-            rows, own = (_filters(module, t) for t in (numbers[name], parameter.detach()))
-            shaped = _unfiltered(module, _rescaled(rows, own), parameter)
+            rows, reference = (_filters(module, t) for t in (numbers[name], parameter.detach()))
+            shaped = _unfiltered(module, _rescaled(rows, reference), parameter)
         direction[name] = shaped.to(torch.promote_types(parameter.dtype, torch.float32))
     if not any(bool(step.any()) for step in direction.values()):
         raise SpiritlevelError(
@@ -52,9 +52,9 @@ def random_direction(surface: Surface, *, seed: int, number: int, biases: bool) 
     return direction
 
 
-def _rescaled(rows: Tensor, own: Tensor) -> Tensor:
+def _rescaled(rows: Tensor, reference: Tensor) -> Tensor:
     """Rows with the lengths of other rows."""
-    lengths = own.double().norm(dim=1, keepdim=True)
+    lengths = reference.double().norm(dim=1, keepdim=True)
     return rows * (lengths / rows.norm(dim=1, keepdim=True))
 
 

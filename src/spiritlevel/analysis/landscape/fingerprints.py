@@ -26,10 +26,10 @@ def of_data(surface: Surface) -> str:
     """All samples of all processes, in any order: a shuffling loader keeps its name."""
     total = 0
     for _, batch in surface.batches():
-        held = _batches.map_tensors(lambda t: t.detach().cpu(), batch)
-        for i in range(_batches.num_samples(held)):
+        on_cpu = _batches.map_tensors(lambda t: t.detach().cpu(), batch)
+        for i in range(_batches.num_samples(on_cpu)):
             digest = hashlib.blake2b(digest_size=SIZE)
-            for tensor in _batches.tensors(_batches.take(held, slice(i, i + 1))):
+            for tensor in _batches.tensors(_batches.take(on_cpu, slice(i, i + 1))):
                 _feed(digest, "", tensor)
             total += int.from_bytes(digest.digest(), "big")
     total = sum(surface.processes.gather(total))

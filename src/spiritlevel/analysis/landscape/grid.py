@@ -25,10 +25,10 @@ def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
     low, high = -reach, (1.0 + reach if between else reach)
     networks = (0.0, 1.0) if between else (0.0,)
     length = high - low
-    found = {low + length * i / (points - 1) for i in range(points)}
+    places = {low + length * i / (points - 1) for i in range(points)}
     for network in networks:
-        found = {x for x in found if abs(x - network) > SNAP * length} | {network}
-    return sorted(found)
+        places = {x for x in places if abs(x - network) > SNAP * length} | {network}
+    return sorted(places)
 
 
 def check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:

@@ -30,7 +30,7 @@ def open_cache(
     return Cache(path, key | {"data": data})
 
 
-def walk(
+def evaluate_grid(
     workspace: Workspace,
     points: Points,
     grid: Sequence[Point],
@@ -39,12 +39,14 @@ def walk(
 ) -> tuple[list[Height], int]:
     """The height of every point of the grid, and how many of them were there already."""
     surface = workspace.surface
-    known: dict[Point, Height] = {}
+    heights_by_point: dict[Point, Height] = {}
     with surface.processes.together():
         if cache is not None and surface.processes.rank == 0:
-            known = cache.read()
-    known = surface.processes.gather(known)[0]
-    missing = sorted((point for point in grid if point not in known), key=any)  # the network first
+            heights_by_point = cache.read()
+    heights_by_point = surface.processes.gather(heights_by_point)[0]
+    missing = sorted(
+        (point for point in grid if point not in heights_by_point), key=any
+    )  # the network first
     size = sum(p.numel() * p.element_size() for p in workspace.perturbed.weights.values())
     together = max(1, min(TOGETHER, VECTOR_BYTES // size))
     for first in range(0, len(missing), together):
@@ -53,11 +55,11 @@ def walk(
         moved = [points.at(point) for point in group]
         values = heights(surface, moved, chunk=workspace.perturbed.chunk)
         _check_middle(group, values)
-        known.update(zip(group, values, strict=True))
+        heights_by_point.update(zip(group, values, strict=True))
         with surface.processes.together():
             if cache is not None and surface.processes.rank == 0:
                 cache.add(group, values)
-    return [known[point] for point in grid], len(grid) - len(missing)
+    return [heights_by_point[point] for point in grid], len(grid) - len(missing)
 
 
 def _check_middle(group: Sequence[Point], values: Sequence[Height]) -> None:

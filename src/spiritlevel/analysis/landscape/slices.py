@@ -16,12 +16,12 @@ from ...errors import SpiritlevelError
 from ...model.batches import Forward
 from ...records import Progress
 from . import fingerprints
-from .directions import Bearings, eigen_bearings, path_bearings, random_bearings
+from .directions import Slice, eigen_slice, path_slice, random_slice
 from .evaluation import Height
 from .grid import POINTS, REACH, check_grid, coordinates
+from .grid_evaluation import evaluate_grid, open_cache
 from .networks import Network, as_networks
 from .record import Axis, Landscape, Mark
-from .walk import open_cache, walk
 
 Directions = Literal["random", "eigen", "path"]
 NAMES = ("start", "end", "third")
@@ -104,17 +104,17 @@ def landscape(
     )
     with workspace.surface.preserved():
         if kind == "path":
-            found = path_bearings(workspace, others, labels)
+            slice_ = path_slice(workspace, others, labels)
         elif kind == "eigen":
-            found = eigen_bearings(workspace, dimensions=size, max_passes=max_passes)
+            slice_ = eigen_slice(workspace, dimensions=size, max_passes=max_passes)
         else:
-            found = random_bearings(workspace, dimensions=size, biases=biases)
+            slice_ = random_slice(workspace, dimensions=size, biases=biases)
         key = {
             "directions": kind,
             "dimensions": size,
             "biases": biases if kind == "random" else None,
             "max_passes": max_passes if kind == "eigen" else None,
-            "weights": fingerprints.of_tensors(found.points.tensors()),
+            "weights": fingerprints.of_tensors(slice_.points.tensors()),
         }
         settings = {name: workspace.settings()[name] for name in KEPT} | key
         axis = coordinates(
@@ -123,10 +123,12 @@ def landscape(
             between=between,
         )
         grid = list(itertools.product(axis, repeat=size))
-        held = None if cache is None else open_cache(workspace, cache, settings)
-        heights_found, kept = walk(workspace, found.points, grid, held, progress)
-    settings["points_from_cache"] = kept
-    return _record(workspace, kind, found, axis, heights_found, labels, settings)
+        point_cache = None if cache is None else open_cache(workspace, cache, settings)
+        heights_found, num_cached = evaluate_grid(
+            workspace, slice_.points, grid, point_cache, progress
+        )
+    settings["points_from_cache"] = num_cached
+    return _record(workspace, kind, slice_, axis, heights_found, labels, settings)
 
 
 def num_points(
@@ -195,13 +197,13 @@ def _names(names: Sequence[str] | None, count: int) -> list[str]:
 def _record(
     workspace: Workspace,
     kind: str,
-    found: Bearings,
+    slice_: Slice,
     axis: Sequence[float],
     values: Sequence[Height],
     labels: Sequence[str],
     settings: dict[str, Any],
 ) -> Landscape:
-    size = len(found.ways)
+    size = len(slice_.directions)
     places = [(0.0,) * size, *(tuple(float(i == j) for j in range(size)) for i in range(size))]
     losses = tuple(height.loss for height in values)
     errors = tuple(height.error for height in values if height.error is not None)
@@ -209,12 +211,12 @@ def _record(
         directions=kind,
         axes=tuple(
             Axis(w.name, tuple(axis), w.length, w.eigenvalue, w.residual, w.slope)
-            for w in found.ways
+            for w in slice_.directions
         ),
         losses=losses,
         errors=errors if len(errors) == len(losses) else None,
         marks=tuple(map(Mark, labels, places)),
-        notes=(*found.notes, *_remarks(workspace, kind, losses)),
+        notes=(*slice_.notes, *_remarks(workspace, kind, losses)),
         settings=settings,
         cost=workspace.cost,
     )

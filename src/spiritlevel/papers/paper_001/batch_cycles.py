@@ -18,7 +18,7 @@ def follow(rows: Sequence[Row], name: str, cycles: str = CYCLES) -> Correlation:
     return spearman(column(rows, cycles), column(rows, name))
 
 
-def words(trend: Correlation) -> str:
+def trend_in_words(trend: Correlation) -> str:
     """In a sentence."""
     verb = "rises" if rises(trend) else "falls" if falls(trend) else "does not clearly move"
     return f"{verb} (Spearman {trend}, n = {trend.n})"

@@ -13,13 +13,13 @@ from ..judging.rows import column
 
 
 @dataclasses.dataclass(frozen=True)
-class Confounder:
+class ConfoundedTrend:
     """A number that moved along with what was varied: columns, and what sentences call them."""
 
     varied: str
-    varied_words: str
+    varied_title: str
     fixed: str
-    fixed_words: str
+    fixed_title: str
 
     def section(self, rows: Sequence[Row], names: Sequence[str], text: str = "") -> Section:
         """For each of these numbers its trend, before and after. Shown, and not judged."""
@@ -31,32 +31,32 @@ class Confounder:
         itself = self._with_varied(rows, self.fixed)
         shown = (
             f"Rank correlations over runs, not judged, and looked at after the runs were made. "
-            f"That of {self.varied_words} with {self.fixed_words} itself is {itself}. The last "
-            f"column takes out of both ranks what follows those of {self.fixed_words} linearly."
+            f"That of {self.varied_title} with {self.fixed_title} itself is {itself}. The last "
+            f"column takes out of both ranks what follows those of {self.fixed_title} linearly."
         )
         return Section(
-            f"With {self.fixed_words} held fixed",
+            f"With {self.fixed_title} held fixed",
             f"{text} {shown}".strip(),
             Table(
                 (
                     "number",
                     "n",
-                    f"with {self.varied_words}",
-                    f"with {self.fixed_words}",
-                    f"with {self.varied_words}, {self.fixed_words} held fixed",
+                    f"with {self.varied_title}",
+                    f"with {self.fixed_title}",
+                    f"with {self.varied_title}, {self.fixed_title} held fixed",
                 ),
                 cells,
             ),
         )
 
-    def why(self, rows: Sequence[Row], name: str, name_words: str) -> str:
+    def why(self, rows: Sequence[Row], name: str, title: str) -> str:
         """The same of one number, in sentences."""
         before, left = self._with_varied(rows, name), self.left(rows, name)
         return (
-            f"It may be {self.fixed_words} that {name_words} follows: {self.fixed_words} has a "
-            f"rank correlation of {self._with_varied(rows, self.fixed)} with {self.varied_words} "
-            f"and of {self._with_fixed(rows, name)} with {name_words}. With {self.fixed_words} "
-            f"held fixed, that of {self.varied_words} and {name_words} is {left} instead of "
+            f"It may be {self.fixed_title} that {title} follows: {self.fixed_title} has a "
+            f"rank correlation of {self._with_varied(rows, self.fixed)} with {self.varied_title} "
+            f"and of {self._with_fixed(rows, name)} with {title}. With {self.fixed_title} "
+            f"held fixed, that of {self.varied_title} and {title} is {left} instead of "
             f"{before}: {what_is_left(before, left)}."
         )
 

@@ -10,12 +10,12 @@ from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import Estimate, mean, plain
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
-from .held_fixed import Confounder
+from .confounded_trends import ConfoundedTrend
 
 SHIFT = "interventions.bias_shift"
 FREQUENCY, TRACE = "activity.frequency", "curvature.trace"
 SHOWN = ("train_accuracy", "test_accuracy", "train_loss", FREQUENCY, TRACE, "relative.kappa")
-LEARNED = Confounder(SHIFT, "the shift", "train_loss", "the training loss")
+LEARNED = ConfoundedTrend(SHIFT, "the shift", "train_loss", "the training loss")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:

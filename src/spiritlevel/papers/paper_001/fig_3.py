@@ -10,7 +10,7 @@ from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
-from .reached import how_many, with_reached
+from .accuracy_reached import how_many, with_reached
 
 VARIANT = "variant"
 PLAIN, AUGMENTED = "plain", "augmented"

@@ -10,7 +10,7 @@ from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
-from .batch_cycles import CYCLES, GINI, TRACE, follow, words
+from .batch_cycles import CYCLES, GINI, TRACE, follow, trend_in_words
 from .log_figure import log_figure
 from .tasks_points import STEP, TEST, TRAIN, steps_at
 
@@ -52,8 +52,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
-            f"With more steps R on each batch the trace at the first look {words(at_first)}; at "
-            f"the last the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
+            "With more steps R on each batch the trace at the first look "
+            f"{trend_in_words(at_first)}; at the last the trace {trend_in_words(trained)} and 1 − "
+            f"‖p‖² {trend_in_words(certain)}."
         ),
     )
 

@@ -20,8 +20,8 @@ from .noise_injection import (
     NOISE,
     TRACE,
     noise_line,
+    trend_in_words,
     with_noise,
-    words,
 )
 
 FIXED = "norm_control"
@@ -55,9 +55,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=[*findings, *added],
         agrees=afterwards.with_added(verdict(findings), added),
         conclusion=(
-            f"As the noise grows, the trace after one epoch {words(controlled)} with norms held "
-            f"fixed and {words(free)} in the standard network, n = {controlled.n} each; 1 − ‖p‖² "
-            f"with norms held fixed {words(certain)}."
+            f"As the noise grows, the trace after one epoch {trend_in_words(controlled)} with "
+            f"norms held fixed and {trend_in_words(free)} in the standard network, n = "
+            f"{controlled.n} each; 1 − ‖p‖² with norms held fixed {trend_in_words(certain)}."
         ),
     )
 

@@ -8,7 +8,7 @@ from ..experiment import Experiment, Outcome, Row
 from ..judging.findings import Agreement, Finding, verdict
 from ..judging.numbers import Estimate
 from ..scale_text import ScaleTexts
-from . import bounded
+from . import mean_correlations
 from .tasks_points import SIGNAL
 from .trends import (
     ALIKE,
@@ -33,7 +33,8 @@ DATA = (  # the runs do not say with which preset they were made
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations along each run, as for the perceptron."""
     signal, activity = (
-        bounded.as_correlation(together(rows, TRACE, name)) for name in (SIGNAL, FREQUENCY)
+        mean_correlations.as_correlation(together(rows, TRACE, name))
+        for name in (SIGNAL, FREQUENCY)
     )
     apart = other_trend("trace and activation frequency do not show the same trend", activity)
     return Outcome(
@@ -83,9 +84,9 @@ EXPERIMENT = Experiment(
     ),
     set_up=(
         "A small text transformer with ReLU, Adam, 7 epochs. Looked at 12 times, after equal "
-        f"numbers of batches. The first gradient is the mean of ‖p − y‖. {bounded.HOW} That "
-        "perceptrons show the same trend is looked at in 001-fig-7; that they alone do is tested "
-        "by neither, as one other network cannot show it."
+        f"numbers of batches. The first gradient is the mean of ‖p − y‖. {mean_correlations.HOW} "
+        "That perceptrons show the same trend is looked at in 001-fig-7; that they alone do is "
+        "tested by neither, as one other network cannot show it."
     ),
     scaled_down=ScaleTexts(
         "001-fig-8",

@@ -9,7 +9,7 @@ from ..judging.findings import Agreement, Finding, below, missed, unmoved, verdi
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
-from .held_fixed import Confounder
+from .confounded_trends import ConfoundedTrend
 from .noise_injection import (
     ACCURACIES,
     GINI,
@@ -18,11 +18,11 @@ from .noise_injection import (
     NOISE,
     TRACE,
     noise_line,
+    trend_in_words,
     with_noise,
-    words,
 )
 
-LEARNED = Confounder(NOISE, "the noise", "train_accuracy", "the training accuracy")
+LEARNED = ConfoundedTrend(NOISE, "the noise", "train_accuracy", "the training accuracy")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -50,9 +50,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         why=LEARNED.why(rows, TRACE, "the trace"),
         more=[LEARNED.section(rows, MEASURES)],
         conclusion=(
-            f"As the noise grows, the trace after one epoch {words(trends[TRACE])}, the Jacobian "
-            f"norm {words(trends[JACOBIAN])} and 1 − ‖p‖² {words(certain)}, n = {certain.n}; "
-            f"the training accuracy {words(with_noise(rows, 'train_accuracy'))}."
+            f"As the noise grows, the trace after one epoch {trend_in_words(trends[TRACE])}, the "
+            f"Jacobian norm {trend_in_words(trends[JACOBIAN])} and 1 − ‖p‖² "
+            f"{trend_in_words(certain)}, n = {certain.n}; the training accuracy "
+            f"{trend_in_words(with_noise(rows, 'train_accuracy'))}."
         ),
     )
 

@@ -21,7 +21,7 @@ def with_noise(rows: Sequence[Row], name: str) -> Correlation:
     return spearman(column(rows, NOISE), column(rows, name))
 
 
-def words(trend: Correlation) -> str:
+def trend_in_words(trend: Correlation) -> str:
     """In a sentence."""
     verb = "falls" if falls(trend) else "rises" if rises(trend) else "does not clearly move"
     return f"{verb} (Spearman {trend})"

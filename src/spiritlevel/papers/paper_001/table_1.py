@@ -9,7 +9,7 @@ from ..judging.findings import below, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
-from .reached import OUTCOME, TITLE, how_many
+from .accuracy_reached import OUTCOME, TITLE, how_many
 
 MASK = "interventions.mask"
 LARGEST = "curvature.lambda_max"

@@ -11,9 +11,9 @@ from ..judging.findings import above, below, unmoved, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
-from .batch_cycles import GINI, TRACE, follow, words
-from .held_fixed import Confounder
-from .reached import how_many, with_reached
+from .accuracy_reached import how_many, with_reached
+from .batch_cycles import GINI, TRACE, follow, trend_in_words
+from .confounded_trends import ConfoundedTrend
 
 VARIANT, STEPS = "variant", "steps on a batch"
 LARGEST = "curvature.lambda_max"
@@ -32,7 +32,7 @@ PAPER = {  # training and test accuracy in %, Tr(H), largest eigenvalue, 1 − �
     "R = 10": (91.83, 77.03, 570.7282, 22.3277, 0.562706),
 }
 COLUMNS = (*ACCURACIES, TRACE, LARGEST, GINI)
-FITTED = Confounder(STEPS, "R", "train_accuracy", "the training accuracy")
+FITTED = ConfoundedTrend(STEPS, "R", "train_accuracy", "the training accuracy")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -68,9 +68,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=afterwards.with_added(verdict(findings), added),
         more=[_at_one_accuracy(late)],
         conclusion=(
-            f"With more steps R on each batch the trace after one epoch {words(at_first)} and "
-            f"1 − ‖p‖² {words(certain_at_first)}; trained to the same training accuracy or beyond "
-            f"the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
+            f"With more steps R on each batch the trace after one epoch {trend_in_words(at_first)} "
+            f"and 1 − ‖p‖² {trend_in_words(certain_at_first)}; trained to the same training "
+            f"accuracy or beyond the trace {trend_in_words(trained)} and 1 − ‖p‖² "
+            f"{trend_in_words(certain)}."
         ),
     )
 

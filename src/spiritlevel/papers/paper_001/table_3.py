@@ -12,7 +12,7 @@ from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
-from .reached import how_many
+from .accuracy_reached import how_many
 
 LEAKAGE = "interventions.leakage"
 LEAK, CONTROL = "class", "control"

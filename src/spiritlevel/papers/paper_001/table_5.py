@@ -10,15 +10,15 @@ from ..judging.findings import below, unmoved, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
-from .held_fixed import Confounder
-from .reached import how_many, with_reached
+from .accuracy_reached import how_many, with_reached
+from .confounded_trends import ConfoundedTrend
 
 MASK, REACHED = "interventions.mask", "outcome"
 TRACE, LARGEST = "curvature.trace", "curvature.lambda_max"
 ACCURACIES = ("train_accuracy", "test_accuracy")
 MEASURES = (TRACE, LARGEST, "relative.kappa")
 WORDS = {0.0: "unmasked", 0.7: "70 % masked"}
-MASKED = Confounder(MASK, "masking", "train_accuracy", "the training accuracy")
+MASKED = ConfoundedTrend(MASK, "masking", "train_accuracy", "the training accuracy")
 COMPARED = (*ACCURACIES, TRACE, LARGEST)
 PAPER = {  # the two runs of each that the paper prints
     "unmasked": ((0.8998, 0.6953, 3421.8131, 132.2791), (0.9202, 0.6978, 3508.5457, 131.1579)),

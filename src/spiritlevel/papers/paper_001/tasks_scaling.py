@@ -17,7 +17,7 @@ from ...study.runs.run_data import load_data
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...symmetries.by_name import rescale_layers
+from ...symmetries.named_layers import rescale_layers
 from ..task_settings import options_of
 from .scaling import scaled_weights
 

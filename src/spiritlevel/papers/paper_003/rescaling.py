@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...symmetries.by_name import rescale_layers, rescale_neurons
+from ...symmetries.named_layers import rescale_layers, rescale_neurons
 
 WEIGHTED = (nn.Conv2d, nn.Linear)
 LAYERS, NEURONS = "layers", "neurons"
