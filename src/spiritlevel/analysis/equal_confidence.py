@@ -1,7 +1,7 @@
 """Networks at equal confidence: logits scaled until the mean Gini impurity is the same.
 
-Every curvature of cross-entropy falls as a network grows certain. What is left of a difference
-between two networks once both are equally certain is not explained by that.
+Every curvature of cross-entropy falls as a network becomes more certain. What remains of a
+difference between two networks when both are equally certain is not explained by that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..math.curvature import SoftmaxCurvature
 from ..model.losses import CrossEntropy
 from ..symmetries import temperature_move
 
-HALVINGS = 60  # of the interval of temperatures: to the last digit
-SMALLEST = 1e-6  # temperature that is tried: the predictions are then uniform
+HALVINGS = 60  # of the interval of temperatures: enough for the last digit
+SMALLEST = 1e-6  # the lowest temperature tried: predictions are then uniform
 
 
 @dataclasses.dataclass(frozen=True)
 class Logits:
-    """One row a target that counts, with its weight in the loss."""
+    """One row of logits per target that counts, with its weight in the loss."""
 
     rows: Tensor
     weights: Tensor
@@ -38,7 +38,7 @@ class Logits:
         return float((impurities * self.weights).sum() / self.weights.sum())
 
     def temperature(self, gini: float) -> float:
-        """The factor at most 1 that brings the impurity to a value no smaller than it is now."""
+        """The factor of at most 1 that raises the impurity to this value."""
         low, high = SMALLEST, 1.0
         for _ in range(HALVINGS):
             middle = (low * high) ** 0.5
@@ -64,7 +64,7 @@ def equally_confident(
 def _logits(
     model: nn.Module, data: Iterable[Any], arguments: Mapping[str, Any]
 ) -> tuple[str, Logits]:
-    """The path of the head and what it gives."""
+    """The path of the head, and its logits."""
     workspace = api.open_measurement(
         model, data, **{k: v for k, v in arguments.items() if k != "layers"}
     )

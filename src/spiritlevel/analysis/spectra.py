@@ -54,7 +54,7 @@ class Eigenvalues:
         }
 
     def vector(self, index: int = 0) -> dict[str, Tensor]:
-        """One eigenvector by parameter name, flat."""
+        """One eigenvector by parameter name, each part flattened."""
         sizes = [self.settings["sizes"][name] for name in self.names]
         return dict(zip(self.names, self.vectors[index].split(sizes), strict=True))
 

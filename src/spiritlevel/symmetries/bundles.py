@@ -1,4 +1,4 @@
-"""Bundles: layers whose units must move together, and which bundles can be tried in one run."""
+"""Bundles of layers whose units must move together, and trying them in as few runs as possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Bundle:
 
     @property
     def label(self) -> str:
-        """The layers' paths."""
+        """The path of the first layer, and how many more there are."""
         first = _shown(self.ports[0])
         others = len(self.ports) - 1
         return first + (f" (with {others} more)" if others else "")
@@ -34,14 +34,14 @@ class Bundle:
 
 @dataclasses.dataclass
 class Reading:
-    """What a run showed about a bundle: the unit each entry of a reader belongs to, or why not."""
+    """What a run showed about a bundle: the unit of each entry of its readers, or why it failed."""
 
     units: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     attends: bool = False
     reason: str | None = None
 
     def note(self, port: Port, units: Tensor | None, reason: str) -> None:
-        """One call's reading; None where it cannot be told apart by units."""
+        """Record the units that one call reads; None if its entries mix units."""
         if units is None:
             self.refuse(reason)
             return
@@ -50,7 +50,7 @@ class Reading:
             self.refuse(f"{port.path!r} reads the units at different places in different calls")
 
     def refuse(self, reason: str) -> None:
-        """The first reason is the one to tell."""
+        """Mark the bundle as failed; the first reason is kept."""
         self.reason = self.reason or reason
 
 
@@ -76,7 +76,7 @@ def bundles_of(trace: Trace, meetings: Iterable[frozenset[str]]) -> list[Bundle]
 
 
 def _met_in_one_layer(trace: Trace) -> list[frozenset[str]]:
-    """A layer that is called twice must find the same units where it reads different layers."""
+    """Layers that one layer reads in different calls must have the same units."""
     behind: dict[str, list[frozenset[str]]] = {}
     for call, layers in zip(trace.calls, trace.reach.behind, strict=True):
         behind.setdefault(call.port.path, []).append(layers)
@@ -129,7 +129,7 @@ def cause_of(trace: Trace, call: int, active: list[Bundle]) -> Bundle | None:
 
 
 def _obstacle(trace: Trace, bundle: Bundle) -> str | None:
-    """What keeps a bundle from moving before anything is run."""
+    """Why a bundle cannot be moved, as far as that is known without a run."""
     for port in bundle.ports:
         if port.path in trace.reach.behind_outputs:
             return f"{_shown(port)} gives the outputs"
@@ -156,11 +156,11 @@ def _shown(port: Port) -> str:
 
 
 def even(units: Tensor, width: int) -> bool:
-    """Whether every unit is read equally often; one read less often was silent in this run."""
+    """Whether every unit is read equally often; one read less often was inactive in this run."""
     counts = units[units != NOBODY].bincount(minlength=width)
     return bool((counts == counts[0]).all())
 
 
 def as_group(bundle: Bundle, sites: Sequence[Site]) -> Group:
-    """The group of a bundle; tensors that stay with α are named last."""
+    """The group of a bundle; tensors that α does not change are named last."""
     return Group(bundle.width, tuple(sorted(sites, key=lambda site: list(Role).index(site.role))))

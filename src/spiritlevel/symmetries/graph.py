@@ -1,4 +1,4 @@
-"""Which layers stand directly behind a tensor, read from autograd's graph."""
+"""Which layers a tensor directly comes from, read from autograd's graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which units can be renumbered."""
+"""Find the units of a network that can be renumbered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find_permutations(
 def _locate(
     trace: Trace, active: list[Bundle], readings: dict[Bundle, Reading], tolerance: float
 ) -> None:
-    """Learn where each unit is read: touch those with a 1 at some binary digit of their number."""
+    """Learn where each unit is read: change those with a 1 at some binary digit of their number."""
     digits = max(bundle.width for bundle in active).bit_length()
     # for each call and input, the number whose digits were seen to respond, entry by entry
     seen = [
@@ -81,7 +81,7 @@ def _locate(
 
 
 def _touch(values: Tensor) -> Tensor:
-    """Nearer to zero, where less saturates; by sign, or a normalization would undo it."""
+    """Move values towards 0, to avoid saturation; by sign, or a normalization would undo it."""
     return torch.where(values > 0, 0.7 * values, 0.4 * values)
 
 

@@ -1,4 +1,4 @@
-"""Which units can be multiplied by a factor that the next layers undo."""
+"""Find the units that can be multiplied by a factor that the next layers undo."""
 
 from __future__ import annotations
 

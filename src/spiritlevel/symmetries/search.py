@@ -1,4 +1,4 @@
-"""Finding the moves of a user's network by running it, and keeping those that hold."""
+"""Find the moves of a user's network by running it, and keep those that hold."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .scaling import find_scalings
 from .tracing import Diverged, Run, Trace
 from .verification import NUM_FACTORS, Reference
 
-_COARSEST = 1e-2  # with a tolerance above this a wrong move could pass for a right one
+_COARSEST = 1e-2  # above this tolerance a wrong move could be taken for a right one
 _SHOWN = 4  # reasons given for a move that is absent
 
 
 @dataclasses.dataclass(frozen=True)
 class FoundMoves:
-    """The moves that a network has, each verified, and for the others why it has none."""
+    """The moves that a network has, each verified, and why the others do not apply."""
 
     moves: dict[str, Move]
     absent: dict[str, str]
@@ -84,7 +84,7 @@ def _search(
     moves: dict[str, Move] = {}
     absent: dict[str, str] = {}
     if reference.tolerance > _COARSEST:
-        absent = dict.fromkeys(MOVES, "the network computes too coarsely to verify any move")
+        absent = dict.fromkeys(MOVES, "its precision is too low to verify any move")
         return FoundMoves(moves, absent, reference.tolerance)
     scaled: Move | str
     try:
@@ -117,7 +117,7 @@ def _search(
 def _candidates(
     trace: Trace, reference: Reference
 ) -> tuple[dict[str, list[Group]], dict[str, list[str]]]:
-    """Groups for each function-preserving move, not yet verified, and why others are none."""
+    """Unverified groups for each function-preserving move, and why other groups fail."""
     scalings, not_scaled = find_scalings(trace, reference.tolerance, reference.generator)
     permutations, not_permuted = find_permutations(trace, reference.tolerance, reference.generator)
     neurons = scalings["neuron_rescale"]
@@ -127,7 +127,7 @@ def _candidates(
         "neuron_rescale": not_scaled,
         "unit_permute": not_permuted,
         "batchnorm_absorb": ["no BatchNorm in eval mode reads a layer that nothing else reads"],
-        "attention_rescale": ["there is no attention whose values go to a projection alone"],
+        "attention_rescale": ["there is no attention whose values go only to a projection"],
     }
     return {name: groups[name] for name in FUNCTION_PRESERVING}, why
 

@@ -1,4 +1,4 @@
-"""Running a network with chosen values in place of every layer's output.
+"""Run a network with chosen values in place of every layer's output.
 
 Between two layers of a known kind lies whatever the user wrote: activations, pooling, views,
 additions. To learn what that does with the units, each layer's output is replaced by random
@@ -127,7 +127,7 @@ class Trace:
 
 @contextlib.contextmanager
 def _recorded(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Gradients are on inside the model, whatever `run` does; its outputs, once it has run."""
+    """Turn gradients on inside the model, whatever `run` does, and collect its outputs."""
     modes: list[bool] = []
     given: list[Tensor] = []
 

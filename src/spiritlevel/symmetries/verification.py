@@ -1,4 +1,4 @@
-"""Holding a move against the network: applied to a copy, run, compared."""
+"""Verify a move: apply it to a copy, run the copy and compare the outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_FACTORS = (
 
 @dataclasses.dataclass
 class Reference:
-    """A network as it is, with the outputs that every moved copy must give."""
+    """The unchanged network, with the outputs that every moved copy must give."""
 
     model: nn.Module
     outputs: Tensor
@@ -29,7 +29,7 @@ class Reference:
     generator: torch.Generator
 
     def holding(self, name: str, groups: list[Group]) -> tuple[list[Group], list[str]]:
-        """The groups that keep the outputs, and why others do not."""
+        """The groups that keep the outputs, and why the others do not."""
         owners = _owners(self.model)
         dropped, passing = [], []
         for group in groups:
@@ -46,11 +46,11 @@ class Reference:
                 if not holds
             ]
             if passing and not self._holds(name, passing):
-                return [], [*dropped, "the moves found hold one by one and not together"]
+                return [], [*dropped, "the moves hold one by one but not together"]
         return passing, dropped
 
     def grown(self, move: Move) -> Move | str:
-        """The move with the power by which the outputs grow; or what else it does to them."""
+        """The move with the power by which outputs grow; or why it does more than scale them."""
         if move.name == "logit_temperature":
             shared = _shared(self.model, move.groups[0], _owners(self.model))
             if shared:

@@ -163,7 +163,7 @@ class Audit:
         return f"{text}; {', '.join(changes) or 'no move that was tried changes it'}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
+        """The audit in plain types, ready for JSON."""
         return {
             "format": FORMAT,
             "original": self.original.to_dict(),

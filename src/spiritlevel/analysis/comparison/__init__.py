@@ -1,10 +1,10 @@
 """Several networks side by side: ranks as far as they are certain, and what explains them.
 
-A difference in flatness may be no more than a difference in scale or in confidence. Two checks say
-so: the same order must hold under the measure's counterpart that rescaling leaves alone, and it
-must survive when all networks are made equally confident by scaling their logits. The counterparts
-are measured along; where there is none, the comparison says that scale was not checked. What else
-differs between two networks cannot be made equal, so it is named beside the difference.
+A difference in flatness may only be a difference in scale or in confidence. Two checks show it: the
+same order must hold under the measure's counterpart, which rescaling does not change, and it must
+hold when all networks are made equally confident by scaling their logits. The counterparts are
+measured too; for a measure without one, the comparison says that scale was not checked. Other
+differences between two networks cannot be removed, so they are named.
 """
 
 from .comparison import FORMAT as FORMAT

@@ -50,7 +50,7 @@ class Comparison:
                 f"{sorted(counts)} samples with {len(self.measures)} measures in common. Measure "
                 "all of them with one call of compare."
             )
-        known_directions = directions()  # a file may hold measures of another version
+        known_directions = directions()  # a file may contain measures of another version
         self.directions = {
             name: known_directions[name] for name in self.measures if name in known_directions
         }
@@ -58,7 +58,7 @@ class Comparison:
     # -- reading -----------------------------------------------------------------------------
 
     def value(self, measure: str, name: str) -> Measurement:
-        """One number."""
+        """The measurement of one network."""
         return self.reports[name][measure]
 
     @property
@@ -69,7 +69,7 @@ class Comparison:
     def places(self, measure: str) -> dict[str, Place]:
         """Rank of every network, with the ranks that the errors leave open.
 
-        Empty for what is no measure of flatness.
+        Empty for a measure that is not one of flatness.
         """
         sign, ranks = self._sign(measure), {}
         for name in self.reports if sign else ():
@@ -95,7 +95,7 @@ class Comparison:
         return disagreements
 
     def explained(self) -> list[Explained]:
-        """Differences that scale or confidence account for, one entry a measure and pair."""
+        """Differences that scale or confidence explains, one entry per measure and pair."""
         explanations = []
         for measure, flatter, sharper in self._differences():
             reasons = {
@@ -111,8 +111,8 @@ class Comparison:
     def also_differing(self) -> list[AlsoDiffering]:
         """Every difference beyond errors, with the confounders that differ beyond theirs.
 
-        No cause is claimed. Confidence is left out where the order stands at equal confidence:
-        there the share of the difference is told that is left.
+        No cause is claimed. Where the order also holds at equal confidence, confidence is left out,
+        and `left` says how much of the difference remains.
         """
         differing = []
         for measure, flatter, sharper in self._differences():
@@ -144,7 +144,7 @@ class Comparison:
         return [report[measure] for report in self.reports.values()]
 
     def _confounders(self, flatter: str, sharper: str) -> dict[str, Pair]:
-        """Those that differ between the two beyond the errors."""
+        """The confounders in which the two networks differ beyond the errors."""
         pairs = {}
         for name in MEASURED_ALONG:
             if name in self.measures:
@@ -154,33 +154,33 @@ class Comparison:
         return pairs
 
     def _stands(self, measure: str, flatter: str, sharper: str) -> bool:
-        """Whether the order was looked at and holds at equal confidence."""
+        """Whether the order was checked at equal confidence, and holds there."""
         pair = (flatter, sharper)
         return self.matched is not None and flatter_by(
             self._sign(measure), self.matched, measure, pair
         )
 
     def _by_scale(self, measure: str, flatter: str, sharper: str) -> str:
-        """What became of the order under the counterpart; empty where it stands, or without one."""
+        """What became of the order under the counterpart, if any; empty if it holds."""
         counterpart = counterparts().get(measure)
         if counterpart not in self.measures or self.certain(counterpart, flatter, sharper):
             return ""
-        fate = "turns round" if self.certain(counterpart, sharper, flatter) else "is lost"
-        return f"the order {fate} under {counterpart}, which rescaling of layers leaves alone"
+        fate = "is reversed" if self.certain(counterpart, sharper, flatter) else "is lost"
+        return f"the order {fate} under {counterpart}, which rescaling layers does not change"
 
     def _by_confidence(self, measure: str, flatter: str, sharper: str) -> str:
-        """What became of the order at equal confidence; empty where it stands."""
+        """What became of the order at equal confidence; empty if it holds."""
         if self.matched is None or self._stands(measure, flatter, sharper):
             return ""
         turned = self._stands(measure, sharper, flatter)
         gini = {name: self.value(GINI, name).value for name in (flatter, sharper)}
         return (
-            f"the order {'turns round' if turned else 'is lost'} once both are equally confident "
+            f"the order {'is reversed' if turned else 'is lost'} once both are equally confident "
             f"(Gini impurity {gini[flatter]:.3g} and {gini[sharper]:.3g})"
         )
 
     def unchecked(self) -> dict[str, str]:
-        """Measures that rescaling of layers moves and nothing here checks for it, and why not."""
+        """Measures that rescaling layers changes but that were not checked for it, and why not."""
         cards = {card.name: card for card in api.cards()}
         reasons = {}
         for measure in self.ranked:
@@ -223,7 +223,7 @@ class Comparison:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
+        """The comparison in plain types, ready for JSON."""
         return {
             "format": FORMAT,
             "reports": {name: report.to_dict() for name, report in self.reports.items()},

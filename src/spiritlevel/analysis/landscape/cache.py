@@ -29,7 +29,7 @@ class Cache:
         self.path, self.key = os.fspath(path), dict(key)
 
     def read(self) -> dict[Point, Height]:
-        """What is there already; the file is begun where there is none."""
+        """The finished points in the file; a new file is created if there is none."""
         try:
             with open(self.path, "rb") as file:
                 content = file.read()
@@ -44,12 +44,12 @@ class Cache:
             return {}
         self._check_heading(lines[0] if lines else torn)
         heights = dict(self._point(line) for line in lines[1:])
-        if torn:  # whoever wrote it was killed in the middle of a line
+        if torn:  # the writer was killed in the middle of a line
             write_atomically(self.path, b"".join(line + b"\n" for line in lines))
         return heights
 
     def add(self, points: Sequence[Point], heights: Sequence[Height]) -> None:
-        """Append points in one go."""
+        """Append finished points to the file, in one write."""
         rows = zip(points, heights, strict=True)
         lines = [
             json.dumps(
@@ -75,8 +75,8 @@ class Cache:
         except (ValueError, KeyError, TypeError):
             theirs = None
         if not isinstance(theirs, dict):
-            raise self._refusal("it exists and is something else")
-        ours = json.loads(json.dumps(self.key))  # tuples are lists over there
+            raise self._refusal("it exists and is not such a cache")
+        ours = json.loads(json.dumps(self.key))  # tuples become lists in the file
         other = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         if other:
             shown = ", ".join(
@@ -97,5 +97,5 @@ class Cache:
     def _refusal(self, cause: str) -> SpiritlevelError:
         return SpiritlevelError(
             f"The cache {self.path!r} cannot be used: {cause}. Give another path, or delete the "
-            "file to start anew."
+            "file to start again."
         )

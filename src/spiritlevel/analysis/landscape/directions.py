@@ -1,4 +1,4 @@
-"""Which way a slice goes: random directions, eigenvectors of the Hessian, other networks."""
+"""The directions of a slice: random, eigenvectors of the Hessian, or to other networks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .networks import Between, Network, tensors_of
 
 
 class Points(Protocol):
-    """Weights by coordinates."""
+    """The weights at each point of a slice."""
 
     def at(self, point: Sequence[float]) -> Weights:
-        """The weights to put in the place of the network's own; none at the network itself."""
+        """The weights that replace the network's; empty at the network itself."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights that the slice goes through."""
@@ -29,7 +29,7 @@ class Points(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Direction:
-    """What is known of one axis apart from its grid."""
+    """One axis of a slice, without its grid."""
 
     name: str
     step: Weights
@@ -39,13 +39,13 @@ class Direction:
 
     @property
     def length(self) -> float:
-        """How far the weights move in a step of 1."""
+        """How far the weights move per step of 1."""
         return float(torch.stack([part.double().norm() for part in self.step.values()]).norm())
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Points, the directions to them, and what a reader must know of both."""
+    """The points of a slice, its directions, and notes for the reader."""
 
     points: Points
     directions: tuple[Direction, ...]
@@ -59,7 +59,7 @@ class AlongDirections:
         self._workspace, self._directions = workspace, directions
 
     def at(self, point: Sequence[float]) -> Weights:
-        """Parameters that no direction moves are left out."""
+        """The moved weights; parameters that no direction moves are left out."""
         if not any(point):
             return {}
         moved: Weights = {}
@@ -77,7 +77,7 @@ class AlongDirections:
         return moved
 
     def tensors(self) -> dict[str, Tensor]:
-        """Of the network in the middle."""
+        """The weights of the network at the origin."""
         return tensors_of(self._workspace.surface.model)
 
 
@@ -119,7 +119,9 @@ def eigen_slice(workspace: Workspace, *, dimensions: int, max_passes: int) -> Sl
     directions = []
     for i in range(dimensions):
         vector = pairs.vectors[i]
-        vector = vector * vector[vector.abs().argmax()].sign()  # of ±v always the same one
+        vector = (
+            vector * vector[vector.abs().argmax()].sign()
+        )  # v and −v are both eigenvectors: always take the same one
         step = {n: vector[part].view(gradient[n].shape) for n, part in space.slices.items()}
         slope = sum(float((gradient[n] * part.double()).sum()) for n, part in step.items())
         name = f"eigenvector {i + 1}" if dimensions > 1 else "top eigenvector"
@@ -133,14 +135,14 @@ def eigen_slice(workspace: Workspace, *, dimensions: int, max_passes: int) -> Sl
     ]
     if not all(pairs.converged.tolist()):
         notes.append(
-            f"Not converged after {max_passes} products with the Hessian: the direction is close "
-            "to an eigenvector as far as the residual says. Raise max_passes for less."
+            f"Not converged after {max_passes} products with the Hessian: the residual says how "
+            "close the direction is to an eigenvector. Raise max_passes to get closer."
         )
     return Slice(AlongDirections(workspace, directions), tuple(directions), tuple(notes))
 
 
 def path_slice(workspace: Workspace, others: Sequence[Network], names: Sequence[str]) -> Slice:
-    """From the network to one or two others."""
+    """Straight lines from the network to one or two others."""
     between = Between(workspace.surface, others)
     start, *ends = names
     steps = between.steps()
@@ -161,7 +163,7 @@ def path_slice(workspace: Workspace, others: Sequence[Network], names: Sequence[
         )
     if between.mixes_statistics:
         notes.append(
-            "Buffers such as BatchNorm's running statistics are mixed with the weights, and stay "
-            "those of the nearest mixture beyond the checkpoints."
+            "Buffers such as BatchNorm's running statistics are mixed with the weights, and "
+            "beyond the checkpoints they stay those of the nearest mixture."
         )
     return Slice(between, directions, tuple(notes))

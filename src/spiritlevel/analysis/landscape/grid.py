@@ -1,4 +1,4 @@
-"""At which coordinates a slice is evaluated."""
+"""The coordinates at which a slice is evaluated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
 
 
 def check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
-    """Refuse what makes no grid."""
+    """Raise SpiritlevelError for settings that give no grid."""
     if dimensions not in POINTS:
         raise SpiritlevelError(
             f"The 'dimensions' argument must be 1 (a line) or 2 (a plane). Got {dimensions!r}."

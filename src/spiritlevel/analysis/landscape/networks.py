@@ -14,11 +14,11 @@ from ...model.distributed import unwrapped
 from ...model.surface import Surface
 
 Network = nn.Module | Mapping[str, Tensor]
-COUNTERS = "num_batches_tracked"  # of BatchNorm; plays no part in eval mode
+COUNTERS = "num_batches_tracked"  # of BatchNorm; not used in eval mode
 
 
 def as_networks(to: Network | Iterable[Network] | None) -> list[Network]:
-    """One, several or none."""
+    """The other networks as a list; empty for None."""
     if to is None:
         return []
     several = isinstance(to, Iterable) and not isinstance(to, nn.Module | Mapping | str)
@@ -39,7 +39,7 @@ def as_networks(to: Network | Iterable[Network] | None) -> list[Network]:
 
 
 class Between:
-    """Weights mixed from networks: the first one plus t times the way to each other one."""
+    """Weights mixed from networks: the first plus t times the difference to each other one."""
 
     def __init__(self, surface: Surface, others: Sequence[Network]) -> None:
         tensors = tensors_of(surface.model)
@@ -53,7 +53,7 @@ class Between:
         self.mixes_statistics = any(name not in self._parameters for name in self._names)
 
     def at(self, point: Sequence[float]) -> Weights:
-        """At a network itself exactly its weights.
+        """The mixed weights; at a network exactly its own.
 
         Buffers such as running statistics are mixed in the same way, but never beyond the
         networks: a variance would become negative there.
@@ -69,7 +69,7 @@ class Between:
         }
 
     def steps(self) -> list[Weights]:
-        """The way to each other network, parameters only."""
+        """The difference to each other network, parameters only."""
         start, *others = self._networks
         return [
             {name: other[name].double() - start[name].double() for name in self._parameters}
@@ -104,7 +104,7 @@ def _fitting(
     """
     theirs = tensors_of(unwrapped(other)) if isinstance(other, nn.Module) else other
     if unknown := [name for name in theirs if name not in tensors and name not in in_state_dict]:
-        raise _misfit(f"has {unknown[0]!r} beside what the model has")
+        raise _misfit(f"has {unknown[0]!r}, which the model does not have")
     fitted: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name not in theirs:
@@ -119,12 +119,12 @@ def _fitting(
         value = value.to(device=tensor.device, dtype=tensor.dtype)
         if not tensor.is_floating_point():
             if not name.endswith(COUNTERS) and not torch.equal(value, tensor):
-                raise _misfit(f"differs in {name!r}, which holds whole numbers and has no between")
+                raise _misfit(f"differs in {name!r}, which holds whole numbers and cannot be mixed")
         elif not bool(value.isfinite().all()):
             raise _misfit(f"has NaN or infinite values in {name!r}")
         fitted[name] = value
     if all(torch.equal(value, tensors[name]) for name, value in fitted.items()):
-        raise _misfit("holds the very weights of the model, so there is no way to it")
+        raise _misfit("has the same weights as the model, so there is no line to it")
     return fitted
 
 

@@ -1,4 +1,4 @@
-"""The verb: the loss along a line or a plane through a network's weights."""
+"""Evaluate the loss along a line or a plane through a network's weights."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def landscape(
             "eigen" for the Hessian's largest eigenvalues, "path" to other networks; None takes
             "path" where `to` is given and "random" elsewhere.
         to: another network or its state dict, for the line to it; two of them for the plane.
-        names: of the network and the others, for pictures.
+        names: names of the network and the others, for pictures.
         dimensions: 1 or 2; None takes a line, or a plane where `to` holds two networks.
         points: along each axis; None takes 41 on a line and 21 by 21 on a plane. The networks
             themselves are always among them. Each point is one pass over the data.
-        reach: from −reach to reach around the network, 1 if not given. On a path, how far to go
-            beyond both checkpoints (at 0 and 1), 0.5 if not given.
+        reach: from −reach to reach around the network (default 1). On a path, how far to go
+            beyond both checkpoints, which are at 0 and 1 (default 0.5).
         biases: whether random directions move biases and normalization layers too.
         layers: move only the parameters of these modules; not on a path.
         max_passes: products with the Hessian that "eigen" may take.
-        cache: a file that keeps finished points; the same call later goes on from there.
+        cache: a file for finished points; the same call continues from there later.
         progress: as for `measure`; the count starts again for each product with the Hessian, and
             then for the slice as a whole.
 
@@ -164,8 +164,8 @@ def _check(
     if (directions == "path") != bool(others):
         came = f"directions={directions!r} and {len(others)} other networks"
         raise SpiritlevelError(
-            "A path needs other networks in the 'to' argument, and other directions have none. "
-            f"Got {came}. Give 'to' alone, or 'directions' alone."
+            "A path needs other networks in the 'to' argument; other directions take none. "
+            f"Got {came}. Pass only 'to', or only 'directions'."
         )
     if others and layers is not None:
         raise SpiritlevelError(
@@ -230,7 +230,7 @@ def _remarks(workspace: Workspace, kind: str, losses: Sequence[float]) -> list[s
     )
     if normalized and kind != "path":
         notes.append(
-            "BatchNorm keeps its running statistics all along the slice: they are those of the "
+            "BatchNorm keeps its running statistics along the whole slice: they belong to the "
             "network itself and do not follow the moved weights."
         )
     gaps = sum(not math.isfinite(loss) for loss in losses)

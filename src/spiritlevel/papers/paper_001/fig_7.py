@@ -76,9 +76,9 @@ EXPERIMENT = Experiment(
     ),
     set_up=(
         "A perceptron with one hidden layer of 128 and ReLU, one epoch of SGD without momentum at "
-        "learning rates 0.01 and 0.1 in batches of 64; the paper does not give their size. Looked "
-        "at 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − y‖. "
-        f"{mean_correlations.HOW}"
+        "learning rates 0.01 and 0.1 in batches of 64; the paper does not give their size. "
+        "Measured 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − "
+        f"y‖. {mean_correlations.HOW}"
     ),
     scaled_down=ScaleTexts(
         "001-fig-7",

@@ -51,7 +51,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         below("1 − ‖p‖² of trained networks falls with R", certain),
     ]
     certain_at_first = follow(early, GINI, STEPS)
-    added = [unmoved("1 − ‖p‖² after one epoch does not move with R", certain_at_first)]
+    added = [unmoved("1 − ‖p‖² after one epoch does not change with R", certain_at_first)]
     return Outcome(
         table=with_reached(
             group_table("training", groups, (*ACCURACIES, "epoch", *MEASURES)), groups, FIRST
@@ -77,7 +77,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _at_one_accuracy(late: Sequence[Row]) -> Section:
-    """Training ends with an epoch: it passes the accuracy, and not always by as much."""
+    """Training ends with a whole epoch, so it passes the target accuracy, more or less far."""
     ends = ", ".join(
         f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {name} "
         f"({how_many(group)} of {len(group)} reached it)"
@@ -86,7 +86,7 @@ def _at_one_accuracy(late: Sequence[Row]) -> Section:
     return FITTED.section(
         late,
         (TRACE, GINI),
-        "Training ends with the epoch in which the training accuracy asked for is reached, and may "
+        "Training ends with the epoch in which the target training accuracy is reached, and may "
         f"pass it. On average it ended at {ends}.",
     )
 
@@ -117,15 +117,15 @@ EXPERIMENT = Experiment(
     rule=(
         "the 95 % intervals of three rank correlations with R over runs: with the trace after one "
         "epoch above 0; with the trace, and with 1 − ‖p‖², of trained networks below 0. "
-        "Partly, if some do. One part more is judged: the interval of the rank correlation with "
+        "Partly, if some do. One more part is judged: the interval of the rank correlation with "
         f"1 − ‖p‖² after one epoch is around 0. {afterwards.HOW}"
     ),
     set_up=(
-        "VGG-small with every sample's activations normalized in front of each ReLU and weights "
-        "of mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and momentum "
-        "0.9. Trained means until the end of the epoch in which a training accuracy, the same for "
-        "all, is reached or passed, or to the last epoch. The share of shuffled labels N is 0 in "
-        "all rows of the paper, and here. Away from a minimum the Hessian has negative "
+        "VGG-small with every sample's activations normalized in front of each ReLU and weights of "
+        "mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and momentum 0.9. "
+        "A trained network is one at the end of the epoch in which it reaches or passes a training "
+        "accuracy that is the same for all, or at the last epoch. The share of shuffled labels N "
+        "is 0 in all rows of the paper, and here. Away from a minimum the Hessian has negative "
         "eigenvalues, so its trace can be negative."
     ),
     scaled_down=ScaleTexts(
