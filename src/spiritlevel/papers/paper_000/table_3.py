@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ...math.student import t_quantile
 from ...study import control
 from ...study.statistics import Regression, partial_correlation, regression, spearman
-from ..experiment import Cell, Experiment, Outcome, Row, Section, Table
+from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
 from ..judging.findings import Finding, above, below, estimate, every, verdict
 from ..judging.numbers import CONFIDENCE, Estimate, mean, plain
@@ -109,7 +109,7 @@ def _alone(value: float, n: int) -> Estimate:
     return Estimate(value, math.nan, math.nan, n)
 
 
-def _by_accuracies(rows: Sequence[Row]) -> list[Section]:
+def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
     """The results for the other gap that the paper may have meant, if it was recorded."""
     others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
     if not others:
@@ -117,7 +117,7 @@ def _by_accuracies(rows: Sequence[Row]) -> list[Section]:
     table, _ = correlations(others, (HEAD, *OTHERS))
     line = regression(column(others, HEAD), column(others, GAP))
     return [
-        Section(
+        titled(
             "Against the gap of the accuracies",
             "The paper defines its gap by losses, which is what is judged above. Its intercept, "
             "however, is about as large as the gaps of its four best networks, and those are gaps "
@@ -240,7 +240,7 @@ def _rates_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
     ]
 
 
-def _figures(ways: dict[Way, list[Row]]) -> Section:
+def _figures(ways: dict[Way, list[Row]]) -> Table:
     """Figs. 3 (b) and 4 as a table: what their boxes and points would show."""
     table: list[list[Cell]] = [
         [
@@ -250,7 +250,7 @@ def _figures(ways: dict[Way, list[Row]]) -> Section:
         ]
         for (optimizer, rate), group in ways.items()
     ]
-    return Section(
+    return titled(
         "By optimizer and learning rate",
         "What Fig. 4 has as boxes and Fig. 3 (b) as points: medians, and quartiles in brackets; "
         "the last column says by how much the bound exceeds a positive gap of the losses.",

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from ...study.statistics import Correlation, partial_correlation, spearman
-from ..experiment import Cell, Row, Section, Table
+from ..experiment import Cell, Row, Table, titled
 from ..judging.findings import estimate
 from ..judging.rows import column
 
@@ -21,7 +21,7 @@ class ConfoundedTrend:
     fixed: str
     fixed_title: str
 
-    def section(self, rows: Sequence[Row], names: Sequence[str], text: str = "") -> Section:
+    def section(self, rows: Sequence[Row], names: Sequence[str], text: str = "") -> Table:
         """A table with the trend of each of these numbers, before and after. It is not judged."""
         cells: list[list[Cell]] = []
         for name in names:
@@ -34,7 +34,7 @@ class ConfoundedTrend:
             f"That of {self.varied_title} with {self.fixed_title} itself is {itself}. The last "
             f"column removes from both ranks what depends linearly on those of {self.fixed_title}."
         )
-        return Section(
+        return titled(
             f"With {self.fixed_title} held fixed",
             f"{text} {shown}".strip(),
             Table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...study.statistics import Correlation, spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Section, Series, Table
+from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table, titled
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import Estimate, mean, plain
 from ..judging.rows import column, grouped
@@ -49,7 +49,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _each_layer(rows: Sequence[Row]) -> list[Section]:
+def _each_layer(rows: Sequence[Row]) -> list[Table]:
     """What Fig. 2 (c) shows; nothing if the layers were not recorded."""
     layers = sorted({key for row in rows for key in row if key.startswith(f"{FREQUENCY}[")})
     if not layers:
@@ -61,7 +61,7 @@ def _each_layer(rows: Sequence[Row]) -> list[Section]:
     ranks = (spearman(column(rows, SHIFT), column(rows, layer)) for layer in layers)
     table.append(["Spearman with the shift", len(rows), *map(estimate, ranks)])
     return [
-        Section(
+        titled(
             "The activation frequency of each layer",
             "Shown as in the paper's figure and not judged; the table above has their mean.",
             Table(("shift of the bias", "n", *layers), table),

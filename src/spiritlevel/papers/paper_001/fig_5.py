@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ..experiment import Cell, Experiment, Outcome, Row, Section, Table
+from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import line
 from ..judging.findings import above, verdict
 from ..judging.numbers import Estimate, mean
@@ -63,8 +63,8 @@ def _apart(groups: Mapping[str, Sequence[Row]], name: str) -> tuple[Estimate, Es
     return mean(before.values()), _difference(after, before), _difference(fixed_before, before)
 
 
-def _with_trace(groups: Mapping[str, Sequence[Row]]) -> Section:
-    return Section(
+def _with_trace(groups: Mapping[str, Sequence[Row]]) -> Table:
+    return titled(
         "The same with the trace",
         "The paper's caption says that the figure shows the largest eigenvalue, its text that it "
         "shows the trace. The eigenvalue is judged; this table has the distances of both, each "

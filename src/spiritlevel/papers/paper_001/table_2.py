@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, Section
+from ..experiment import Experiment, Outcome, Row, Table
 from ..judging import post_hoc as afterwards
 from ..judging.contrasts import group_points, group_table, groups_of
 from ..judging.findings import above, below, unmoved, verdict
@@ -76,7 +76,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _at_one_accuracy(late: Sequence[Row]) -> Section:
+def _at_one_accuracy(late: Sequence[Row]) -> Table:
     """Training ends with a whole epoch, so it passes the target accuracy, more or less far."""
     ends = ", ".join(
         f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {name} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, Section
+from ..experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import above, fact, missed, verdict
 from ..judging.population import (
     CONFOUNDERS,
@@ -51,7 +51,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=with_added(agrees, added),
         more=[
             whole_catalogue(minima),
-            Section(
+            titled(
                 "With the networks that did not reach the loss",
                 f"Over all {len(trained)} that did not diverge, whether they reached a minimum or "
                 "not.",
