@@ -307,8 +307,8 @@ def _prepare(
 ) -> tuple[Workspace, list[catalogue.Card], set[str]]:
     """The work, the measures that suit the network, and which of them were asked for by name."""
     cards, named = _choose(measures)
-    known = {card.name for card in cards}
-    cards = cards + [catalogue.get(name) for name in also if name not in known]
+    asked_for = {card.name for card in cards}
+    cards = cards + [catalogue.get(name) for name in also if name not in asked_for]
     workspace = open_workspace(model, data, **arguments)
     workspace.want(_needs(cards))
     with workspace.surface.preserved():
@@ -337,8 +337,8 @@ def _with_options(
     card: catalogue.Card, measured: catalogue.Measured, workspace: Workspace
 ) -> catalogue.Measured:
     """The record of the settings that this measure read."""
-    own = workspace.options.chosen(card.options)
-    return measured.recording(own) if own else measured
+    settings = workspace.options.chosen(card.options)
+    return measured.recording(settings) if settings else measured
 
 
 def _choose(measures: str | Sequence[str] | None) -> tuple[list[catalogue.Card], set[str]]:
@@ -351,5 +351,5 @@ def _choose(measures: str | Sequence[str] | None) -> tuple[list[catalogue.Card],
             "The 'measures' argument must name at least one measure. Got an empty list. "
             "Leave it out for a sensible choice; see `spiritlevel list`."
         )
-    found = [name for pattern in patterns for name in catalogue.names(pattern)]
-    return [catalogue.get(name) for name in dict.fromkeys(found)], set(patterns)
+    matching = [name for pattern in patterns for name in catalogue.names(pattern)]
+    return [catalogue.get(name) for name in dict.fromkeys(matching)], set(patterns)

@@ -139,7 +139,7 @@ def test_settings_reach_the_measures(checkpoints, tmp_path):
         (["compare", "a.pt"], "at least two checkpoints. Got 1"),
         (["compare", "x=a.pt", "x=b.pt"], "The name 'x' is given to two checkpoints"),
         (["measure", "--option", "rho"], "as in --option rho=0.1. Got 'rho'"),
-        (["measure", "--option", "rhoo=1"], "knows no 'rhoo'. Did you mean 'rho'?"),
+        (["measure", "--option", "rhoo=1"], "has no option 'rhoo'. Did you mean 'rho'?"),
         (["measure", "--option", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
         (["measure", "--measures", "norms.distance"], "initial"),
         (["audit", "--measures", "head.kapa"], "Did you mean 'head.kappa'"),

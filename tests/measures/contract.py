@@ -124,7 +124,9 @@ def check_error_bars(found):
         precise = half <= found.settings["rtol"] * abs(found.value)
         # the precision is asked of the sum: layers and their maximum only show their error
         if not get(found.name).formula.startswith(MAXIMUM):
-            assert found.status is (sl.results.Status.OK if precise else sl.results.Status.NOT_CONVERGED)
+            assert found.status is (
+                sl.results.Status.OK if precise else sl.results.Status.NOT_CONVERGED
+            )
             assert precise or "max_passes" in found.text  # what to do next
         assert "probes" in found.text or "draws" in found.text
         return

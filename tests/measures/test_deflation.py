@@ -30,7 +30,9 @@ def symmetric(size=SIZE, rank=None):
 
 
 def of_lanczos(H, products, max_basis):
-    run = Lanczos(random(1, len(H), seed=3), rtol=0.0, max_products=products, max_basis=max_basis)
+    run = Lanczos(
+        random(1, len(H), seed=3), residual_rtol=0.0, max_products=products, max_basis=max_basis
+    )
     solve([run], lambda asked: {i: rows @ H for i, rows in asked.items()})
     return LanczosDeflation(run.subspace())
 
@@ -85,7 +87,9 @@ def trained():
 
 def known_of(problem, products):
     H = problem.truth.hessian(problem.names)
-    run = Lanczos(random(1, len(H), seed=3), rtol=0.0, max_products=products, max_basis=len(H))
+    run = Lanczos(
+        random(1, len(H), seed=3), residual_rtol=0.0, max_products=products, max_basis=len(H)
+    )
     solve([run], lambda asked: {i: rows @ H for i, rows in asked.items()})
     return run.subspace()
 

@@ -31,11 +31,11 @@ def by_hand(settings, model, step) -> None:
     data = load_data(settings)
     generator = derived_generator(settings.seed, "shuffling")
     number = 0
-    for _ in range(settings.training["epochs"]):
+    for _ in range(settings.training.epochs):
         model.train()
         order = torch.randperm(len(data.x), generator=generator)
-        for start in range(0, len(order), settings.training["batch_size"]):
-            batch = order[start : start + settings.training["batch_size"]]
+        for start in range(0, len(order), settings.training.batch_size):
+            batch = order[start : start + settings.training.batch_size]
             step(data.x[batch], data.y[batch], number)
             number += 1
 
@@ -51,13 +51,13 @@ def assert_weights(result, model, *, tolerance: float = 0.0) -> None:
 
 def torch_scheduler(optimizer, training):
     """One step a batch, from torch's own schedulers."""
-    steps, warmup = EPOCHS * BATCHES, training.get("warmup", 0) * BATCHES
+    steps, warmup = EPOCHS * BATCHES, training.warmup * BATCHES
     rates = torch.optim.lr_scheduler
-    if training["schedule"] == "cosine":
+    if training.schedule == "cosine":
         after = rates.CosineAnnealingLR(optimizer, steps - warmup)
     else:
-        places = [round((m * EPOCHS if m < 1 else m) * BATCHES) for m in training["milestones"]]
-        after = rates.MultiStepLR(optimizer, [p - warmup for p in places], training["gamma"])
+        places = [round((m * EPOCHS if m < 1 else m) * BATCHES) for m in training.milestones]
+        after = rates.MultiStepLR(optimizer, [p - warmup for p in places], training.gamma)
     if not warmup:
         return after
     before = rates.LambdaLR(optimizer, lambda step: (step + 1) / warmup)
@@ -262,8 +262,8 @@ def test_the_control_group_has_patches_that_tell_nothing_and_change_with_each_ba
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"training": {"milestones": [3]}}, "training.milestones says nothing without"),
-        ({"training": {"rho": 0.1}}, "training.rho says nothing without training.method"),
+        ({"training": {"milestones": [3]}}, "training.milestones has no effect without"),
+        ({"training": {"rho": 0.1}}, "training.rho has no effect without training.method"),
         ({"training": {"schedule": "cosin"}}, "must be one of constant, cosine, step"),
         ({"training": {"schedule": "step", "milestones": []}}, "must be a list of epochs"),
         ({"training": {"schedule": "step", "milestones": [-1]}}, "must be a list of epochs"),
@@ -275,7 +275,7 @@ def test_the_control_group_has_patches_that_tell_nothing_and_change_with_each_ba
         ({"training": {"freeze": "backbone", "lr_backbone": 1}}, "Leave out one of freeze"),
         ({"interventions": {"leakage": "clas"}}, "must be one of class, control. Got 'clas'"),
         ({"interventions": {"mask": 1.0}}, "must be a number from 0 to below 1, or false"),
-        ({"interventions": {"mask_layers": "fc1"}}, "says nothing without interventions.mask"),
+        ({"interventions": {"mask_layers": "fc1"}}, "has no effect without interventions.mask"),
         ({"interventions": {"batch_cycles": 1.5}}, "must be a whole number of at least 1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

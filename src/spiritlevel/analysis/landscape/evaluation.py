@@ -25,7 +25,7 @@ class Height:
 def heights(surface: Surface, points: Sequence[Weights], *, chunk: int) -> list[Height]:
     """Of each point, from one pass over the data; both numbers from the same outputs.
 
-    Unlike `Perturbed.losses` nothing is put in the place of an overflow: a picture has a gap there.
+    Unlike `PerturbedLoss.losses`, nothing replaces an overflow: a picture has a gap there.
     A sample whose outputs are not finite misses its target.
     """
     sums = torch.zeros(3, len(points), dtype=torch.float64, device=surface.device)

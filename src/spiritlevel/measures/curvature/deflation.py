@@ -37,11 +37,11 @@ class Deflation:
 class LanczosDeflation(Deflation):
     """From a Lanczos run: HQᵀ = QᵀT + RᵀC, so that no further product is needed."""
 
-    def __init__(self, known: Subspace) -> None:
+    def __init__(self, subspace: Subspace) -> None:
         """`known` is read for as long as there are probes."""
-        C = known.coupling
-        super().__init__(known.basis, float(known.T.square().sum() + 2 * C.square().sum()))
-        self._beyond, self._coupling = known.beyond, C
+        C = subspace.coupling
+        super().__init__(subspace.basis, float(subspace.T.square().sum() + 2 * C.square().sum()))
+        self._beyond, self._coupling = subspace.beyond, C
 
     def squares_of_plain(self, signs: Tensor, images: Tensor) -> Tensor:
         """‖PHPz‖² from Hz itself: PHPz = PHz − RᵀCQz."""

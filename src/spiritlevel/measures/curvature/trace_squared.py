@@ -58,18 +58,18 @@ class Square:
     reason: str = ""
 
 
-def trace_squared(workspace: Workspace, known: Subspace | None = None) -> Square:
+def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Square:
     """Over all measured parameters; `known` is what eigenvalues have told of H already."""
     asked = workspace.precision
-    probes = _Probes(workspace, None if known is None else LanczosDeflation(known))
-    first = PILOT if known is None else OUTSIDE
+    probes = _Probes(workspace, None if subspace is None else LanczosDeflation(subspace))
+    first = PILOT if subspace is None else OUTSIDE
     probes.draw(max(2, min(first, asked.max_passes)))
     while True:
-        found, rest = probes.estimate()
-        if not found.variance or found.within(asked.rtol, asked.confidence):
-            return Square(found, probes.text)
+        estimate, rest = probes.estimate()
+        if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
+            return Square(estimate, probes.text)
         count = len(probes.values)
-        enough = next_count(found, rest, count, rtol=asked.rtol, confidence=asked.confidence)
+        enough = next_count(estimate, rest, count, rtol=asked.rtol, confidence=asked.confidence)
         left = asked.max_passes - probes.passes
         if probes.sketch_pays(enough - count) and probes.sketch_size + AFTER_SKETCH <= left:
             probes.sketch()
@@ -78,24 +78,24 @@ def trace_squared(workspace: Workspace, known: Subspace | None = None) -> Square
         more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
         more = min(max(more, 1), left)
         if more <= 0:
-            return _missed(probes, found, enough)
+            return _missed(probes, estimate, enough)
         probes.draw(more)
 
 
-def _missed(probes: _Probes, found: Estimate, enough: float) -> Square:
+def _missed(probes: _Probes, estimate: Estimate, enough: float) -> Square:
     others = probes.passes - len(probes.values)
-    promised = others + promised_count(enough, found)
+    promised = others + promised_count(enough, estimate)
     reason = ""
     if probes.sketch_pays(enough - len(probes.values)):
         least = PILOT + min(PILOT, probes.room) + AFTER_SKETCH
         reason = f"from max_passes={least} on the dominant directions are taken out first"
-    return Square(found, probes.text, promised, reason)
+    return Square(estimate, probes.text, promised, reason)
 
 
 class _Probes:
     """Squares of every probe so far, and the data error that the first look gives."""
 
-    def __init__(self, workspace: Workspace, known: LanczosDeflation | None) -> None:
+    def __init__(self, workspace: Workspace, deflation: LanczosDeflation | None) -> None:
         self.surface, self.products, self.seed = (
             workspace.surface,
             workspace.products,
@@ -105,7 +105,7 @@ class _Probes:
         self.values: list[float] = []  # ‖Hz‖², or ‖PHPz‖² where some directions are known
         self.passes = 0
         self.data_variance: float | None = None  # None for one part of the data
-        self._known: Deflation | None = known
+        self._known: Deflation | None = deflation
         self._sketch: Tensor | None = None  # images of the first look, for the dominant directions
         self._drawn = self._sketched = 0
         self._looked = 0  # probes that the data error rests on
@@ -157,10 +157,10 @@ class _Probes:
 
     def draw(self, count: int) -> None:
         """`count` more probes."""
-        held = max(1, VECTOR_BYTES // (16 * self.space.size))
+        most = max(1, VECTOR_BYTES // (16 * self.space.size))
         first_look = not self._drawn
         while count > 0:
-            part = min(count, held)
+            part = min(count, most)
             numbers = torch.arange(self._drawn, self._drawn + part, device=self.space.device)
             signs = random_signs(self.seed, _STREAM, numbers, self.space.size, self.space.dtype)
             self.values.extend((self._first if first_look else self._later)(signs).tolist())
@@ -173,8 +173,10 @@ class _Probes:
         images = self._by_parts(Request("hessian", self.space, signs))
         if isinstance(self._known, LanczosDeflation):
             return self._known.squares_of_plain(signs, images)
-        own = images[: max(0, self.room - self.sketch_size)]
-        self._sketch = own if self._sketch is None else torch.cat([self._sketch, own])
+        first_images = images[: max(0, self.room - self.sketch_size)]
+        self._sketch = (
+            first_images if self._sketch is None else torch.cat([self._sketch, first_images])
+        )
         return images.double().square().sum(dim=1)
 
     def _later(self, signs: Tensor) -> Tensor:
@@ -194,10 +196,10 @@ class _Probes:
         parts: list[Tensor] = []
         weights: list[float] = []
         with processes.together():
-            for weight, (found,) in self.products.by_chunk([request], chunk=self._cluster):
+            for weight, (products,) in self.products.by_chunk([request], chunk=self._cluster):
                 total += weight
-                sums += found
-                parts.append(self._folded(found))
+                sums += products
+                parts.append(self._folded(products))
                 weights.append(weight)
                 if len(parts) == MOST_PARTS:  # neighbours go together: memory stays bounded
                     parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]

@@ -40,8 +40,8 @@ def path_plan(workspace: Workspace) -> Plan:
     if "path plan" not in workspace.cache:
         with full_precision():
             workspace.cache["path plan"] = make_plan(workspace.surface)
-    found: Plan = workspace.cache["path plan"]
-    return found
+    plan: Plan = workspace.cache["path plan"]
+    return plan
 
 
 def check_paths(workspace: Workspace, measure: str) -> None:
@@ -149,8 +149,8 @@ def centered_by_probes(workspace: Workspace) -> ProbedRows:
         workspace.cache["centered paths"] = ProbedRows(
             workspace, lambda streams: _centered_pass(paths, streams), num_columns=columns
         )
-    found: ProbedRows = workspace.cache["centered paths"]
-    return found
+    rows: ProbedRows = workspace.cache["centered paths"]
+    return rows
 
 
 def _centered_pass(paths: Paths, streams: range | None) -> RowSums:

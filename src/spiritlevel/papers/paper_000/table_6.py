@@ -14,6 +14,7 @@ from ..judging.findings import above, below, estimate, every, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.population import CONFOUNDERS, FEW, converged
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor_by_seed
 
 HEAD, GAP = "head.kappa", "error_gap"
@@ -38,25 +39,38 @@ SPREADS = tuple(f"{name}, standard deviation" for name in NAMES[:3])
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Each augmentation against none, seed by seed; and flatness against the gap within each."""
-    kept = converged(rows)
-    groups = groups_of(kept, "variant", WAYS)
-    ours = {way: _numbers(group) for way, group in groups.items()}
-    plain, others = groups.get(PLAIN, []), {way: groups.get(way, []) for way in AUGMENTED}
-    changes = {way: difference(group, plain, GAP) for way, group in others.items()}
-    factors = {way: factor_by_seed(plain, group, HEAD) for way, group in others.items()}
-    within = _within(kept)
+    converged_runs = converged(rows)
+    groups = groups_of(converged_runs, "variant", WAYS)
+    ours = {augmentation: _numbers(group) for augmentation, group in groups.items()}
+    plain, others = (
+        groups.get(PLAIN, []),
+        {augmentation: groups.get(augmentation, []) for augmentation in AUGMENTED},
+    )
+    changes = {
+        augmentation: difference(group, plain, GAP) for augmentation, group in others.items()
+    }
+    factors = {
+        augmentation: factor_by_seed(plain, group, HEAD) for augmentation, group in others.items()
+    }
+    within = _within(converged_runs)
     table: list[list[Cell]] = [
-        [WORDS[way], len(groups[way]), *found, changes.get(way), factors.get(way)]
-        for way, found in ours.items()
+        [
+            WORDS[augmentation],
+            len(groups[augmentation]),
+            *numbers,
+            changes.get(augmentation),
+            factors.get(augmentation),
+        ]
+        for augmentation, numbers in ours.items()
     ]
     findings = [
         every(
             "each augmentation narrows the gap (gap, less that without)",
-            [below(WORDS[way], found) for way, found in changes.items()],
+            [below(WORDS[augmentation], numbers) for augmentation, numbers in changes.items()],
         ),
         every(
             "each augmentation leads to larger flatness (flatness over that without)",
-            [above(WORDS[way], found, 1.0) for way, found in factors.items()],
+            [above(WORDS[augmentation], numbers, 1.0) for augmentation, numbers in factors.items()],
         ),
         # The paper has a correlation for each way alone, not this one: nothing to hold it against.
         above("flatness rises with the gap, the way of augmentation held fixed", within),
@@ -70,13 +84,19 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             table,
         ),
         figure=group_points(
-            {WORDS[way]: group for way, group in groups.items()}, HEAD, GAP, HEAD, NAMES[1]
+            {WORDS[augmentation]: group for augmentation, group in groups.items()},
+            HEAD,
+            GAP,
+            HEAD,
+            NAMES[1],
         ),
-        why=_why(kept, groups),
+        why=_why(converged_runs, groups),
         beside={
-            f"{name}, {WORDS[way]}": each
-            for way, found in ours.items()
-            for name, each in zip((*NAMES, *SPREADS), (*found, *_spreads(groups[way])), strict=True)
+            f"{name}, {WORDS[augmentation]}": each
+            for augmentation, numbers in ours.items()
+            for name, each in zip(
+                (*NAMES, *SPREADS), (*numbers, *_spreads(groups[augmentation])), strict=True
+            )
         },
         findings=findings,
         agrees=verdict(findings),
@@ -90,42 +110,48 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 def _numbers(group: Sequence[Row]) -> list[Estimate]:
     shown = [mean(column(group, name)) for name in COLUMNS]
-    found = spearman(column(group, HEAD), column(group, GAP))
-    return [*shown, estimate(found)]
+    rank = spearman(column(group, HEAD), column(group, GAP))
+    return [*shown, estimate(rank)]
 
 
 def _spreads(group: Sequence[Row]) -> list[Estimate]:
     """Standard deviations over runs; one run has none."""
-    found = []
+    spreads = []
     for name in COLUMNS:
         values = [v for v in column(group, name) if v is not None and math.isfinite(v)]
         spread = statistics.stdev(values) if len(values) > 1 else math.nan
-        found.append(Estimate(spread, math.nan, math.nan, len(values)))
-    return found
+        spreads.append(Estimate(spread, math.nan, math.nan, len(values)))
+    return spreads
 
 
 def _within(rows: Sequence[Row]) -> Correlation:
     """Over all runs with the way of augmentation held fixed: one column of 0 and 1 for each way."""
-    ways = {way: [float(row["variant"] == way) for row in rows] for way in AUGMENTED}
-    return partial_correlation(column(rows, HEAD), column(rows, GAP), ways, kind="spearman")
+    indicators = {
+        augmentation: [float(row["variant"] == augmentation) for row in rows]
+        for augmentation in AUGMENTED
+    }
+    return partial_correlation(column(rows, HEAD), column(rows, GAP), indicators, kind="spearman")
 
 
 def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
     """How far each way has come in training, and what is left of the correlation beside that."""
     if len(rows) < FEW:
         return ""
-    learnt = {way: mean(column(group, "train_accuracy")) for way, group in groups.items()}
-    said = f"At the end of training the training accuracy is {_listing(learnt)}."
+    learnt = {
+        augmentation: mean(column(group, "train_accuracy"))
+        for augmentation, group in groups.items()
+    }
+    accuracies = f"At the end of training the training accuracy is {_listing(learnt)}."
     if any(all(row.get(name) is None for row in rows) for name in CONFOUNDERS):
-        return said  # a record from before they were kept
+        return accuracies  # a record from before they were kept
     of_accuracies = [{**row, population.GAP: row[GAP]} for row in rows]
-    return f"{said} {population.why(of_accuracies, HEAD, NAMES[2])}"
+    return f"{accuracies} {population.why(of_accuracies, HEAD, NAMES[2])}"
 
 
-def _listing(found: dict[str, Estimate]) -> str:
+def _listing(numbers: dict[str, Estimate]) -> str:
     return ", ".join(
-        f"{each} {'without' if way == PLAIN else f'with {WORDS[way]}'}"
-        for way, each in found.items()
+        f"{each} {'without' if augmentation == PLAIN else f'with {WORDS[augmentation]}'}"
+        for augmentation, each in numbers.items()
     )
 
 
@@ -156,16 +182,29 @@ EXPERIMENT = Experiment(
         "augmented. The paper's gap is that of the accuracies, by its numbers. Fig. 9's densities "
         "are not drawn."
     ),
-    scaled_down={
-        "": (
-            "VGG-small of width 8 (weights drawn as by He) instead of ResNet-18, 1,000 CIFAR-10 "
-            "images instead of 50,000, 15 epochs, 5 seeds each instead of 20, measured on 500 "
-            "images."
-        ),
-        "quick": "Width 4, 300 images, 3 epochs, 2 seeds each: a trial.",
-        "paper": "Measured on 5,000 of the 50,000 images; epochs are not given in the paper: 30.",
-        "h200": "20,000 images, 15 epochs, 10 seeds each instead of 20, measured on 2,000 images.",
-    },
+    scaled_down=ScaleTexts(
+        "000-table-6",
+        {
+            "": (
+                "VGG-small of width {model.width} (He initialization) instead of ResNet-18, "
+                "{data.samples} CIFAR-10 images instead of 50,000, {training.epochs} epochs, "
+                "{seeds} seeds each instead of 20, measured on {measure_options.samples} "
+                "images."
+            ),
+            "quick": (
+                "Width {model.width}, {data.samples} images, {training.epochs} epochs, {seeds} "
+                "seeds each: a trial."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the {data.samples} images; "
+                "{training.epochs} epochs, which the paper does not give."
+            ),
+            "h200": (
+                "{data.samples} images, {training.epochs} epochs, {seeds} seeds each instead of "
+                "20, measured on {measure_options.samples} images."
+            ),
+        },
+    ),
     measures=(HEAD,),
     paper_values={
         f"{name}, {WORDS[way]}": value

@@ -9,6 +9,7 @@ from ..judging.findings import Finding, above, below, fact, verdict
 from ..judging.numbers import Estimate, mean, share
 from ..judging.population import converged
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_stopping import ACCURACY, EPOCHS, FLATNESS, RULES, STOPPED
 
@@ -30,14 +31,16 @@ NAMES = ("epochs", "test accuracy", "relative flatness")
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """The rule on flatness against that on the loss, on the same training of the same network."""
-    kept = converged(rows)
-    ours = {rule: _numbers(kept, rule) for rule in ORDER}
-    fired = {rule: [row[f"{STOPPED}/{rule}"] == 1 for row in kept] for rule in ORDER}
-    better = _more(kept, ACCURACY, "flatness")
-    flatter = factor((row[f"{FLATNESS}/loss"], row[f"{FLATNESS}/flatness"]) for row in kept)
-    by_trend = _more(kept, ACCURACY, "trend")
+    converged_runs = converged(rows)
+    ours = {rule: _numbers(converged_runs, rule) for rule in ORDER}
+    fired = {rule: [row[f"{STOPPED}/{rule}"] == 1 for row in converged_runs] for rule in ORDER}
+    better = _more(converged_runs, ACCURACY, "flatness")
+    flatter = factor(
+        (row[f"{FLATNESS}/loss"], row[f"{FLATNESS}/flatness"]) for row in converged_runs
+    )
+    by_trend = _more(converged_runs, ACCURACY, "trend")
     table: list[list[Cell]] = [
-        [WORDS[rule], len(kept), share(fired[rule]), *ours[rule]] for rule in ORDER
+        [WORDS[rule], len(converged_runs), share(fired[rule]), *ours[rule]] for rule in ORDER
     ]
     findings = [
         _never(fired["flatness"]),
@@ -55,8 +58,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             [
                 Series(
                     WORDS[rule],
-                    column(kept, f"{EPOCHS}/{rule}"),
-                    column(kept, f"{ACCURACY}/{rule}"),
+                    column(converged_runs, f"{EPOCHS}/{rule}"),
+                    column(converged_runs, f"{ACCURACY}/{rule}"),
                 )
                 for rule in ORDER
             ],
@@ -70,11 +73,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
-            f"The 2 % rule on flatness stopped {sum(fired['flatness'])} of {len(kept)} runs; "
-            f"against the rule on the loss, which stopped {sum(fired['loss'])}, the accuracy "
+            f"The 2 % rule on flatness stopped {sum(fired['flatness'])} of {len(converged_runs)} "
+            f"runs; against the rule on the loss, which stopped {sum(fired['loss'])}, the accuracy "
             f"changes by {better} and flatness is multiplied by {flatter}. The trend rule stopped "
-            f"{sum(fired['trend'])} of {len(kept)}{_when(kept, 'trend')}; where it ends, the "
-            f"accuracy differs from that of the rule on the loss by {by_trend}."
+            f"{sum(fired['trend'])} of {len(converged_runs)}{_when(converged_runs, 'trend')}; "
+            f"where it ends, the accuracy differs from that of the rule on the loss by {by_trend}."
         ),
     )
 
@@ -133,20 +136,25 @@ EXPERIMENT = Experiment(
         "stop counts with its last epoch in the means. The paper's times have "
         "nothing of ours beside them: here no rule has a training of its own that could be timed."
     ),
-    scaled_down={
-        "": (
-            "Not on CIFAR-10: on 600 handwritten digits of 8×8 pixels, and with a small "
-            "convolutional network with the same kind of head instead of ResNet-18. What holds on "
-            "such a task need not hold on the paper's. 20 runs instead of 40; measured on 300 "
-            "images."
-        ),
-        "quick": "The same with 3 runs of 40 epochs: a trial.",
-        "paper": "From random weights; measured on 5,000 of the images.",
-        "h200": (
-            "20,000 images, 10 runs instead of 40, measured on 2,000 of the images; from random "
-            "weights."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-table-7",
+        {
+            "": (
+                "Not CIFAR-10 but {data.samples} handwritten digits of 8×8 pixels, and a small "
+                "convolutional network with the same kind of head instead of ResNet-18. What "
+                "holds on such a task need not hold on the paper's. {seeds} runs instead of 40; "
+                "measured on {measure_options.samples} images."
+            ),
+            "quick": "The same with {seeds} runs of {training.epochs} epochs: a trial.",
+            "paper": (
+                "Random initial weights; measured on {measure_options.samples} of the images."
+            ),
+            "h200": (
+                "{data.samples} images, {seeds} runs instead of 40, measured on "
+                "{measure_options.samples} of the images; random initial weights."
+            ),
+        },
+    ),
     measures=("head.kappa",),
     paper_values={
         f"{name}, {WORDS[rule]}": value

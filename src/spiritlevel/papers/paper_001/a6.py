@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import Groups, difference, group_points, group_table, groups_of
 from ..judging.findings import below, verdict
+from ..scale_text import ScaleTexts
 
 VARIANT = "variant"
 PLAIN, SAM, NOISE, WIDE = VARIANTS = ("plain", "SAM", "noise", "noise, wide")
@@ -71,14 +72,24 @@ EXPERIMENT = Experiment(
         "plain, SAM with radius 0.05, and the mean gradient over 2 displacements drawn from the "
         "ball of radius 0.05, or of 1 (wide)."
     ),
-    scaled_down={
-        "": (
-            "MNIST, 1,000 training images in batches of 16, a width of 8, 8 epochs, measured on "
-            "200 of the training images; 3 seeds."
-        ),
-        "quick": "300 images, 2 epochs, 2 seeds: a trial.",
-        "h200": "CIFAR-10, 20,000 training images, 30 epochs, measured on 1,000 of them; 5 seeds.",
-        "paper": "CIFAR-10, 50 epochs, measured on 5,000 of the training images; 5 seeds.",
-    },
+    scaled_down=ScaleTexts(
+        "001-a6",
+        {
+            "": (
+                "MNIST, {data.samples} training images in batches of {training.batch_size}, a "
+                "width of {model.width}, {training.epochs} epochs, measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds."
+            ),
+            "quick": ("{data.samples} images, {training.epochs} epochs, {seeds} seeds: a trial."),
+            "h200": (
+                "CIFAR-10, {data.samples} training images, {training.epochs} epochs, measured "
+                "on {measure_options.samples} of them; {seeds} seeds."
+            ),
+            "paper": (
+                "CIFAR-10, {training.epochs} epochs, measured on {measure_options.samples} of "
+                "the training images; {seeds} seeds."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

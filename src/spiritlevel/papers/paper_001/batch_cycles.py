@@ -18,7 +18,7 @@ def follow(rows: Sequence[Row], name: str, cycles: str = CYCLES) -> Correlation:
     return spearman(column(rows, cycles), column(rows, name))
 
 
-def words(found: Correlation) -> str:
+def words(trend: Correlation) -> str:
     """In a sentence."""
-    verb = "rises" if rises(found) else "falls" if falls(found) else "does not clearly move"
-    return f"{verb} (Spearman {found}, n = {found.n})"
+    verb = "rises" if rises(trend) else "falls" if falls(trend) else "does not clearly move"
+    return f"{verb} (Spearman {trend}, n = {trend.n})"

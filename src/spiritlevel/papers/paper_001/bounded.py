@@ -11,7 +11,7 @@ HOW = (  # for texts about numbers that went through `as_correlation`
 )
 
 
-def as_correlation(found: Estimate) -> Estimate:
+def as_correlation(average: Estimate) -> Estimate:
     """The same mean; ends of its interval beyond -1 and 1 are set to these.
 
     Cut off rather than taken from Fisher's z, which a run with a correlation of 1 makes infinite;
@@ -20,5 +20,5 @@ def as_correlation(found: Estimate) -> Estimate:
     >>> print(as_correlation(Estimate(0.95, 0.8, 1.1, 3)))
     0.95 [0.8, 1]
     """
-    low, high = (min(max(end, -1.0), 1.0) for end in (found.low, found.high))
-    return dataclasses.replace(found, low=low, high=high)
+    low, high = (min(max(end, -1.0), 1.0) for end in (average.low, average.high))
+    return dataclasses.replace(average, low=low, high=high)

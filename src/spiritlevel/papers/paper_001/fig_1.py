@@ -9,6 +9,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import fact, verdict
 from ..judging.numbers import Estimate, mean, plain
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .tasks_scaling import ALL, PAIR, PLAIN, TEST, TRAIN
 
 NETWORK = "model"
@@ -103,10 +104,10 @@ def _cells(group: Sequence[Row], variant: str) -> list[Cell]:
 
 
 def _spread(values: Sequence[float | None]) -> str | None:
-    found = [value for value in values if value is not None]
-    if not found:
+    recorded = [value for value in values if value is not None]
+    if not recorded:
         return None
-    middle, low, high = (plain(f(found), 3) for f in (statistics.median, min, max))
+    middle, low, high = (plain(f(recorded), 3) for f in (statistics.median, min, max))
     return f"{middle} ({low} to {high})"
 
 
@@ -149,11 +150,11 @@ def _growth(rows: Sequence[Row]) -> list[float]:
 def _lines(network: str, group: Sequence[Row]) -> list[Series]:
     return [
         Series(
-            f"{network}, {words}",
+            f"{network}, {title}",
             column(group, f"{LARGEST}/{variant}"),
             column(group, f"{TEST}/{variant}"),
         )
-        for variant, words in WORDS.items()
+        for variant, title in WORDS.items()
         if _has(group, variant)
     ]
 
@@ -165,8 +166,8 @@ def _beside(rows: Sequence[Row]) -> dict[str, Estimate]:
         TITLES[2]: f"{LARGEST}/{PLAIN}",
         TITLES[3]: f"{LARGEST}/{ALL}",
     }
-    found = {words: mean(column(rows, name)) for words, name in names.items()}
-    return found | {TITLES[4]: mean(_growth(rows))}
+    means = {title: mean(column(rows, name)) for title, name in names.items()}
+    return means | {TITLES[4]: mean(_growth(rows))}
 
 
 def _most(moved: float) -> str:
@@ -230,19 +231,31 @@ EXPERIMENT = Experiment(
         "statistics. As a third way the first layer of VGG-small is multiplied and the second "
         "divided by ten, which leaves the function itself unchanged."
     ),
-    scaled_down={
-        "": (
-            "MNIST instead of CIFAR-10, 3,000 training images instead of 50,000, a width of 4 "
-            "instead of 64, 4 epochs instead of 10 with batches of 16, measured on 200 of the "
-            "training images; VGG-small was added, and there are 3 seeds instead of one."
-        ),
-        "quick": "VGG-small alone on 1,000 images of MNIST, 2 epochs, 3 seeds.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; VGG-small was "
-            "added, and there are 5 seeds instead of one."
-        ),
-        "paper": "Measured on 5,000 of the training images; VGG-small and seeds were added.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-1",
+        {
+            "": (
+                "MNIST instead of CIFAR-10, {data.samples} training images instead of 50,000, a "
+                "width of {model.width} instead of 64, {training.epochs} epochs instead of 10 "
+                "with batches of {training.batch_size}, measured on {measure_options.samples} "
+                "of the training images; VGG-small was added, and there are {seeds} seeds "
+                "instead of one."
+            ),
+            "quick": (
+                "Only VGG-small, on {data.samples} images of MNIST, {training.epochs} epochs, "
+                "{seeds} seeds."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; VGG-small was added, and there are {seeds} "
+                "seeds instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; VGG-small and "
+                "more seeds were added."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values=dict(zip(TITLES, (0.9029, 0.7877, *PAPER_LARGEST, PAPER_FACTOR), strict=True)),
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...study.statistics import Correlation, spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Section, Series, Table
+from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table, titled
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import Estimate, mean, plain
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .held_fixed import Confounder
 
 SHIFT = "interventions.bias_shift"
@@ -20,8 +21,8 @@ LEARNED = Confounder(SHIFT, "the shift", "train_loss", "the training loss")
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations of the shift with activation frequency and with the trace, over runs."""
     groups = grouped(rows, SHIFT)
-    found = {s: [mean(column(group, name)) for name in SHOWN] for s, group in groups.items()}
-    table: list[list[Cell]] = [[s, len(groups[s]), *values] for s, values in found.items()]
+    means = {s: [mean(column(group, name)) for name in SHOWN] for s, group in groups.items()}
+    table: list[list[Cell]] = [[s, len(groups[s]), *values] for s, values in means.items()]
     shifts = column(rows, SHIFT)
     fires, sharper = (spearman(shifts, column(rows, name)) for name in (FREQUENCY, TRACE))
     findings = [
@@ -33,7 +34,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=Figure(
             "shift of the first layer's bias",
             "relative to the mean over all runs",
-            [_line(found, name) for name in (FREQUENCY, TRACE)],
+            [_line(means, name) for name in (FREQUENCY, TRACE)],
         ),
         findings=findings,
         agrees=verdict(findings),
@@ -48,7 +49,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _each_layer(rows: Sequence[Row]) -> list[Section]:
+def _each_layer(rows: Sequence[Row]) -> list[Table]:
     """What Fig. 2 (c) shows; nothing, where the layers were not recorded."""
     layers = sorted({key for row in rows for key in row if key.startswith(f"{FREQUENCY}[")})
     if not layers:
@@ -60,7 +61,7 @@ def _each_layer(rows: Sequence[Row]) -> list[Section]:
     ranks = (spearman(column(rows, SHIFT), column(rows, layer)) for layer in layers)
     table.append(["Spearman with the shift", len(rows), *map(estimate, ranks)])
     return [
-        Section(
+        titled(
             "The activation frequency of each layer",
             "Shown as in the paper's figure, and not judged; above it is their mean.",
             Table(("shift of the bias", "n", *layers), table),
@@ -68,10 +69,10 @@ def _each_layer(rows: Sequence[Row]) -> list[Section]:
     ]
 
 
-def _words(found: Correlation) -> str:
-    if found.low > 0:
+def _words(trend: Correlation) -> str:
+    if trend.low > 0:
         return "rises"
-    return "falls" if found.high < 0 else "neither rises nor falls for certain"
+    return "falls" if trend.high < 0 else "neither rises nor falls for certain"
 
 
 def _range(rows: Sequence[Row], name: str) -> str:
@@ -80,12 +81,12 @@ def _range(rows: Sequence[Row], name: str) -> str:
     return f"{plain(min(values), 3)} and {plain(max(values), 3)}"
 
 
-def _line(found: dict[float, list[Estimate]], name: str) -> Series:
-    values = [estimates[SHOWN.index(name)] for estimates in found.values()]
+def _line(means: dict[float, list[Estimate]], name: str) -> Series:
+    values = [estimates[SHOWN.index(name)] for estimates in means.values()]
     unit = sum(e.value for e in values) / len(values)
     return Series(
         name,
-        list(found),
+        list(means),
         [e.value / unit for e in values],
         [e.low / unit for e in values],
         [e.high / unit for e in values],
@@ -112,19 +113,30 @@ EXPERIMENT = Experiment(
         "does so before or after. Its figure shows the activation frequency of each layer; what is "
         "judged here is their mean."
     ),
-    scaled_down={
-        "": (
-            "MNIST instead of CIFAR-10, 3,000 training images instead of 50,000 in batches of 16, "
-            "a width of 8 instead of 64, measured on 500 of the training images; five shifts with "
-            "3 seeds each."
-        ),
-        "quick": "MNIST, 1,000 images, 2 epochs, three shifts with 2 seeds each.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; five shifts with "
-            "5 seeds each."
-        ),
-        "paper": "Measured on 5,000 of the training images; nine shifts with 3 seeds each.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-2",
+        {
+            "": (
+                "MNIST instead of CIFAR-10, {data.samples} training images instead of 50,000 in "
+                "batches of {training.batch_size}, a width of {model.width} instead of 64, "
+                "measured on {measure_options.samples} of the training images; "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+            "quick": (
+                "MNIST, {data.samples} images, {training.epochs} epochs, "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {grid.interventions.bias_shift:count} "
+                "shifts with {seeds} seeds each."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+        },
+    ),
     measures=(TRACE, FREQUENCY, "relative.kappa"),
     layers=(FREQUENCY,),
 )

@@ -9,6 +9,7 @@ from ..judging.contrasts import Groups, difference, group_points, group_table, g
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .reached import how_many, with_reached
 
 VARIANT = "variant"
@@ -28,16 +29,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     """Augmented against plain at one training accuracy, paired by seed."""
     groups = groups_of(rows, VARIANT, (PLAIN, AUGMENTED))
     names = ("test_accuracy", LARGEST, ACTIVATIONS, WEIGHTS, FREQUENCY)
-    found = {name: difference(groups[AUGMENTED], groups[PLAIN], name) for name in names}
+    changes = {name: difference(groups[AUGMENTED], groups[PLAIN], name) for name in names}
     findings = [
-        above("test accuracy is higher with augmentation", found["test_accuracy"]),
-        below("the largest eigenvalue is smaller", found[LARGEST]),
-        above("activations are larger", found[ACTIVATIONS]),
-        above("weights are larger", found[WEIGHTS]),
-        below("units fire less often", found[FREQUENCY]),
+        above("test accuracy is higher with augmentation", changes["test_accuracy"]),
+        below("the largest eigenvalue is smaller", changes[LARGEST]),
+        above("activations are larger", changes[ACTIVATIONS]),
+        above("weights are larger", changes[WEIGHTS]),
+        below("units fire less often", changes[FREQUENCY]),
     ]
-    held = sum(finding.result == "held" for finding in findings)
-    said = ", ".join(f"{name} by {change}" for name, change in found.items())
+    num_held = sum(finding.result == "held" for finding in findings)
+    said = ", ".join(f"{name} by {change}" for name, change in changes.items())
     return Outcome(
         table=with_reached(
             group_table("training", groups, (*ACCURACIES, "epoch", *MEASURES)), groups
@@ -46,15 +47,15 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, LARGEST, "test_accuracy", "largest eigenvalue of the Hessian", "test accuracy"
         ),
         beside={
-            f"{words}, {group}": mean(column(groups[group], key))
+            f"{title}, {group}": mean(column(groups[group], key))
             for group in (PLAIN, AUGMENTED)
-            for words, key in COMPARED.items()
+            for title, key in COMPARED.items()
         },
         findings=findings,
         agrees=verdict(findings) if how_many(rows) == len(rows) else "undecided",
         conclusion=(
             f"{_trained(groups)} cropped and mirrored images change {said} (paired by seed, "
-            f"n = {found[LARGEST].n}): {held} of the 5 changes are those of the claim."
+            f"n = {changes[LARGEST].n}): {num_held} of the 5 changes are those of the claim."
         ),
     )
 
@@ -67,9 +68,9 @@ def _trained(groups: Groups) -> str:
             f"Trained to the same training accuracy or beyond, which all {runs} networks reached,"
         )
     ends = "; ".join(
-        f"{how_many(group)} of {len(group)} {words} networks reached the one asked for, their "
+        f"{how_many(group)} of {len(group)} {name} networks reached the one asked for, their "
         f"mean is {plain(mean(column(group, 'train_accuracy')).value, 3)}"
-        for words, group in groups.items()
+        for name, group in groups.items()
     )
     return f"Not at one training accuracy: {ends}. There"
 
@@ -100,19 +101,29 @@ EXPERIMENT = Experiment(
         "epochs and marks the plain one at one of them; here both are looked at once, at the end "
         "of their training, and the way there is not."
     ),
-    scaled_down={
-        "": (
-            "1,000 training images of CIFAR-10 instead of 50,000 in batches of 16, a width of 8 "
-            "instead of 64, trained to 80 % instead of about 90 % in at most 60 epochs, measured "
-            "on 200 of the training images; 10 seeds instead of one."
-        ),
-        "quick": "300 images, at most 10 epochs, 2 seeds: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; 5 seeds instead "
-            "of one."
-        ),
-        "paper": "Measured on 5,000 of the training images; 3 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-3",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, trained to "
+                "{stop.train_accuracy:%} instead of about 90 % in at most {training.epochs} "
+                "epochs, measured on {measure_options.samples} of the training images; {seeds} "
+                "seeds instead of one."
+            ),
+            "quick": (
+                "{data.samples} images, at most {training.epochs} epochs, {seeds} seeds: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values={
         "training accuracy, plain": 0.9184,

@@ -9,6 +9,7 @@ from ..judging.contrasts import line
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .batch_cycles import CYCLES, GINI, TRACE, follow, words
 from .log_figure import log_figure
 from .tasks_points import STEP, TEST, TRAIN, steps_at
@@ -24,16 +25,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     table: list[list[Cell]] = []
     lines = []
     for cycles, group in groups.items():
-        found = [
+        means = [
             [mean(column(group, f"{name}/{point}")) for name in SHOWN]
             for point in range(1, POINTS + 1)
         ]
         steps = steps_at(group, POINTS)
         table += [
             [cycles, step, len(group), *estimates]
-            for step, estimates in zip(steps, found, strict=True)
+            for step, estimates in zip(steps, means, strict=True)
         ]
-        traces = [estimates[SHOWN.index(TRACE)] for estimates in found]
+        traces = [estimates[SHOWN.index(TRACE)] for estimates in means]
         lines.append(line(f"R = {cycles}", steps, traces))
     at_first, trained, certain = (
         follow(rows, f"{TRACE}/1"),
@@ -84,18 +85,29 @@ EXPERIMENT = Experiment(
         "weights of mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and "
         "momentum 0.9. Looked at five times, after equal numbers of batches."
     ),
-    scaled_down={
-        "": (
-            "600 training images of CIFAR-10 instead of 50,000 in batches of 32, a width of 4 "
-            "instead of 64, 10 epochs instead of 15, measured on 50 of the training images with at "
-            "most 10 probes for the part of the trace that is not Gauss-Newton; 3 seeds."
-        ),
-        "quick": "200 images, 5 epochs, R = 1 and 5, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, 5 epochs instead of 15, measured on 500 of "
-            "the training images; 3 seeds."
-        ),
-        "paper": "Measured on 2,000 of the training images; 3 seeds.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-4",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, "
+                "{training.epochs} epochs instead of 15, measured on {measure_options.samples} "
+                "of the training images with at most {measure_options.max_passes} probes for "
+                "the part of the trace that is not Gauss-Newton; {seeds} seeds."
+            ),
+            "quick": (
+                "{data.samples} images, {training.epochs} epochs, R = "
+                "{grid.interventions.batch_cycles}, {seeds} seed: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, {training.epochs} epochs "
+                "instead of 15, measured on {measure_options.samples} of the training images; "
+                "{seeds} seeds."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

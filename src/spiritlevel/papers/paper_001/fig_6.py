@@ -11,6 +11,7 @@ from ..judging.contrasts import difference
 from ..judging.findings import Finding, below, unmoved, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .noise_injection import (
     ACCURACIES,
     GINI,
@@ -35,12 +36,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     groups = {fixed: [row for row in rows if row[FIXED] == fixed] for fixed in TITLES}
     for fixed, group in groups.items():
         for noise, part in grouped(group, NOISE).items():
-            found = [mean(column(part, name)) for name in (*ACCURACIES, *MEASURES)]
-            table.append([TITLES[fixed], noise, len(part), *found])
-    free, held = (with_noise(groups[fixed], TRACE) for fixed in (False, True))
+            means = [mean(column(part, name)) for name in (*ACCURACIES, *MEASURES)]
+            table.append([TITLES[fixed], noise, len(part), *means])
+    free, controlled = (with_noise(groups[fixed], TRACE) for fixed in (False, True))
     certain = with_noise(groups[True], GINI)
     findings = [
-        below("with fixed norms the trace falls as the noise grows", held),
+        below("with fixed norms the trace falls as the noise grows", controlled),
         unmoved("in the standard network it does not move with the noise", free),
     ]
     added = [*_beyond_the_limit(groups[True]), *_beside_the_trace(groups[True])]
@@ -54,9 +55,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=[*findings, *added],
         agrees=afterwards.with_added(verdict(findings), added),
         conclusion=(
-            f"As the noise grows, the trace after one epoch {words(held)} with norms held fixed "
-            f"and {words(free)} in the standard network, n = {held.n} each; 1 − ‖p‖² with norms "
-            f"held fixed {words(certain)}."
+            f"As the noise grows, the trace after one epoch {words(controlled)} with norms held "
+            f"fixed and {words(free)} in the standard network, n = {controlled.n} each; 1 − ‖p‖² "
+            f"with norms held fixed {words(certain)}."
         ),
     )
 
@@ -70,13 +71,13 @@ def _beyond_the_limit(rows: Sequence[Row]) -> list[Finding]:
         return []
     reached = [a for a in column(groups[max(strong)], "train_accuracy") if a is not None]
     flatter = difference(groups[max(strong)], groups[max(weak)], TRACE)
-    words = f"with fixed norms and a noise of {max(strong):g}, a variance beyond {LIMIT:g},"
+    strongest = f"with fixed norms and a noise of {max(strong):g}, a variance beyond {LIMIT:g},"
     return [
         unmoved(
-            f"{words} nothing is learned: training accuracy less the {GUESSING:g} of guessing",
+            f"{strongest} nothing is learned: training accuracy less the {GUESSING:g} of guessing",
             mean(accuracy - GUESSING for accuracy in reached),
         ),
-        below(f"{words} the trace is smaller still than with {max(weak):g}", flatter),
+        below(f"{strongest} the trace is smaller still than with {max(weak):g}", flatter),
     ]
 
 
@@ -122,25 +123,35 @@ EXPERIMENT = Experiment(
         "standard deviation: a variance of 0.3 is a standard deviation of 0.55. The paper does not "
         "say how its inputs are scaled."
     ),
-    scaled_down={
-        "": (
-            "CIFAR-10 instead of a part of ImageNet, 5,000 training images in batches of 16, a "
-            "transformer of width 32 and depth 2 instead of ViT-Base, measured on 50 of the "
-            "training images with at most 20 probes for the part of the trace that is not "
-            "Gauss-Newton; learning rate 0.01 instead of 0.0001, with which so few steps would "
-            "hardly move it; 10 seeds."
-        ),
-        "quick": "200 images, three strengths of noise, 1 seed: a trial.",
-        "h200": (
-            "CIFAR-10 instead of a part of ImageNet, 20,000 training images, a transformer of "
-            "width 192 and depth 6 instead of ViT-Base, learning rate 0.01 instead of 0.0001, "
-            "measured on 500 of the training images; 3 seeds."
-        ),
-        "paper": (
-            "CIFAR-10 instead of a part of ImageNet, which cannot be fetched, and a transformer of "
-            "width 192 and depth 6 for its small images; measured on 2,000 of the training images; "
-            "3 seeds."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-6",
+        {
+            "": (
+                "CIFAR-10 instead of a part of ImageNet, {data.samples} training images in "
+                "batches of {training.batch_size}, a transformer of width {model.width} and "
+                "depth {model.depth} instead of ViT-Base, measured on {measure_options.samples} "
+                "of the training images with at most {measure_options.max_passes} probes for "
+                "the part of the trace that is not Gauss-Newton; a learning rate of "
+                "{training.lr} instead of 0.0001, which would hardly change the weights in so "
+                "few steps; {seeds} seeds."
+            ),
+            "quick": (
+                "{data.samples} images, {grid.interventions.input_noise:count} noise levels, "
+                "{seeds} seed: a trial."
+            ),
+            "h200": (
+                "CIFAR-10 instead of a part of ImageNet, {data.samples} training images, a "
+                "transformer of width {model.width} and depth {model.depth} instead of "
+                "ViT-Base, a learning rate of {training.lr} instead of 0.0001, measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds."
+            ),
+            "paper": (
+                "CIFAR-10 instead of a part of ImageNet, which cannot be downloaded freely, and "
+                "a transformer of width {model.width} and depth {model.depth} for its small "
+                "images; measured on {measure_options.samples} of the training images; {seeds} "
+                "seeds."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..experiment import Cell, Experiment, Outcome, Row, Series
 from ..judging.findings import verdict
 from ..judging.rows import grouped
+from ..scale_text import ScaleTexts
 from . import bounded
 from .tasks_points import SIGNAL
 from .trends import (
@@ -38,8 +39,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             bounded.as_correlation(together(group, TRACE, name)) for name in (SIGNAL, FREQUENCY)
         )
         findings += [
-            same_trend(f"learning rate {rate:g}: trace and {words} show the same trend", each)
-            for words, each in (("first gradient", signal), ("activation frequency", activity))
+            same_trend(f"learning rate {rate:g}: trace and {title} show the same trend", each)
+            for title, each in (("first gradient", signal), ("activation frequency", activity))
         ]
         said.append(
             f"at learning rate {rate:g} it is {signal} with the first gradient and {activity} with "
@@ -78,11 +79,26 @@ EXPERIMENT = Experiment(
         "at 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − y‖. "
         f"{bounded.HOW}"
     ),
-    scaled_down={
-        "": "Measured on 1,000 of the 60,000 training images; 3 seeds instead of one.",
-        "quick": "3,000 training images, measured on 200, 2 seeds: a trial.",
-        "h200": "Measured on 5,000 of the training images; 10 seeds instead of one.",
-        "paper": "Measured on 5,000 of the training images; 5 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-7",
+        {
+            "": (
+                "Measured on {measure_options.samples} of the 60,000 training images; {seeds} "
+                "seeds instead of one."
+            ),
+            "quick": (
+                "{data.samples} training images, measured on {measure_options.samples}, {seeds} "
+                "seeds: a trial."
+            ),
+            "h200": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..experiment import Experiment, Outcome, Row
 from ..judging.findings import Agreement, Finding, verdict
 from ..judging.numbers import Estimate
+from ..scale_text import ScaleTexts
 from . import bounded
 from .tasks_points import SIGNAL
 from .trends import (
@@ -86,26 +87,33 @@ EXPERIMENT = Experiment(
         "perceptrons show the same trend is looked at in 001-fig-7; that they alone do is tested "
         "by neither, as one other network cannot show it."
     ),
-    scaled_down={
-        "": (
-            "Digits read as texts of 64 tokens, one a pixel, instead of BoolQ, which cannot be "
-            "fetched; 600 training texts, width 32 and depth 2 instead of 21 million parameters, "
-            "learning rate 0.001 instead of 0.00002 for a network that was not trained before, "
-            "measured on 100 of the training texts with at most 10 probes for the part of the "
-            "trace that is not Gauss-Newton; 3 seeds."
-        ),
-        "quick": "200 texts, 2 epochs, 2 seeds: a trial.",
-        "h200": (
-            "Digits read as texts of 64 tokens, one a pixel, instead of BoolQ, which cannot be "
-            "fetched; all 1,297 training texts, width 128 and depth 4 instead of 21 million "
-            "parameters, learning rate 0.001 instead of 0.00002, measured on 500 of the training "
-            "texts; 10 seeds."
-        ),
-        "paper": (
-            "Needs a file boolq.npz of your own with the token ids x_train, x_test (at most 512 a "
-            "text, 0 as padding) and the answers y_train, y_test. A transformer of 20.9 million "
-            "parameters from random weights; measured on 500 of the training texts; 3 seeds."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-8",
+        {
+            "": (
+                "Digits read as texts of {model.length} tokens, one token per pixel, instead of "
+                "BoolQ, which cannot be downloaded freely; {data.samples} training texts, "
+                "width {model.width} and depth 2 instead of 21 million parameters, a learning "
+                "rate of {training.lr} instead of 0.00002 because the network was not trained "
+                "before, measured on {measure_options.samples} of the training texts with at "
+                "most {measure_options.max_passes} probes for the part of the trace that is not "
+                "Gauss-Newton; {seeds} seeds."
+            ),
+            "quick": ("{data.samples} texts, {training.epochs} epochs, {seeds} seeds: a trial."),
+            "h200": (
+                "Digits read as texts of {model.length} tokens, one token per pixel, instead of "
+                "BoolQ, which cannot be downloaded freely; all {data.samples} training texts, "
+                "width {model.width} and depth {model.depth} instead of 21 million parameters, "
+                "a learning rate of {training.lr} instead of 0.00002, measured on "
+                "{measure_options.samples} of the training texts; {seeds} seeds."
+            ),
+            "paper": (
+                "Needs a file boolq.npz of your own with the token ids x_train, x_test (at most "
+                "{model.length} per text, 0 as padding) and the answers y_train, y_test. A "
+                "transformer of 20.9 million parameters with random initial weights; measured "
+                "on {measure_options.samples} of the training texts; {seeds} seeds."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

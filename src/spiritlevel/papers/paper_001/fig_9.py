@@ -8,6 +8,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.findings import Agreement, Finding, below, missed, unmoved, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .held_fixed import Confounder
 from .noise_injection import (
     ACCURACIES,
@@ -30,11 +31,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         [noise, len(group), *(mean(column(group, name)) for name in (*ACCURACIES, *MEASURES))]
         for noise, group in grouped(rows, NOISE).items()
     ]
-    found = {name: with_noise(rows, name) for name in MEASURES}
-    certain = found[GINI]
+    trends = {name: with_noise(rows, name) for name in MEASURES}
+    certain = trends[GINI]
     findings = [
-        below("the trace falls as the noise grows", found[TRACE]),
-        below("the Jacobian norm falls as the noise grows", found[JACOBIAN]),
+        below("the trace falls as the noise grows", trends[TRACE]),
+        below("the Jacobian norm falls as the noise grows", trends[JACOBIAN]),
         unmoved("1 − ‖p‖² does not move with the noise", certain),
     ]
     return Outcome(
@@ -49,8 +50,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         why=LEARNED.why(rows, TRACE, "the trace"),
         more=[LEARNED.section(rows, MEASURES)],
         conclusion=(
-            f"As the noise grows, the trace after one epoch {words(found[TRACE])}, the Jacobian "
-            f"norm {words(found[JACOBIAN])} and 1 − ‖p‖² {words(certain)}, n = {certain.n}; "
+            f"As the noise grows, the trace after one epoch {words(trends[TRACE])}, the Jacobian "
+            f"norm {words(trends[JACOBIAN])} and 1 − ‖p‖² {words(certain)}, n = {certain.n}; "
             f"the training accuracy {words(with_noise(rows, 'train_accuracy'))}."
         ),
     )
@@ -91,19 +92,29 @@ EXPERIMENT = Experiment(
         "vision transformer. The paper's data for (a), CIFAR-100, are used by the preset paper "
         "alone; the others have CIFAR-10, ten classes instead of a hundred."
     ),
-    scaled_down={
-        "": (
-            "1,000 training images of CIFAR-10 instead of 50,000 of CIFAR-100 in batches of 16, a "
-            "width of 4 instead of 64, learning rate 0.01 instead of 0.001 for the fewer steps, "
-            "measured on 50 of the training images with at most 10 probes for the part of the "
-            "trace that is not Gauss-Newton; 3 seeds."
-        ),
-        "quick": "200 images, three strengths of noise, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images of CIFAR-10 instead of 50,000 of CIFAR-100, measured on 500 of "
-            "them; 3 seeds."
-        ),
-        "paper": "Measured on 1,000 of the training images; 3 seeds.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-9",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 of CIFAR-100 in "
+                "batches of {training.batch_size}, a width of {model.width} instead of 64, a "
+                "learning rate of {training.lr} instead of 0.001 because there are fewer steps, "
+                "measured on {measure_options.samples} of the training images with at most "
+                "{measure_options.max_passes} probes for the part of the trace that is not "
+                "Gauss-Newton; {seeds} seeds."
+            ),
+            "quick": (
+                "{data.samples} images, {grid.interventions.input_noise:count} noise levels, "
+                "{seeds} seed: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 of CIFAR-100, "
+                "measured on {measure_options.samples} of them; {seeds} seeds."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from ...study.statistics import Correlation, partial_correlation, spearman
-from ..experiment import Cell, Row, Section, Table
+from ..experiment import Cell, Row, Table, titled
 from ..judging.findings import estimate
 from ..judging.rows import column
 
@@ -21,20 +21,20 @@ class Confounder:
     fixed: str
     fixed_words: str
 
-    def section(self, rows: Sequence[Row], names: Sequence[str], text: str = "") -> Section:
+    def section(self, rows: Sequence[Row], names: Sequence[str], text: str = "") -> Table:
         """For each of these numbers its trend, before and after. Shown, and not judged."""
         cells: list[list[Cell]] = []
         for name in names:
-            found = (self._with_varied(rows, name), self._with_fixed(rows, name))
+            before = (self._with_varied(rows, name), self._with_fixed(rows, name))
             left = self.left(rows, name)
-            cells.append([name, left.n, *map(estimate, (*found, left))])
+            cells.append([name, left.n, *map(estimate, (*before, left))])
         itself = self._with_varied(rows, self.fixed)
         shown = (
             f"Rank correlations over runs, not judged, and looked at after the runs were made. "
             f"That of {self.varied_words} with {self.fixed_words} itself is {itself}. The last "
             f"column takes out of both ranks what follows those of {self.fixed_words} linearly."
         )
-        return Section(
+        return titled(
             f"With {self.fixed_words} held fixed",
             f"{text} {shown}".strip(),
             Table(
@@ -86,5 +86,5 @@ def what_is_left(before: Correlation, after: Correlation) -> str:
     return "a trend in the same direction is left" if same else "the trend turns round"
 
 
-def _clear(found: Correlation) -> bool:
-    return found.low > 0 or found.high < 0
+def _clear(trend: Correlation) -> bool:
+    return trend.low > 0 or trend.high < 0

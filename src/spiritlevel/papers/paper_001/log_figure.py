@@ -17,14 +17,14 @@ def log_figure(x_label: str, y_label: str, lines: Sequence[Series]) -> Figure:
         for value in values
         if value > 0
     ]
-    kept = [_above_zero(each) for each in lines]
+    positive = [_above_zero(each) for each in lines]
     said = []
-    if any(len(a.x) < len(b.x) for a, b in zip(kept, lines, strict=True)):
+    if any(len(a.x) < len(b.x) for a, b in zip(positive, lines, strict=True)):
         said.append("points at or below 0 are left out")
-    if any(low <= 0 for each in kept for low in each.low or ()):
+    if any(low <= 0 for each in positive for low in each.low or ()):
         said.append("bars to 0 or below end at the smallest value drawn")
     label = f"{x_label} ({'; '.join(said)})" if said else x_label
-    cut = [_cut(each, min(drawn)) for each in kept] if drawn else kept
+    cut = [_cut(each, min(drawn)) for each in positive] if drawn else positive
     return Figure(label, y_label, cut, log_y=True)
 
 

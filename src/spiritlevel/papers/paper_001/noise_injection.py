@@ -21,13 +21,13 @@ def with_noise(rows: Sequence[Row], name: str) -> Correlation:
     return spearman(column(rows, NOISE), column(rows, name))
 
 
-def words(found: Correlation) -> str:
+def words(trend: Correlation) -> str:
     """In a sentence."""
-    verb = "falls" if falls(found) else "rises" if rises(found) else "does not clearly move"
-    return f"{verb} (Spearman {found})"
+    verb = "falls" if falls(trend) else "rises" if rises(trend) else "does not clearly move"
+    return f"{verb} (Spearman {trend})"
 
 
 def noise_line(title: str, rows: Sequence[Row], name: str) -> Series:
     """Means with intervals by noise, in parts of what they are without noise."""
-    found = {noise: mean(column(group, name)) for noise, group in grouped(rows, NOISE).items()}
-    return line(title, list(found), list(found.values()), unit=next(iter(found.values())).value)
+    means = {noise: mean(column(group, name)) for noise, group in grouped(rows, NOISE).items()}
+    return line(title, list(means), list(means.values()), unit=next(iter(means.values())).value)

@@ -22,8 +22,8 @@ def with_reached(table: Table, groups: Groups, not_asked: Collection[str] = ()) 
     Groups that were not asked to reach any have none.
     """
     rows: list[list[Cell]] = [
-        [words, n, None if words in not_asked else how_many(group), *cells]
-        for (words, n, *cells), group in zip(table.rows, groups.values(), strict=True)
+        [name, n, None if name in not_asked else how_many(group), *cells]
+        for (name, n, *cells), group in zip(table.rows, groups.values(), strict=True)
     ]
     first, second, *others = table.columns
     return Table((first, second, TITLE, *others), rows)

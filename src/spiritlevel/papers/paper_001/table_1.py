@@ -8,6 +8,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import below, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .reached import OUTCOME, TITLE, how_many
 
 MASK = "interventions.mask"
@@ -90,19 +91,29 @@ EXPERIMENT = Experiment(
         "maps and does not say by what unit, while it counts dead outputs position by position. "
         "A mask of single positions would leave every map alive, and may come out differently."
     ),
-    scaled_down={
-        "": (
-            "MNIST instead of CIFAR-10, 1,000 training images instead of 50,000 in batches of 16, "
-            "trained to 97 % instead of about 90 %, a width of 16 instead of 64, measured on 500 "
-            "of the training images; 3 seeds instead of 2."
-        ),
-        "quick": "MNIST, 1,000 images, a width of 8, at most 15 epochs, 2 seeds.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; 5 seeds instead "
-            "of 2."
-        ),
-        "paper": "Measured on 5,000 of the training images; 5 seeds instead of 2.",
-    },
+    scaled_down=ScaleTexts(
+        "001-table-1",
+        {
+            "": (
+                "MNIST instead of CIFAR-10, {data.samples} training images instead of 50,000 in "
+                "batches of {training.batch_size}, trained to {stop.train_accuracy:%} instead "
+                "of about 90 %, a width of {model.width} instead of 64, measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds instead of 2."
+            ),
+            "quick": (
+                "MNIST, {data.samples} images, a width of {model.width}, at most "
+                "{training.epochs} epochs, {seeds} seeds."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of 2."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of 2."
+            ),
+        },
+    ),
     measures=(LARGEST, "curvature.trace", "relative.kappa"),
     paper_values={  # means of the two runs the paper prints
         "training accuracy, unmasked": (0.9143 + 0.8843) / 2,

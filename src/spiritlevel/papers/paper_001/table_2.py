@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, Section
+from ..experiment import Experiment, Outcome, Row, Table
 from ..judging import post_hoc as afterwards
 from ..judging.contrasts import group_points, group_table, groups_of
 from ..judging.findings import above, below, unmoved, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .batch_cycles import GINI, TRACE, follow, words
 from .held_fixed import Confounder
 from .reached import how_many, with_reached
@@ -59,8 +60,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
         beside={
-            f"{name}, {group}": mean(column(found, name))
-            for group, found in groups.items()
+            f"{name}, {group}": mean(column(group_rows, name))
+            for group, group_rows in groups.items()
             for name in COLUMNS
         },
         findings=[*findings, *added],
@@ -74,12 +75,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _at_one_accuracy(late: Sequence[Row]) -> Section:
+def _at_one_accuracy(late: Sequence[Row]) -> Table:
     """Training ends with an epoch: it passes the accuracy, and not always by as much."""
     ends = ", ".join(
-        f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {words} "
+        f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {name} "
         f"({how_many(group)} of {len(group)} reached it)"
-        for words, group in groups_of(late, VARIANT, tuple(TRAINED)).items()
+        for name, group in groups_of(late, VARIANT, tuple(TRAINED)).items()
     )
     return FITTED.section(
         late,
@@ -94,11 +95,11 @@ def _with_steps(rows: Sequence[Row], steps: dict[str, int]) -> list[Row]:
 
 
 def _paper_values() -> dict[str, float]:
-    found = {}
+    values_by_name = {}
     for group, (train, test, *values) in PAPER.items():
         for name, value in zip(COLUMNS, (train / 100, test / 100, *values), strict=True):
-            found[f"{name}, {group}"] = value
-    return found
+            values_by_name[f"{name}, {group}"] = value
+    return values_by_name
 
 
 EXPERIMENT = Experiment(
@@ -126,20 +127,30 @@ EXPERIMENT = Experiment(
         "all rows of the paper, and here. Away from a minimum the Hessian has negative "
         "eigenvalues, so its trace can be negative."
     ),
-    scaled_down={
-        "": (
-            "1,000 training images of CIFAR-10 instead of 50,000 in batches of 32, a width of 8 "
-            "instead of 64, trained to 80 % instead of about 90 %, measured on 100 of the training "
-            "images with at most 20 probes for the part of the trace that is not Gauss-Newton; 3 "
-            "seeds instead of one."
-        ),
-        "quick": "300 images, at most 5 epochs, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; 3 seeds instead "
-            "of one."
-        ),
-        "paper": "Measured on 5,000 of the training images; 3 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-table-2",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, trained to "
+                "{stop.train_accuracy:%} instead of about 90 %, measured on "
+                "{measure_options.samples} of the training images with at most "
+                "{measure_options.max_passes} probes for the part of the trace that is not "
+                "Gauss-Newton; {seeds} seeds instead of one."
+            ),
+            "quick": (
+                "{data.samples} images, at most {training.epochs} epochs, {seeds} seed: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values=_paper_values(),
 )

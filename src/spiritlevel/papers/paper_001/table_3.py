@@ -11,6 +11,7 @@ from ..judging.contrasts import difference, group_points, group_table, groups_of
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .reached import how_many
 
 LEAKAGE = "interventions.leakage"
@@ -33,11 +34,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     rows = [{**row, EVENNESS: _evenness(row)} for row in rows]
     groups = groups_of(rows, LEAKAGE, (LEAK, CONTROL))
     names = (TRACE, GINI, JACOBIAN, "test_accuracy")
-    found = {name: difference(groups[LEAK], groups[CONTROL], name) for name in names}
+    changes = {name: difference(groups[LEAK], groups[CONTROL], name) for name in names}
     findings = [
-        below("the trace is smaller with a patch that tells the class", found[TRACE]),
-        below("1 − ‖p‖² is smaller, outputs are closer to one-hot", found[GINI]),
-        above("the Jacobian norm is larger", found[JACOBIAN]),
+        below("the trace is smaller with a patch that tells the class", changes[TRACE]),
+        below("1 − ‖p‖² is smaller, outputs are closer to one-hot", changes[GINI]),
+        above("the Jacobian norm is larger", changes[JACOBIAN]),
     ]
     without = {kind: mean(column(group, EVENNESS)) for kind, group in groups.items()}
     added = [
@@ -49,7 +50,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     ]
     said = ", ".join(
         f"{name} by {change} ({lower_in(groups[LEAK], groups[CONTROL], name)})"
-        for name, change in found.items()
+        for name, change in changes.items()
     )
     return Outcome(
         table=group_table("patch", groups, (*ACCURACIES, "epoch", *MEASURES, EVENNESS)),
@@ -115,19 +116,29 @@ EXPERIMENT = Experiment(
         "more would be left without the patch than there is with it. Here they are not, which "
         "changes no comparison of the groups; the ratio of the two has both for 8×8 pixels."
     ),
-    scaled_down={
-        "": (
-            "300 training images of CIFAR-10 instead of 50,000 in batches of 16, a width of 8 "
-            "instead of 64, measured on 100 of the training images with at most 20 probes for the "
-            "part of the trace that is not Gauss-Newton; 10 seeds instead of one."
-        ),
-        "quick": "100 images, at most 8 epochs, 2 seeds: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; 5 seeds instead "
-            "of one."
-        ),
-        "paper": "Measured on 5,000 of the training images; 3 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-table-3",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, measured on "
+                "{measure_options.samples} of the training images with at most "
+                "{measure_options.max_passes} probes for the part of the trace that is not "
+                "Gauss-Newton; {seeds} seeds instead of one."
+            ),
+            "quick": (
+                "{data.samples} images, at most {training.epochs} epochs, {seeds} seeds: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values={
         f"{name}, {WORDS[group]}": value

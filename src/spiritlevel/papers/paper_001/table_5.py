@@ -9,6 +9,7 @@ from ..judging.contrasts import difference, group_points, group_table
 from ..judging.findings import below, unmoved, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .held_fixed import Confounder
 from .reached import how_many, with_reached
 
@@ -27,7 +28,9 @@ PAPER = {  # the two runs of each that the paper prints
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Masked against unmasked, paired by seed."""
-    groups = {words: [r for r in rows if r[MASK] == mask] for mask, words in WORDS.items()}
+    groups = {
+        name_of_group: [r for r in rows if r[MASK] == mask] for mask, name_of_group in WORDS.items()
+    }
     plain, masked = groups.values()
     worse, flatter, largest = (
         difference(masked, plain, name) for name in ("test_accuracy", TRACE, LARGEST)
@@ -46,8 +49,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
         beside={
-            f"{name}, {words}": mean(column(group, name))
-            for words, group in groups.items()
+            f"{name}, {name_of_group}": mean(column(group, name))
+            for name_of_group, group in groups.items()
             for name in COMPARED
         },
         findings=findings,
@@ -101,15 +104,27 @@ EXPERIMENT = Experiment(
         "position. A mask of single positions would leave every map alive, and may come out "
         "differently."
     ),
-    scaled_down={
-        "": (
-            "600 training images of CIFAR-10 instead of 50,000 in batches of 32, a width of 4 "
-            "instead of 64, measured on 100 of the training images; 10 seeds instead of 2."
-        ),
-        "quick": "200 images, at most 6 epochs, 2 seeds: a trial.",
-        "h200": "20,000 training images instead of 50,000, measured on 1,000 of them; 5 seeds.",
-        "paper": "Measured on 5,000 of the training images; 5 seeds instead of 2.",
-    },
+    scaled_down=ScaleTexts(
+        "001-table-5",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds instead of 2."
+            ),
+            "quick": (
+                "{data.samples} images, at most {training.epochs} epochs, {seeds} seeds: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of 2."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of 2."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values={
         f"{name}, {words}": (first + second) / 2

@@ -23,30 +23,30 @@ COLUMNS = tuple(f"{name}/{p}" for p in range(1, POINTS + 1) for name in (STEP, *
 
 def together(rows: Sequence[Row], one: str, other: str) -> Estimate:
     """Mean over runs of the rank correlation of two numbers along each run."""
-    found = [spearman(at_points(row, one), at_points(row, other)).value for row in rows]
-    return mean(found)
+    correlations = [spearman(at_points(row, one), at_points(row, other)).value for row in rows]
+    return mean(correlations)
 
 
-def same_trend(part: str, found: Estimate) -> Finding:
+def same_trend(part: str, correlation: Estimate) -> Finding:
     """Held where the mean is large and surely above 0, not held where it surely is not large."""
-    if found.low > 0 and found.value >= ALIKE:
+    if correlation.low > 0 and correlation.value >= ALIKE:
         result: Result = "held"
     else:
-        result = "not held" if found.high < ALIKE else "undecided"
-    return Finding(part, result, found)
+        result = "not held" if correlation.high < ALIKE else "undecided"
+    return Finding(part, result, correlation)
 
 
-def other_trend(part: str, found: Estimate) -> Finding:
+def other_trend(part: str, correlation: Estimate) -> Finding:
     """The opposite: held where the same trend is not."""
     opposite: dict[Result, Result] = {"held": "not held", "not held": "held"}
-    same = same_trend(part, found)
+    same = same_trend(part, correlation)
     return dataclasses.replace(same, result=opposite.get(same.result, same.result))
 
 
-def trend_rows(words: Sequence[Cell], rows: Sequence[Row]) -> list[list[Cell]]:
+def trend_rows(first_cells: Sequence[Cell], rows: Sequence[Row]) -> list[list[Cell]]:
     """A row of the table for each look: means over runs with their intervals."""
     return [
-        [*words, step, len(rows), *(mean(column(rows, f"{name}/{point}")) for name in SHOWN)]
+        [*first_cells, step, len(rows), *(mean(column(rows, f"{name}/{point}")) for name in SHOWN)]
         for point, step in enumerate(steps_at(rows, POINTS), start=1)
     ]
 
@@ -56,9 +56,9 @@ def trend_lines(prefix: str, rows: Sequence[Row]) -> list[Series]:
     steps = steps_at(rows, POINTS)
     series = []
     for name in (TRACE, SIGNAL, FREQUENCY):
-        found = [mean(column(rows, f"{name}/{point}")) for point in range(1, POINTS + 1)]
-        unit = sum(each.value for each in found) / len(found)
-        series.append(line(f"{prefix}{name}", steps, found, unit))
+        means = [mean(column(rows, f"{name}/{point}")) for point in range(1, POINTS + 1)]
+        unit = sum(each.value for each in means) / len(means)
+        series.append(line(f"{prefix}{name}", steps, means, unit))
     return series
 
 

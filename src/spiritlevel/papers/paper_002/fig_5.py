@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, Section
+from ..experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import above, fact, missed, verdict
 from ..judging.population import (
     CONFOUNDERS,
@@ -16,6 +16,7 @@ from ..judging.population import (
     why,
 )
 from ..judging.post_hoc import HOW, with_added
+from ..scale_text import ScaleTexts
 
 KAPPA = "head.kappa"  # one layer, as in the paper; which, it does not say
 SUM = "relative.kappa"  # of all layers
@@ -50,7 +51,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=with_added(agrees, added),
         more=[
             whole_catalogue(minima),
-            Section(
+            titled(
                 "With the networks that did not reach the loss",
                 f"Over all {len(trained)} that did not diverge, whether they got to a minimum or "
                 "not.",
@@ -102,16 +103,28 @@ EXPERIMENT = Experiment(
         "weights that costs a given loss; the sum over layers and the largest eigenvalue were "
         "added. The paper prints no numbers for this figure."
     ),
-    scaled_down={
-        "": "2,000 training images instead of 50,000, measured on 500 of them; 3 seeds, so 30.",
-        "quick": "500 training images, four ways of training and one seed: a trial.",
-        "h200": (
-            "10,000 training images instead of 50,000, at most 200 epochs, measured on 1,000 of "
-            "the training images with the whole catalogue; 14 seeds, since two of the ten groups "
-            "do not reach the loss."
-        ),
-        "paper": "Measured on 5,000 of the 50,000 training images.",
-    },
+    scaled_down=ScaleTexts(
+        "002-fig-5",
+        {
+            "": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds, so {runs} networks."
+            ),
+            "quick": (
+                "{data.samples} training images, {combinations} ways of training and {seeds} "
+                "seed: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, at most {training.epochs} "
+                "epochs, measured on {measure_options.samples} of the training images with the "
+                "whole catalogue; {seeds} seeds, since two of the {combinations} groups do not "
+                "reach the loss."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the {data.samples} training images."
+            ),
+        },
+    ),
     catalogue=True,
     measures=MEASURES,
 )

@@ -9,6 +9,7 @@ from ..experiment import Experiment, Figure, Outcome, Row, Series
 from ..judging.findings import above, estimate, every, fact, verdict
 from ..judging.population import CONFOUNDERS, FEW, GAP, converged, correlations, why
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 
 LAYERS = ("fc1", "fc2", "fc3", "fc4")  # the hidden ones
 KAPPA, SUM, MAX = "scaled.trace", "neuron.rho_sum", "neuron.rho_max"
@@ -33,9 +34,9 @@ BY_LAYER = {measure: [of_layer(measure, layer) for layer in LAYERS] for measure 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Does every layer say something about the gap, and the network as a whole more than each?"""
-    kept = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
+    trained = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
     of_layers = [name for names in BY_LAYER.values() for name in names]
-    table, ranks = correlations(kept, [*of_layers, *NETWORK])
+    table, ranks = correlations(trained, [*of_layers, *NETWORK])
     ahead = [n for n, m in NETWORK.items() if ranks[n].value > _most(ranks, BY_LAYER[m])]
     findings = [
         every(
@@ -56,11 +57,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=_figure(ranks),
-        why=_why(kept) if len(kept) >= FEW else "",
+        why=_why(trained) if len(trained) >= FEW else "",
         beside={BESIDE: estimate(weakest)},
         findings=findings,
-        agrees=verdict(findings) if len(kept) >= FEW else "undecided",
-        conclusion=_conclusion(ranks, len(kept), len(rows) - len(kept)),
+        agrees=verdict(findings) if len(trained) >= FEW else "undecided",
+        conclusion=_conclusion(ranks, len(trained), len(rows) - len(trained)),
     )
 
 
@@ -68,24 +69,24 @@ def _most(ranks: Mapping[str, Correlation], names: Sequence[str]) -> float:
     return max(ranks[name].value for name in names)
 
 
-def _conclusion(ranks: Mapping[str, Correlation], kept: int, left_out: int) -> str:
+def _conclusion(ranks: Mapping[str, Correlation], num_trained: int, left_out: int) -> str:
     by_layer = "; ".join(
-        f"{words} {min(values):+.2f} to {max(values):+.2f}"
-        for measure, words in WORDS.items()
+        f"{title} {min(values):+.2f} to {max(values):+.2f}"
+        for measure, title in WORDS.items()
         for values in [[ranks[name].value for name in BY_LAYER[measure]]]
     )
     whole = ", ".join(f"{name} {ranks[name]}" for name in NETWORK)
     return (
-        f"Over {kept} networks ({left_out} more diverged or kept a training loss above "
+        f"Over {num_trained} networks ({left_out} more diverged or kept a training loss above "
         f"{LARGEST_LOSS:g}) the rank correlations with the gap over the hidden layers are: "
         f"{by_layer}; of the whole network: {whole}."
     )
 
 
-def _why(kept: Sequence[Row]) -> str:
+def _why(trained: Sequence[Row]) -> str:
     """What goes with both κ_τ and the gap, and what is left at one batch size."""
-    confounded = why(kept, KAPPA, "κ_τ of the network")
-    by_batch = grouped(kept, "variant")
+    confounded = why(trained, KAPPA, "κ_τ of the network")
+    by_batch = grouped(trained, "variant")
     within = {
         variant: spearman(column(rows, KAPPA), column(rows, GAP))
         for variant, rows in by_batch.items()
@@ -93,7 +94,9 @@ def _why(kept: Sequence[Row]) -> str:
     }
     if len(by_batch) == 1 or not within:
         return confounded
-    each = ", ".join(f"{found} for {name} (n = {found.n})" for name, found in within.items())
+    each = ", ".join(
+        f"{correlation} for {name} (n = {correlation.n})" for name, correlation in within.items()
+    )
     return (
         f"{confounded} Among networks of one batch size and learning rate, the rank correlation "
         f"of κ_τ and the gap is {each}. This was looked at after the runs and is not judged."
@@ -102,15 +105,15 @@ def _why(kept: Sequence[Row]) -> str:
 
 def _figure(ranks: Mapping[str, Correlation]) -> Figure:
     lines = []
-    for shift, (measure, words) in enumerate(WORDS.items()):
-        found = [ranks[name] for name in (*BY_LAYER[measure], measure)]
+    for shift, (measure, title) in enumerate(WORDS.items()):
+        correlations_shown = [ranks[name] for name in (*BY_LAYER[measure], measure)]
         lines.append(
             Series(
-                words,
-                [place + 0.1 * (shift - 1) for place in range(1, len(found) + 1)],
-                [f.value for f in found],
-                [f.low for f in found],
-                [f.high for f in found],
+                title,
+                [place + 0.1 * (shift - 1) for place in range(1, len(correlations_shown) + 1)],
+                [f.value for f in correlations_shown],
+                [f.low for f in correlations_shown],
+                [f.high for f in correlations_shown],
             )
         )
     return Figure(
@@ -153,28 +156,39 @@ EXPERIMENT = Experiment(
         "h200-low-rates. The largest neuron or layer of a network can be that of one layer "
         "throughout; its measure then cannot correlate more than that layer's."
     ),
-    scaled_down={
-        "": (
-            "6,000 training images instead of 60,000 and batches of 100, 200, 400 and 800 instead "
-            "of 1,000 to 8,000, at the same ratio of learning rate to batch size; 120 epochs; 6 "
-            "seeds each; measured on 1,000 of the training images."
-        ),
-        "quick": "1,500 training images, two batch sizes, 3 seeds each, 100 epochs: a trial.",
-        "h200": (
-            "150 epochs and 12 seeds for each batch size, because the paper says neither; measured "
-            "on 5,000 of the 60,000 training images."
-        ),
-        "h200-low-rates": (
-            "Learning rates of 0.02 to 0.16 instead of 0.2 to 1.6. 30 seeds for each batch size, "
-            "because the paper does not say how many. 500 epochs, because one network trained "
-            f"beforehand still had a loss above {LARGEST_LOSS:g} after 150; its flatness was not "
-            "looked at. Measured on 5,000 of the 60,000 training images."
-        ),
-        "paper": (
-            "500 epochs and 30 seeds for each batch size, because the paper says neither; measured "
-            "on 10,000 of the 60,000 training images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "003-fig-3",
+        {
+            "": (
+                "{data.samples} training images instead of 60,000 and batches of "
+                "{variants.batch_size} instead of 1,000 to 8,000, at the same ratio of learning "
+                "rate to batch size; {training.epochs} epochs; {seeds} seeds each; measured on "
+                "{measure_options.samples} of the training images."
+            ),
+            "quick": (
+                "{data.samples} training images, {variants.batch_size:count} batch sizes, "
+                "{seeds} seeds each, {training.epochs} epochs: a trial."
+            ),
+            "h200": (
+                "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
+                "paper gives neither; measured on {measure_options.samples} of the "
+                "{data.samples} training images."
+            ),
+            "h200-low-rates": (
+                "Learning rates of {variants.lr:to} instead of 0.2 to 1.6. {seeds} seeds for "
+                "each batch size, because the paper does not say how many. {training.epochs} "
+                "epochs, because one network trained beforehand still had a loss above "
+                f"{LARGEST_LOSS:g}"
+                " after 150; its flatness was not looked at. Measured on "
+                "{measure_options.samples} of the {data.samples} training images."
+            ),
+            "paper": (
+                "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
+                "paper gives neither; measured on {measure_options.samples} of the "
+                "{data.samples} training images."
+            ),
+        },
+    ),
     measures=(KAPPA, "scaled.trace_max", SUM, MAX),
     paper_values={BESIDE: 0.7},
 )
