@@ -64,7 +64,7 @@ def test_confidence_is_separable_where_the_order_stands_at_equal_confidence():
     assert one.confounders == (WEIGHT,)
     assert one.left == pytest.approx((3.0 - 2.5) / (3.0 - 1.0))
     assert "weight norm (larger in 'a': 12 against 10), which may be the cause." in str(found)
-    assert "Of the difference remain: relative.kappa 25%." in str(found)
+    assert "25% of the relative.kappa difference remains." in str(found)
 
 
 def test_confidence_is_named_where_the_order_is_lost():

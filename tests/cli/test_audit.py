@@ -41,8 +41,8 @@ def test_audit_prints_a_table_and_sentences():
     words = " ".join(out.split())
     assert "layer_rescale: multiply 'fc1' by α, divide 'fc2' by it" in words
     assert (
-        "Not comparable here: it changes although the function stays the same: curvature.trace."
-        in words
+        "Not comparable: it changes although the network's function stays the same: "
+        "curvature.trace." in words
     )
     assert "attention_rescale does not apply to this network" in words
     assert max(map(len, lines)) <= 80
