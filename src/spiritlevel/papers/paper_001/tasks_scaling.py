@@ -16,7 +16,7 @@ from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import read_task
-from ...symmetries.by_name import rescale_layers
+from ...symmetries.named_layers import rescale_layers
 from .scaling import scaled_weights
 
 PLAIN, ALL, PAIR = "plain", "all", "pair"
