@@ -109,7 +109,7 @@ def test_json_and_page_say_the_same():
         "left": None,
     }
     text = pages.html(Comparison.from_json(found.to_json()))
-    assert "Not separable here" in text
+    assert "Differences in flatness that other differences may explain" in text
     assert "weight norm (larger in &#x27;a&#x27;: 12 against 10)" in text
 
 

@@ -107,7 +107,7 @@ def test_ctrl_c_keeps_what_was_measured(checkpoints, monkeypatch):
     monkeypatch.setattr(compare_command.subject, "load", load)
     names = [f"{name}={checkpoints[i % 2]}" for i, name in enumerate("abc")]
     result = run("compare", *names, *FEW, *MEASURES)
-    assert "interrupted: not measured, and left out: c" in result.stderr
+    assert "interrupted; left out because not measured: c" in result.stderr
     assert "measure a b" in " ".join(result.stdout.split())
 
 

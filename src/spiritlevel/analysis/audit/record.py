@@ -41,7 +41,7 @@ class Verdict:
 
 
 class Audit:
-    """Values before and after every move, and what follows from them."""
+    """The values before and after every move, and what they show."""
 
     def __init__(
         self,

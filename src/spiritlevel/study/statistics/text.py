@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...results import aligned
+from ...records import aligned
 from .correlations import Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
