@@ -330,16 +330,11 @@ def _check_start(start: Tensor) -> None:
 def _check_settings(
     start: Tensor, num: int, which: str, residual_rtol: float, max_products: int
 ) -> None:
-    block = min(start.shape)
+    block, in_range = min(start.shape), 0 <= residual_rtol < 1
     needs = {
         "num": (num, num >= 1, "at least 1", "Typical: 1 to 10."),
         "which": (which, which in get_args(Which), f"one of {get_args(Which)}", "Choose one."),
-        "residual_rtol": (
-            residual_rtol,
-            0 <= residual_rtol < 1,
-            "in [0, 1)",
-            "Typical: 1e-3 to 1e-6.",
-        ),
+        "residual_rtol": (residual_rtol, in_range, "in [0, 1)", "Typical: 1e-3 to 1e-6."),
         "max_products": (max_products, max_products >= block, f"at least {block}, the block", ""),
     }
     for name, (value, met, need, hint) in needs.items():
