@@ -35,7 +35,7 @@ def compared(state: str, model: nn.Module, x: Tensor, y: Tensor, repeats: int) -
     options = {"options": {"initial": start, "region": (12, 12, 8, 8)}}
     together: list[sl.Report] = []
     names = list(sl.measure(model, (x[:32], y[:32]), measures="*", **options))  # also a warm-up
-    alone = dict.fromkeys(names, sl.Cost())
+    alone = dict.fromkeys(names, sl.results.Cost())
     times: dict[str, list[float]] = {name: [] for name in names}
     whole = []
 
@@ -50,7 +50,7 @@ def compared(state: str, model: nn.Module, x: Tensor, y: Tensor, repeats: int) -
             alone[name] = kept[0].cost
     sums = [sum(times[name][i] for name in names) for i in range(len(whole))]
     ratios = sorted(a / b for a, b in zip(whole, sums, strict=True))
-    separate = sum(alone.values(), sl.Cost())
+    separate = sum(alone.values(), sl.results.Cost())
     row = Ratio(
         name=f"{len(names)} measures in one call over one call each, ResNet-18 width 16, {state}",
         ratio=statistics.median(ratios),

@@ -53,7 +53,7 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
             options = {"measures": "curvature.trace", "method": method, "rtol": RTOL}
             options |= {"confidence": CONFIDENCE, "max_passes": MAX_PASSES}
             found = sl.measure(model, data, **options)["curvature.trace"]
-            reached = found.status is sl.Status.OK
+            reached = found.status is sl.results.Status.OK
             short = "" if reached else ", which missed 1 %: not comparable"
             rows.append(
                 compare(

@@ -16,7 +16,7 @@ from harness import Ratio, compare
 from torch import Tensor, nn
 
 from spiritlevel.study.models import build, mlp
-from spiritlevel.training import SAM, FlatnessMonitor, FlatnessPenalty, HeadPenalty, KappaPenalty
+from spiritlevel.training import SAM, FlatnessMonitor, FlatnessPenalty, HeadPenalty, Penalty
 
 Step = Callable[[], None]
 
@@ -50,20 +50,16 @@ def plain(setup: Setup) -> Step:
     return lambda: setup.apply(F.cross_entropy(setup.model(setup.x), setup.y))
 
 
-def shared_penalty(setup: Setup, *, every: int = 1) -> Step:
-    penalty = FlatnessPenalty(setup.model, weight=1e-6, every=every)
-
+def shared_forward(setup: Setup, penalty: Penalty) -> Step:
     def step() -> None:
         with penalty.shared_forward():
             loss = F.cross_entropy(setup.model(setup.x), setup.y)
-        setup.apply(loss + penalty.of(loss, len(setup.x)))
+        setup.apply(loss + penalty(setup.x, setup.y, loss=loss))
 
     return step
 
 
-def own_penalty(setup: Setup, *, every: int = 1) -> Step:
-    penalty = FlatnessPenalty(setup.model, weight=1e-6, every=every)
-
+def separate_forward(setup: Setup, penalty: Penalty) -> Step:
     def step() -> None:
         loss = F.cross_entropy(setup.model(setup.x), setup.y)
         setup.apply(loss + penalty(setup.x, setup.y))
@@ -71,16 +67,12 @@ def own_penalty(setup: Setup, *, every: int = 1) -> Step:
     return step
 
 
-def on_outputs(setup: Setup, penalty: HeadPenalty | KappaPenalty) -> Step:
-    def step() -> None:
-        outputs = setup.model(setup.x)
-        setup.apply(F.cross_entropy(outputs, setup.y) + penalty(outputs, setup.y))
-
-    return step
+def trace_squared(setup: Setup, *, every: int = 1) -> FlatnessPenalty:
+    return FlatnessPenalty(setup.model, weight=1e-6, every=every)
 
 
 def head_penalty(kind: str) -> Callable[[Setup], Step]:
-    return lambda setup: on_outputs(setup, HeadPenalty(setup.model, kind, weight=1e-6))
+    return lambda setup: shared_forward(setup, HeadPenalty(setup.model, 1e-6, kind=kind))
 
 
 def sharpness_aware(setup: Setup) -> Step:
@@ -97,17 +89,25 @@ def sharpness_aware(setup: Setup) -> Step:
 
 MLP, VGG = "MLP 3072-512-100", "VGG-small"
 CASES = [
-    Case("Tr(H²) penalty, 1 probe, one forward", shared_penalty, {MLP: 4.5, VGG: 6.0}),
+    Case(
+        "Tr(H²) penalty, 1 probe, one forward",
+        lambda setup: shared_forward(setup, trace_squared(setup)),
+        {MLP: 4.5, VGG: 6.0},
+    ),
     Case(
         "Tr(H²) penalty, every=8, one forward, mean of 16 steps",
-        lambda setup: shared_penalty(setup, every=8),
+        lambda setup: shared_forward(setup, trace_squared(setup, every=8)),
         {MLP: 1.5, VGG: 1.7},
         steps=16,
     ),
-    Case("Tr(H²) penalty, 1 probe, penalty(x, y)", own_penalty, {}),
+    Case(
+        "Tr(H²) penalty, 1 probe, penalty(x, y)",
+        lambda setup: separate_forward(setup, trace_squared(setup)),
+        {},
+    ),
     Case(
         "Tr(H²) penalty, every=8, penalty(x, y), mean of 16 steps",
-        lambda setup: own_penalty(setup, every=8),
+        lambda setup: separate_forward(setup, trace_squared(setup, every=8)),
         {},
         steps=16,
     ),

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 import spiritlevel as sl
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
-from spiritlevel.training import FlatnessPenalty
 
 EPOCHS, BATCH = 15, 64
 
@@ -21,15 +20,16 @@ def train(weight: float) -> tuple[float, float]:
     model = build("mlp", seed=0, hidden=(32,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     directions = torch.Generator().manual_seed(0)
-    penalty = FlatnessPenalty(model, weight, every=4, generator=directions)  # one step in four
+    penalty = sl.FlatnessPenalty(model, weight, every=4, generator=directions)  # one step in four
     x, y = digits("train", flat=True)
     shuffle = torch.Generator().manual_seed(0)
     for _ in range(EPOCHS):
         for index in torch.randperm(len(x), generator=shuffle).split(BATCH):
-            with penalty.shared_forward():  # simpler but slower: + penalty(x, y)
-                loss = F.cross_entropy(model(x[index]), y[index])
+            inputs, targets = x[index], y[index]
+            with penalty.shared_forward():  # simpler but slower: + penalty(inputs, targets)
+                loss = F.cross_entropy(model(inputs), targets)
             optimizer.zero_grad()
-            (loss + penalty.of(loss, len(index))).backward()
+            (loss + penalty(inputs, targets, loss=loss)).backward()
             optimizer.step()
     model.eval()
     report = sl.measure(model, (x, y), measures="curvature.trace_squared", rtol=0.1)

@@ -1,36 +1,28 @@
 """How flat a network's minimum is: exact where mathematics allows, with an error bar elsewhere."""
 
-from .analysis.audit import Audit as Audit
 from .analysis.audit import audit as audit
-from .analysis.comparison import Comparison as Comparison
 from .analysis.comparison import compare as compare
-from .analysis.landscape import Landscape as Landscape
 from .analysis.landscape import landscape as landscape
-from .analysis.neurons import Neurons as Neurons
 from .analysis.neurons import neurons as neurons
-from .analysis.spectra import Eigenvalues as Eigenvalues
 from .analysis.spectra import density as density
 from .analysis.spectra import eigenvalues as eigenvalues
-from .api import Preflight as Preflight
+from .api import cards as cards
 from .api import measure as measure
-from .api import measures as measures
 from .api import preflight as preflight
 from .engine.options import Options as Options
-from .engine.weight_space.density import Density as Density
 from .errors import MissingExtra as MissingExtra
 from .errors import SpiritlevelError as SpiritlevelError
-from .plugins import announce
-from .results import Cost as Cost
+from .plugins import announce as _announce
+from .records import __version__ as __version__
 from .results import Measurement as Measurement
 from .results import Report as Report
-from .results import Status as Status
-from .results import __version__ as __version__
 from .training import ASAM as ASAM
 from .training import SAM as SAM
 from .training import FlatnessMonitor as FlatnessMonitor
 from .training import FlatnessPenalty as FlatnessPenalty
 from .training import FlatnessStopping as FlatnessStopping
 from .training import HeadPenalty as HeadPenalty
+from .training import KappaPenalty as KappaPenalty
 from .training import NoiseSAM as NoiseSAM
 
-announce("spiritlevel.studies", "spiritlevel.papers")
+_announce("spiritlevel.studies", "spiritlevel.papers")

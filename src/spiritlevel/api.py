@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
 from . import measures as catalogue
 from .engine.data_pass import Needs
-from .engine.head.finding import choose_head
+from .engine.head.head_layer import choose_head
 from .engine.options import Options, as_options
 from .engine.plan import make_head_plan
 from .engine.precision import Method, Precision
@@ -20,9 +20,10 @@ from .measures.requirements import head as requires_head
 from .model.batches import Forward, num_samples
 from .model.distributed import Processes
 from .model.model_state import full_precision
-from .model.surface import Progress, Surface
-from .results import Cost, Report
+from .model.surface import Surface
+from .records import Cost, Progress, Report
 
+Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
 PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
 
 
@@ -30,7 +31,7 @@ def measure(
     model: nn.Module,
     data: Iterable[Any],
     *,
-    loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    loss: Loss = "cross_entropy",
     measures: str | Sequence[str] | None = None,
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
@@ -67,7 +68,8 @@ def measure(
         seed: of all random directions and signs.
         distributed: under torch.distributed, measure the data of all processes together; every
             process must call this. False measures in this process alone.
-        progress: called with (samples done, samples in all or None), anew for each pass.
+        progress: called with (samples done, samples in all or None, what is being done); the count
+            starts again with every pass over the data.
 
     >>> import torch, spiritlevel as sl
     >>> net = nn.Linear(3, 1, bias=False).double()
@@ -98,10 +100,10 @@ def measure(
 
 
 def measure_also(
-    model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **options: Any
+    model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **arguments: Any
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
-    workspace, chosen, named = _prepare(model, data, also=also, **_parsed(options))
+    workspace, chosen, named = _prepare(model, data, also=also, **_parsed(arguments))
     measured = {}
     with workspace.surface.preserved():
         workspace.run(workspace.wanted)
@@ -168,9 +170,43 @@ def _size(num_bytes: int) -> str:
     return f"{max(1, round(num_bytes / 1024))} KiB"
 
 
-def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Preflight:
+def preflight(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    loss: Loss = "cross_entropy",
+    measures: str | Sequence[str] | None = None,
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    forward: Forward | None = None,
+    method: Method = "auto",
+    rtol: float = 0.05,
+    confidence: float = 0.95,
+    max_passes: int = 100,
+    options: Options | Mapping[str, Any] | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> Preflight:
     """What `measure` with the same arguments will take at least; runs a few samples only."""
-    workspace, chosen, _ = _prepare(model, data, **_parsed(options))
+    arguments = {
+        "loss": loss,
+        "measures": measures,
+        "layers": layers,
+        "head": head,
+        "forward": forward,
+        "method": method,
+        "rtol": rtol,
+        "confidence": confidence,
+        "max_passes": max_passes,
+        "options": options,
+        "memory": memory,
+        "seed": seed,
+        "distributed": distributed,
+        "progress": progress,
+    }
+    workspace, chosen, _ = _prepare(model, data, **_parsed(arguments))
     needs = workspace.wanted
     with workspace.surface.preserved():
         plan = workspace.plan
@@ -193,10 +229,10 @@ def preflight(model: nn.Module, data: Iterable[Any], **options: Any) -> Prefligh
     )
 
 
-def measures(pattern: str = "*") -> list[catalogue.Card]:
+def cards(pattern: str = "*") -> list[catalogue.Card]:
     """The cards of the measures that match a pattern.
 
-    >>> [card.name for card in measures("neuron.*")]
+    >>> [card.name for card in cards("neuron.*")]
     ['neuron.rho_max', 'neuron.rho_sum']
     """
     return [catalogue.get(name) for name in catalogue.names(pattern)]
@@ -248,9 +284,9 @@ def open_workspace(
     )
 
 
-def open_measurement(model: nn.Module, data: Iterable[Any], **options: Any) -> Workspace:
+def open_measurement(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Workspace:
     """The same from the arguments of `measure`."""
-    return open_workspace(model, data, **_parsed(options))
+    return open_workspace(model, data, **_parsed(arguments))
 
 
 def _parsed(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -267,13 +303,13 @@ def _prepare(
     *,
     measures: str | Sequence[str] | None = None,
     also: Iterable[str] = (),
-    **options: Any,
+    **arguments: Any,
 ) -> tuple[Workspace, list[catalogue.Card], set[str]]:
     """The work, the measures that suit the network, and which of them were asked for by name."""
     cards, named = _choose(measures)
     known = {card.name for card in cards}
     cards = cards + [catalogue.get(name) for name in also if name not in known]
-    workspace = open_workspace(model, data, **options)
+    workspace = open_workspace(model, data, **arguments)
     workspace.want(_needs(cards))
     with workspace.surface.preserved():
         if workspace.head_name is not None and any(

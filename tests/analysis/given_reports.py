@@ -14,4 +14,4 @@ def report(**values):
         found[name] = sl.Measurement(
             name, value, exact=stderr is None, stderr=stderr, settings=SETTINGS
         )
-    return sl.Report(found, layers={}, settings=SETTINGS, cost=sl.Cost())
+    return sl.Report(found, layers={}, settings=SETTINGS, cost=sl.results.Cost())

@@ -9,8 +9,8 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.analysis.audit import Audit
-from spiritlevel.analysis.confounders import CONFOUNDERS
 from spiritlevel.measures import get
+from spiritlevel.measures.confounders import MEASURED_ALONG
 
 CHOSEN = [
     "curvature.trace",
@@ -221,7 +221,7 @@ def test_all_weights_times_one_factor_is_a_matter_of_confidence(bias):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_confounders_are_shown_with_their_response(audits, name):
     result = audits(name)
-    expected = set(CONFOUNDERS) - ({"activity.frequency"} if name == "transformer" else set())
+    expected = set(MEASURED_ALONG) - ({"activity.frequency"} if name == "transformer" else set())
     assert set(result.confounders()) == expected  # GELU has no exact zeros to count
     for confounder in expected:
         assert result.verdict(confounder).kind == "confounder"

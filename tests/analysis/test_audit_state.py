@@ -108,7 +108,7 @@ def test_a_measure_that_fails_leaves_no_trace(model):
         torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).double(),
         torch.arange(8) % 3,
     )
-    broken, times = sl.measures("curvature.lambda_max")[0], []
+    broken, times = sl.cards("curvature.lambda_max")[0], []
 
     def function(workspace):
         times.append(workspace)

@@ -13,11 +13,11 @@ def planted(before, **after):
 
     def report(value, stderr):
         settings = {"num_samples": 3, "rtol": 0.05}
-        status = sl.Status.OK if math.isfinite(value) else sl.Status.NONFINITE
+        status = sl.results.Status.OK if math.isfinite(value) else sl.results.Status.NONFINITE
         m = sl.Measurement(
             "pac_bayes.sigma", value, exact=False, stderr=stderr, status=status, settings=settings
         )
-        return sl.Report({m.name: m}, layers={}, settings=settings, cost=sl.Cost())
+        return sl.Report({m.name: m}, layers={}, settings=settings, cost=sl.results.Cost())
 
     moved = {move: report(*values) for move, values in after.items()}
     return Audit(report(*before), moved, moves=dict.fromkeys(moved, "…"), absent={})
@@ -71,7 +71,7 @@ def test_a_number_that_vanishes_or_appears_is_the_strongest_move():
     def report(value):
         settings = {"num_samples": 3}
         m = sl.Measurement("head.trace", value, exact=True, settings=settings)
-        return sl.Report({m.name: m}, layers={}, settings=settings, cost=sl.Cost())
+        return sl.Report({m.name: m}, layers={}, settings=settings, cost=sl.results.Cost())
 
     def audit(before, **after):
         moved = {move: report(value) for move, value in after.items()}

@@ -9,7 +9,7 @@ import spiritlevel as sl
 from analysis.given_reports import report
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.analysis.comparison import Comparison
-from spiritlevel.analysis.confounders import CONFOUNDERS
+from spiritlevel.measures.confounders import MEASURED_ALONG
 from spiritlevel.pages import report as pages
 
 LARGER = "larger is flatter"
@@ -36,9 +36,9 @@ OTHERS = {  # by hand: all that is not "smaller is flatter"
 
 
 def test_directions_of_all_cards():
-    found = {card.name: card.direction for card in sl.measures()}
+    found = {card.name: card.direction for card in sl.cards()}
     assert {n: d for n, d in found.items() if d != "smaller is flatter"} == OTHERS
-    assert set(CONFOUNDERS) <= {name for name, direction in OTHERS.items() if direction is None}
+    assert set(MEASURED_ALONG) <= {name for name, direction in OTHERS.items() if direction is None}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_one_network_at_two_temperatures(temperatures):
     # the larger margin and the smaller trace are the same network's
     assert places["norms.margin"] == places["head.trace"] == {"sure": "1", "unsure": "2"}
     assert found.disagreements() == []
-    for name in ("softmax.confidence", "softmax.entropy", *CONFOUNDERS):
+    for name in ("softmax.confidence", "softmax.entropy", *MEASURED_ALONG):
         assert places[name] == {}
     assert ("norms.margin", "confidence", "sure") in [
         (e.measure, e.by, e.flatter) for e in found.explained()

@@ -11,10 +11,10 @@ import spiritlevel as sl
 from analysis.given_reports import report
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.analysis.comparison import COUNTERPARTS, Comparison
-from spiritlevel.analysis.confounders import CONFOUNDERS
+from spiritlevel.analysis.comparison import Comparison, counterparts
 from spiritlevel.analysis.equal_confidence import equally_confident
 from spiritlevel.measures import get
+from spiritlevel.measures.confounders import MEASURED_ALONG
 from spiritlevel.pages import report as pages
 
 MEASURES = ["curvature.trace", "relative.kappa", "head.kappa"]
@@ -93,7 +93,7 @@ def test_a_rescaled_copy_is_explained_by_scale(problem):
     assert str(found.places("relative.kappa")["plain"]) == "1 (1–2)"  # the same up to round-off
 
 
-@pytest.mark.parametrize(("measure", "counterpart"), COUNTERPARTS.items())
+@pytest.mark.parametrize(("measure", "counterpart"), counterparts().items())
 def test_rescaling_moves_a_measure_and_not_its_counterpart(measure, counterpart):
     """Claims on the cards, which the contract suite executes."""
     assert "layer_rescale" not in get(measure).invariant
@@ -105,10 +105,10 @@ def test_the_counterpart_is_measured_along(problem, measures):
     models = {"plain": problem.model, "rescaled": rescaled(problem)}
     found = sl.compare(models, problem.data, measures=measures)
     assert [(e.measure, e.by) for e in found.explained()] == [("curvature.trace", "scale")]
-    assert found.measures == ["curvature.trace", *CONFOUNDERS, "relative.kappa"]
+    assert found.measures == ["curvature.trace", *MEASURED_ALONG, "relative.kappa"]
     assert found.unchecked() == {}
     assert "Not checked for scale" not in str(found)
-    without = sl.measure(problem.model, problem.data, measures=["curvature.trace", *CONFOUNDERS])
+    without = sl.measure(problem.model, problem.data, measures=["curvature.trace", *MEASURED_ALONG])
     assert found.reports["plain"].cost == without.cost  # the same sweep brings both
 
 
@@ -134,10 +134,8 @@ def test_the_head_eigenvalue_is_checked_for_scale(problem):
 def test_what_has_no_counterpart_in_the_catalogue():
     """By hand: a measure that gets a counterpart, or comes without one, has to be looked at."""
     without = {
-        card.name
-        for card in sl.measures()
-        if card.direction and "layer_rescale" not in card.invariant
-    } - set(COUNTERPARTS)
+        card.name for card in sl.cards() if card.direction and "layer_rescale" not in card.invariant
+    } - set(counterparts())
     assert without == {
         "curvature.trace_squared",  # nothing here scales the squared Hessian
         "head.trace_squared",
@@ -229,7 +227,7 @@ def test_confounders_are_always_beside(problem):
     found = sl.compare(
         models, problem.data, measures="head.kappa", on_report=lambda n, r: seen.append(n)
     )
-    assert found.measures == ["head.kappa", *CONFOUNDERS]
+    assert found.measures == ["head.kappa", *MEASURED_ALONG]
     assert seen == ["one", "two"]
 
 

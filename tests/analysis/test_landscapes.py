@@ -299,7 +299,7 @@ def test_progress_runs_to_the_end_once():
     seen = []
     landscape(problem.model, problem.data, points=7, progress=lambda *at: seen.append(at))
     assert seen == sorted(seen)
-    assert seen[-1] == (8 * 7, 8 * 7)
+    assert seen[-1] == (8 * 7, 8 * 7, "the loss on the slice")
 
 
 @pytest.mark.parametrize(

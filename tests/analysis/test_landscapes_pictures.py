@@ -9,18 +9,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from spiritlevel import Cost
 from spiritlevel.analysis.landscape import Axis, Landscape, Mark, evaluation, landscape, walk
 from spiritlevel.cli.app import app
 from spiritlevel.pages.figures import save
 from spiritlevel.pages.figures.landscapes import contour_levels
 from spiritlevel.pages.figures.landscapes import landscape as draw
+from spiritlevel.results import Cost
 from spiritlevel.study.checkpoints import load_checkpoint, save_checkpoint
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
 HOSTILE = "<img src=x onerror=alert(1)> $x$"
-SMALL = ["--model", "mlp", "--option", "hidden=8", "--samples", "60", "--dtype", "float64"]
+SMALL = ["--model", "mlp", "--model-arg", "hidden=8", "--samples", "60", "--dtype", "float64"]
 
 
 def record(losses, *, dimensions=1, errors=None, eigenvalue=None, names=("the network",)):
@@ -170,7 +170,7 @@ def test_it_shows_what_plain_torch_finds_at_both_ends(tmp_path, two):
         picture,
     )
     assert done.exit_code == 0, done.stderr
-    assert "planned: 5 points, a forward each for every one of 60 samples" in done.stdout
+    assert "planned: 5 points, one forward per point and sample (60 samples)" in done.stdout
     found = Landscape.from_json(out.read_text())
     x, y = samples()
     for t, path in ((0.0, first), (1.0, second)):
@@ -203,7 +203,7 @@ def test_ctrl_c_keeps_the_points_and_says_how_to_go_on(tmp_path, two, monkeypatc
         done = run(*arguments)
     assert done.exit_code == 130
     said = " ".join(done.stderr.split())
-    assert re.search(r"kept in \S+slice\.jsonl: run the same command again to go on", said)
+    assert re.search(r"kept in \S+slice\.jsonl\. Run the same command again to continue", said)
     done = run(*arguments, "--json", out)
     assert done.exit_code == 0, done.stderr
     found = json.loads(out.read_text())

@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 import spiritlevel as sl
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.cli.app import app
-from spiritlevel.engine.weight_space.density import Density
+from spiritlevel.engine.weight_space.density import SpectralDensity
 from spiritlevel.pages import figures as plots
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
-SMALL = ["--model", "mlp", "--option", "hidden=8", "--samples", "60", "--dtype", "float64"]
+SMALL = ["--model", "mlp", "--model-arg", "hidden=8", "--samples", "60", "--dtype", "float64"]
 
 
 def run(*arguments):
@@ -71,7 +71,7 @@ def test_errors_are_one_line(arguments, text):
 def test_the_picture_shows_the_curve_and_the_eigenvalues():
     nodes = torch.tensor([[0.0, 1.0, 5.0]]).double()
     weights = torch.tensor([[0.8, 0.15, 0.05]]).double()
-    density = Density(nodes, weights, size=20)
+    density = SpectralDensity(nodes, weights, size=20)
     ax = plots.density(density, [5.0, -0.1])
     curve, ticks = ax.get_lines()
     grid, height = density.curve(4000)

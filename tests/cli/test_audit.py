@@ -11,7 +11,7 @@ from spiritlevel.cli import compare as compare_command
 from spiritlevel.cli.app import app
 from spiritlevel.study.models import build
 
-FEW = ("--model", "mlp", "--option", "hidden=8,8", "--samples", "60")
+FEW = ("--model", "mlp", "--model-arg", "hidden=8,8", "--samples", "60")
 MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")
 
 
@@ -50,7 +50,7 @@ def test_audit_prints_a_table_and_sentences():
 
 def test_audit_as_json():
     result = run("audit", *FEW, *MEASURES, "--json", "-")
-    audit = sl.Audit.from_json(result.stdout)
+    audit = sl.results.Audit.from_json(result.stdout)
     assert audit.verdict("curvature.trace").kind == "scale"
     assert json.loads(result.stdout)["verdicts"]["neuron.rho_sum"]["kind"] == "confidence"
 
@@ -59,8 +59,8 @@ def test_audit_of_chosen_layers_by_a_chosen_method():
     """The trace of one layer, as random directions see it: an estimate with an error."""
     chosen = ("--measures", "curvature.trace", "--json", "-")
     estimate = ("--method", "hutchinson", "--layers", "fc2", "--max-passes", "20")
-    audit = sl.Audit.from_json(run("audit", *FEW, *chosen, *estimate).stdout)
-    exact = sl.Audit.from_json(run("audit", *FEW, *chosen, "--layers", "fc2").stdout)
+    audit = sl.results.Audit.from_json(run("audit", *FEW, *chosen, *estimate).stdout)
+    exact = sl.results.Audit.from_json(run("audit", *FEW, *chosen, "--layers", "fc2").stdout)
     for report in (audit.original, audit.moved["layer_rescale"]):
         assert list(report.layers["curvature.trace"]) == ["fc2"]
         assert report["curvature.trace"].stderr
@@ -73,9 +73,9 @@ def test_compare_chosen_layers_by_a_chosen_method(checkpoints, tmp_path):
     out = tmp_path / "comparison.json"
     args = ("--measures", "curvature.trace", "--no-match", "--json", out, "--max-passes", "20")
     run("compare", *checkpoints, *FEW, *args, "--method", "hutchinson", "--layers", "fc2")
-    found = sl.Comparison.from_json(out.read_text())
+    found = sl.results.Comparison.from_json(out.read_text())
     run("compare", *checkpoints, *FEW, *args, "--layers", "fc2")
-    exact = sl.Comparison.from_json(out.read_text())
+    exact = sl.results.Comparison.from_json(out.read_text())
     for name in ("seed0", "seed1"):
         estimate, truth = (c.reports[name]["curvature.trace"] for c in (found, exact))
         assert list(found.reports[name].layers["curvature.trace"]) == ["fc2"]
@@ -89,7 +89,7 @@ def test_compare_two_checkpoints(checkpoints, tmp_path):
     result = run("compare", first, f"other={second}", *FEW, *MEASURES, "--json", out)
     words = " ".join(result.stdout.split())
     assert "measure seed0 other" in words
-    found = sl.Comparison.from_json(out.read_text())
+    found = sl.results.Comparison.from_json(out.read_text())
     assert list(found.reports) == ["seed0", "other"]
     assert found.matched is not None
     run("compare", first, second, *FEW, *MEASURES, "--no-match")
@@ -124,7 +124,7 @@ def test_ctrl_c_at_equal_confidence_keeps_what_was_measured(checkpoints, monkeyp
 def test_settings_reach_the_measures(checkpoints, tmp_path):
     out = tmp_path / "report.json"
     args = ("--measures", "sharpness.worst", "--measures", "norms.distance", "--json", out)
-    settings = ("--setting", "rho=0.2", "--setting", f"initial={checkpoints[0]}")
+    settings = ("--option", "rho=0.2", "--option", f"initial={checkpoints[0]}")
     run("measure", *FEW, "--checkpoint", checkpoints[1], *args, *settings)
     report = sl.Report.from_json(out.read_text())
     assert report["sharpness.worst"].settings["rho"] == 0.2
@@ -138,9 +138,9 @@ def test_settings_reach_the_measures(checkpoints, tmp_path):
     [
         (["compare", "a.pt"], "at least two checkpoints. Got 1"),
         (["compare", "x=a.pt", "x=b.pt"], "The name 'x' is given to two checkpoints"),
-        (["measure", "--setting", "rho"], "as in --setting rho=0.1. Got 'rho'"),
-        (["measure", "--setting", "rhoo=1"], "knows no 'rhoo'. Did you mean 'rho'?"),
-        (["measure", "--setting", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
+        (["measure", "--option", "rho"], "as in --option rho=0.1. Got 'rho'"),
+        (["measure", "--option", "rhoo=1"], "knows no 'rhoo'. Did you mean 'rho'?"),
+        (["measure", "--option", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
         (["measure", "--measures", "norms.distance"], "initial"),
         (["audit", "--measures", "head.kapa"], "Did you mean 'head.kappa'"),
     ],

@@ -59,14 +59,14 @@ def fresh(*args: str, blocked: tuple[str, ...] = (), cwd: pathlib.Path | None = 
 
 def test_list_names_every_measure_with_cost_and_invariances():
     words = " ".join(run("list").stdout.split())
-    for card in api.measures():
+    for card in api.cards():
         assert f"{card.name} {card.summary}" in words
-    assert words.count("cost: ") == words.count("unchanged by: ") == len(api.measures())
+    assert words.count("cost: ") == words.count("unchanged by: ") == len(api.cards())
 
 
 def test_list_takes_a_pattern():
     names = re.findall(r"^(\S+\.\S+) ", run("list", "head.*").stdout, flags=re.MULTILINE)
-    assert names == [card.name for card in api.measures("head.*")]
+    assert names == [card.name for card in api.cards("head.*")]
 
 
 def test_list_of_an_unknown_name_suggests_one():
@@ -74,14 +74,14 @@ def test_list_of_an_unknown_name_suggests_one():
     assert "No measure is called 'relative.kapa'. Did you mean 'relative.kappa'" in text
 
 
-@pytest.mark.parametrize("card", api.measures(), ids=lambda card: card.name)
+@pytest.mark.parametrize("card", api.cards(), ids=lambda card: card.name)
 def test_show_prints_everything_on_the_card(card):
     words = " ".join(run("show", card.name).stdout.split())
     moved = [name for name in SYMMETRIES if name not in card.invariant]
     unchanged = [name for name in SYMMETRIES if name in card.invariant]
     for fact in (card.summary, card.formula, card.paper, card.misleads, card.cost_in_words()):
         assert " ".join(fact.split()) in words
-    assert f"direction {card.direction or 'not a measure of flatness'} found" in words
+    assert f"direction {card.direction or 'not a measure of flatness'} how it is computed" in words
     kept, _, rest = words.partition("moved by")
     assert all(f"{name}: {SYMMETRIES[name]}" in kept for name in unchanged)
     assert all(f"{name}: {SYMMETRIES[name]}" in rest for name in moved)
@@ -95,7 +95,7 @@ def test_markdown_is_what_is_in_docs():
 
 
 def test_markdown_table_says_what_moves():
-    card = sl.measures("relative.kappa")[0]
+    card = sl.cards("relative.kappa")[0]
     row = cards.markdown_table([card]).splitlines()[2].strip("| ").split(" | ")
     said = dict(zip(SYMMETRIES, row[2:-1], strict=True))
     assert said == {s: "stays" if s in card.invariant else "moves" for s in SYMMETRIES}
@@ -111,7 +111,9 @@ def test_measure_says_plan_values_and_counted_cost():
     assert "NOT TRAINED, initialized at random with seed 0. Give --checkpoint" in words
     assert "40 of 1297 samples of digits (train), drawn with seed 0" in words
     assert out.index("planned: ") < out.index("curvature.trace") < out.index("counted: ")
-    assert re.search(r"counted: [\d.]+ forwards, [\d.]+ backwards a sample over 40 samples", words)
+    assert re.search(
+        r"counted: [\d.]+ forwards, [\d.]+ backwards per sample over 40 samples", words
+    )
     assert re.search(r"^ fc1 +[\d.]+", out, flags=re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out
@@ -144,7 +146,7 @@ def test_json_file_round_trip(tmp_path):
     assert f"{report['relative.kappa'].value:.6g}" in out
 
 
-GELU = ["measure", "--model", "mlp", "--option", "activation=gelu", *FEW, "--per-layer"]
+GELU = ["measure", "--model", "mlp", "--model-arg", "activation=gelu", *FEW, "--per-layer"]
 
 
 def check_layers_of_a_smooth_network(out, kind):
@@ -166,17 +168,17 @@ def test_estimates_show_their_error_and_how_they_came_about():
     out = run(*GELU, "--measures", "curvature.trace", "--rtol", "0.9").stdout
     assert re.search(r"^ curvature\.trace .* ± \S+ +\[1\]$", out, flags=re.MULTILINE)
     assert re.search(r"^\[1\] .*weight probes of the", out, flags=re.MULTILINE)
-    assert re.search(r"counted: .* products a sample", " ".join(out.split()))
+    assert re.search(r"counted: .* products per sample", " ".join(out.split()))
     check_layers_of_a_smooth_network(out, "estimated")
 
 
 def test_options_reach_the_factory_and_patterns_the_measures():
     out = run(
-        *("measure", "--model", "mlp", "--option", "hidden=8,6", "--measures", "relative.*"),
+        *("measure", "--model", "mlp", "--model-arg", "hidden=8,6", "--measures", "relative.*"),
         *("--measures", "softmax.gini", *FEW, "--json", "-", "--dtype", "float64"),
     ).stdout
     report = sl.Report.from_json(out)
-    assert set(report) == {card.name for card in api.measures("relative.*")} | {"softmax.gini"}
+    assert set(report) == {card.name for card in api.cards("relative.*")} | {"softmax.gini"}
     assert list(report.layers["relative.kappa"]) == ["fc1", "fc2", "head"]
     assert report.settings["dtype"] == "float64"
 
@@ -230,14 +232,14 @@ def workshop(tmp_path, monkeypatch):
 
 def test_own_model_and_data(workshop):
     result = run(
-        *("measure", "--model", "my_nets:make", "--option", "width=6", "--data", "scores.npz"),
+        *("measure", "--model", "my_nets:make", "--model-arg", "width=6", "--data", "scores.npz"),
         *("--loss", "mse", "--batch-size", "7", "--json", "-"),
     )
     report = sl.Report.from_json(result.stdout)
     assert report.settings["num_samples"] == 30
     assert report.settings["loss"] == "mse"
     assert "as my_nets:make returns them" in result.stderr
-    assert "Unless it loads some itself" in result.stderr
+    assert "Unless it loads weights itself" in result.stderr
 
 
 # -- refusals --------------------------------------------------------------------------------
@@ -248,8 +250,8 @@ def test_own_model_and_data(workshop):
     [
         (["--model", "mpl"], "No built-in model is called 'mpl'. Did you mean 'mlp'?"),
         (["--model", "none_such:make"], "The module 'none_such' of the model 'none_such:make'"),
-        (["--option", "width"], "must be key=value, as in --option width=16. Got 'width'."),
-        (["--option", "depth=3"], "cannot be built with the options {'depth': 3}"),
+        (["--model-arg", "width"], "must be key=value, as in --model-arg width=16. Got 'width'."),
+        (["--model-arg", "depth=3"], "cannot be built with the options {'depth': 3}"),
         (["--data", "data.csv"], "Got 'data.csv'. Other data: numpy.savez"),
         (["--data", "none.npz"], "The data file 'none.npz' must exist."),
         (["--split", "dev"], "must be 'train', 'test' or 'all'. Got 'dev'."),
@@ -299,7 +301,7 @@ def test_unforeseen_errors_say_how_to_see_more(monkeypatch):
     def explode(*_, **__):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(api, "measures", explode)
+    monkeypatch.setattr(api, "cards", explode)
     expected = "ZeroDivisionError: division by zero. Run it again with --debug for the traceback."
     assert refusal("list") == expected
 
@@ -327,7 +329,7 @@ def test_memory_sizes(text, size):
      ("a=none", None), ("a=", ""), ("a='1'", "1")],
 )  # fmt: skip
 def test_option_values(text, value):
-    assert inputs.parse_options([text]) == {"a": value}
+    assert inputs.parse_pairs([text], "--model-arg width=16") == {"a": value}
 
 
 def test_samples_are_a_random_part_not_the_first_rows():
@@ -351,7 +353,7 @@ def test_real_process(tmp_path):
     args = ("--model", "mlp", "--samples", "20", "--measures", "head.*", "--json", "-")
     done = fresh("measure", *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert set(sl.Report.from_json(done.stdout)) == {c.name for c in sl.measures("head.*")}
+    assert set(sl.Report.from_json(done.stdout)) == {c.name for c in sl.cards("head.*")}
     assert "\x1b" not in done.stdout + done.stderr
     refused = fresh("show", "nothing", cwd=tmp_path)
     assert refused.returncode == 1

@@ -18,7 +18,7 @@ from spiritlevel.study.data import CATALOGUE
 from spiritlevel.symmetries import SYMMETRIES
 
 ROOT = typer.main.get_command(app)
-SMALL = ("--model", "mlp", "--option", "hidden=8", "--samples", "20")
+SMALL = ("--model", "mlp", "--model-arg", "hidden=8", "--samples", "20")
 MEASURE = ("measure", *SMALL, "--measures", "head.trace")
 
 
@@ -237,15 +237,15 @@ def test_cards_as_json(command, tmp_path):
     text = run(command, "relative.*", "--json", "-").stdout
     assert path.read_text() == text
     found = {card["name"]: card for card in json.loads(text)["cards"]}
-    assert list(found) == [card.name for card in api.measures("relative.*")]
-    for card in api.measures("relative.*"):
+    assert list(found) == [card.name for card in api.cards("relative.*")]
+    for card in api.cards("relative.*"):
         facts = found[card.name]
         assert facts["summary"] == card.summary
         assert facts["misleads"] == card.misleads
         assert facts["direction"] == card.direction == "smaller is flatter"
         assert set(facts["unchanged_by"]) == set(card.invariant) & set(SYMMETRIES)
         assert set(facts["unchanged_by"]) | set(facts["moved_by"]) == set(SYMMETRIES)
-        assert set(facts["settings"]) == set(card.options)
+        assert set(facts["options"]) == set(card.options)
 
 
 def test_data_sets_as_json(tmp_path):

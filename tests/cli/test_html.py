@@ -11,7 +11,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.study.models import build
 
 pytest.importorskip("plotly")
-SMALL = ("--model", "mlp", "--option", "hidden=6", "--samples", "30")
+SMALL = ("--model", "mlp", "--model-arg", "hidden=6", "--samples", "30")
 MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")
 HOSTILE = "<svg onload>"  # no "=": on this command line it ends a name
 

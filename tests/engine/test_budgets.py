@@ -48,12 +48,12 @@ def check_budgets(measured, *, max_passes, seeds):
     reached = []
     for seed in range(seeds):
         missed = measured(seed, max_passes)
-        if missed.status is sl.Status.OK or "contains 0" in missed.text:
+        if missed.status is sl.results.Status.OK or "contains 0" in missed.text:
             continue
-        assert missed.status is sl.Status.NOT_CONVERGED
+        assert missed.status is sl.results.Status.NOT_CONVERGED
         budget = named(missed.text)
         assert budget > max_passes
-        reached.append(measured(seed, budget).status is sl.Status.OK)
+        reached.append(measured(seed, budget).status is sl.results.Status.OK)
     assert len(reached) >= seeds / 2
     assert sum(reached) >= 0.8 * len(reached)
 
@@ -64,13 +64,13 @@ def test_of_probes(problem, linear_problem, method, kind, rtol, passes):
 
     def measured(seed, max_passes):
         precision = {"method": method, "rtol": rtol, "max_passes": max_passes}
-        return chosen.rows(kind, seed, **precision).found()
+        return chosen.rows(kind, seed, **precision).result()
 
     check_budgets(measured, max_passes=passes, seeds=40)
 
 
 def test_of_the_square(problem):
-    (card,) = sl.measures(SQUARE)
+    (card,) = sl.cards(SQUARE)
 
     def measured(seed, max_passes):
         return card.function(problem.workspace(seed, rtol=0.1, max_passes=max_passes)).whole
@@ -95,7 +95,7 @@ def test_eigenvalue_whose_pace_is_not_known():
     name = "curvature.lambda_min"
     data = (random(30, 6), classes(30, 4))
     found = sl.measure(network(nn.Tanh, (6, 12, 4)), data, measures=name, max_passes=2)[name]
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert found.residual > 0.1 * abs(found.value)
     assert found.text.endswith("to be told: try max_passes=8.")
 
@@ -117,5 +117,5 @@ def test_of_the_head(monkeypatch):
 def test_head_is_allowed_more_products_than_passes():
     net, data = network(nn.Tanh, (6, 12, 5)), (random(30, 6), classes(30, 5))
     found = sl.measure(net, data, measures="head.lambda_max", max_passes=1)["head.lambda_max"]
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert found.cost.products > 1

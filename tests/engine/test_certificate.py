@@ -45,7 +45,7 @@ def test_a_smooth_network_is_not_certified_and_gives_the_ggn(activation, data):
     found = measured(model, data)["curvature.trace"]
     hessian, ggn = dense(model, data)
     assert not found.exact
-    assert found.status is sl.Status.GGN
+    assert found.status is sl.results.Status.GGN
     assert "not certified for '0.weight' and 1 more, the outputs bend along it" in found.text
     assert "For the Hessian's value use method='auto'" in found.text
     assert found.value == pytest.approx(ggn, rel=1e-9)
@@ -73,7 +73,7 @@ def test_a_piecewise_linear_network_is_certified(activation, data):
     found = measured(model, data)["curvature.trace"]
     hessian, _ = dense(model, data)
     assert found.exact
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert found.text.endswith("columns, certified")
     assert found.value == pytest.approx(hessian, rel=1e-9)
 
@@ -189,13 +189,13 @@ def test_the_ggn_trace_is_exact_by_its_own_name(data):
 def test_every_measure_of_a_bent_layer_says_so(data):
     model = seeded(activated(nn.GELU()))
     patterns = ("relative.*", "scaled.*", "neuron.*")
-    cards = [card for pattern in patterns for card in sl.measures(pattern)]
+    cards = [card for pattern in patterns for card in sl.cards(pattern)]
     names = [card.name for card in cards if card.needs.sweep]
     report = sl.measure(model, data, measures=names, method="exact")
     for name, found in report.items():
-        assert found.status is sl.Status.GGN, name
+        assert found.status is sl.results.Status.GGN, name
     for name, rows in report.layers.items():
-        assert rows["0"].status is sl.Status.GGN, name
+        assert rows["0"].status is sl.results.Status.GGN, name
         assert rows["2"].exact, name
     assert {"relative.kappa", "scaled.trace", "neuron.rho_sum"} <= set(report.layers)
 
@@ -206,7 +206,7 @@ def test_every_measure_of_a_bent_layer_says_so(data):
 def check_estimated(found, expected):
     """An error bar that the truth is near enough to."""
     assert not found.exact
-    assert found.status is not sl.Status.GGN
+    assert found.status is not sl.results.Status.GGN
     assert found.quantity == "Hessian"
     low, high = found.interval
     assert low < found.value < high
@@ -224,7 +224,7 @@ def test_by_default_the_hessian_of_a_smooth_network_is_estimated(activation, dat
     check_estimated(found, hessian)
     assert "weight probes of the" in found.text
     narrow = found.interval[1] - found.interval[0] <= 2 * 0.05 * abs(found.value)
-    assert found.status is (sl.Status.OK if narrow else sl.Status.NOT_CONVERGED)
+    assert found.status is (sl.results.Status.OK if narrow else sl.results.Status.NOT_CONVERGED)
     assert narrow or "would have sufficed" in found.text
     truth = references.Truth(model, data, F.cross_entropy)
     check_estimated(layers["0"], float(truth.hessian(["0.weight", "0.bias"]).trace()))

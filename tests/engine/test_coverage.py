@@ -15,7 +15,7 @@ from torch import nn
 
 import spiritlevel as sl
 import spiritlevel.engine.estimate
-from spiritlevel.engine.hessian import GLANCE
+from spiritlevel.engine.row_estimator import GLANCE
 from spiritlevel.engine.weight_space.probes import PILOT
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from zoo.dense_problem import DenseProblem
@@ -142,7 +142,7 @@ def check_coverage(estimates, truth, rtol=None):
 
 
 def estimates_of(problem, kind, **precision):
-    return [problem.rows(kind, seed, **precision).found().estimate for seed in SEEDS]
+    return [problem.rows(kind, seed, **precision).result().estimate for seed in SEEDS]
 
 
 # -- weight probes ----------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_the_library_itself_gives_these_numbers(problems, method):
     cut = [(problem.x[:13], problem.y[:13]), (problem.x[13:], problem.y[13:])]
     for kind, name in names.items():
         report = sl.measure(problem.model, cut, measures=name, seed=11, **precision)
-        estimate = problem.rows(kind, 11, **precision).found().estimate
+        estimate = problem.rows(kind, 11, **precision).result().estimate
         assert report[name].value == pytest.approx(estimate.value, rel=1e-9)
         assert (report[name].stderr or 0.0) == pytest.approx(estimate.stderr, rel=1e-6, abs=1e-12)
 
@@ -243,7 +243,7 @@ def test_the_library_itself_gives_these_numbers(problems, method):
 def test_same_seed_same_value(problems):
     for name, method in (("smooth", "auto"), ("20 samples", "output_probes")):
         values = [
-            problems(name).rows("kappa", 5, method=method, rtol=0.2).found().estimate
+            problems(name).rows("kappa", 5, method=method, rtol=0.2).result().estimate
             for _ in range(2)
         ]
         assert values[0] == values[1]

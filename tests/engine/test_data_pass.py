@@ -26,12 +26,12 @@ def expected_label(measurement, bends):
     """What the value claims to be of must be what the case says; returns that matrix's name."""
     if bends:
         assert not measurement.exact
-        assert measurement.status is sl.Status.GGN
+        assert measurement.status is sl.results.Status.GGN
         assert measurement.quantity == "GGN"
         assert "of the GGN, not the Hessian" in measurement.text
         return "GGN"
     assert measurement.exact
-    assert measurement.status is sl.Status.OK
+    assert measurement.status is sl.results.Status.OK
     assert measurement.quantity == "Hessian"
     return "Hessian"
 

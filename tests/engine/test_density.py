@@ -8,7 +8,7 @@ import torch
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.engine.weight_space import long_rows
-from spiritlevel.engine.weight_space.density import Density, Quadrature
+from spiritlevel.engine.weight_space.density import Quadrature, SpectralDensity
 from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
 from zoo.plain import random
 
@@ -234,21 +234,21 @@ def test_the_curve_integrates_to_one(name, settings):
 
 def test_a_curve_of_one_node_is_a_gaussian():
     nodes = torch.full((2, 1), 3.0).double()
-    grid, height = Density(nodes, torch.ones_like(nodes), size=9).curve(201, width=0.5)
+    grid, height = SpectralDensity(nodes, torch.ones_like(nodes), size=9).curve(201, width=0.5)
     expected = torch.exp(-((grid - 3) ** 2) / (2 * 0.5**2)) / math.sqrt(2 * math.pi * 0.5**2)
     torch.testing.assert_close(height, expected, rtol=1e-12, atol=0)
 
 
 def test_a_range_that_is_round_off_is_no_scale_for_a_width():
     nodes = torch.tensor([[7.0, 7.0 + 1e-15]]).double()
-    grid, height = Density(nodes, torch.full_like(nodes, 0.5), size=9).curve()
+    grid, height = SpectralDensity(nodes, torch.full_like(nodes, 0.5), size=9).curve()
     assert float(torch.trapezoid(height, grid)) == pytest.approx(1, abs=2e-8)
     assert float(grid[-1] - grid[0]) == pytest.approx(12 * 7e-4, rel=1e-6)
 
 
 def test_a_density_survives_json():
     density = density_of(MATRICES["low rank"], signs(2))
-    back = Density.from_dict(json.loads(json.dumps(density.to_dict())))
+    back = SpectralDensity.from_dict(json.loads(json.dumps(density.to_dict())))
     assert torch.equal(back.nodes, density.nodes)
     assert torch.equal(back.weights, density.weights)
     assert back.size == N
@@ -343,12 +343,14 @@ def test_moments_beyond_the_steps_are_refused():
 
 def test_curves_that_cannot_be_drawn_are_refused():
     nodes = torch.tensor([[0.0, 1.0]]).double()
-    density = Density(nodes, torch.full_like(nodes, 0.5), size=9)
+    density = SpectralDensity(nodes, torch.full_like(nodes, 0.5), size=9)
     with pytest.raises(
         SpiritlevelError, match=r"'width' .* positive\. Got 0\. Leave it out for 1%"
     ):
         density.curve(width=0)
-    text = r"'num_points' .* at least 1013, one a width\. Got 1000\. Raise it, or raise width=0.001"
+    text = (
+        r"'num_points' .* at least 1013, one per width\. Got 1000\. Raise it, or raise width=0.001"
+    )
     with pytest.raises(SpiritlevelError, match=text):
         density.curve(width=0.001)
     assert len(density.curve(1013, width=0.001)[0]) == 1013

@@ -171,7 +171,7 @@ def test_measures_of_the_whole():
     report = sl.measure(model, data, measures=names, max_passes=2000)
     for name, value in zip(names, (values[-1], values[0]), strict=True):
         assert report[name].value == pytest.approx(float(value), rel=REL)
-        assert report[name].status is sl.Status.OK
+        assert report[name].status is sl.results.Status.OK
         assert abs(report[name].value - float(value)) <= report[name].residual
 
 
@@ -194,7 +194,7 @@ def test_too_few_passes_say_so():
     model, data = NETWORKS["wide"]
     report = sl.measure(model, data, measures="curvature.lambda_max", max_passes=3)
     found = report["curvature.lambda_max"]
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert "max_passes" in found.text
     assert report.cost.products <= 3 * 30
     true = float(spectrum(model, data)[-1])

@@ -187,7 +187,7 @@ def check_against_dense(report, truth, weight):
         tiny = name.endswith("lambda_max") and expected < 1e-9 * math.sqrt(square)
         assert found.exact or tiny
         assert found.quantity == "Hessian"
-        assert found.status is sl.Status.OK
+        assert found.status is sl.results.Status.OK
         assert found.text == f"layer {layer!r}"
 
 
@@ -255,7 +255,6 @@ def test_blocks_of_pairs_add_up_to_the_whole(monkeypatch):
     batches = data_for(model, shape, "cross_entropy")
     truth = references.Truth(model, batches, F.cross_entropy)
     square = float(truth.hessian([head_weight(model)]).square().sum())
-    # sl.measures is a function, so the module of that name is reached by its full path
     module = sys.modules["spiritlevel.measures.head.cards"]
     monkeypatch.setattr(module, "PAIR_BLOCK", 3)  # 7 samples: blocks of 3, 3 and 1
     report = sl.measure(model, batches, measures=MEASURES)

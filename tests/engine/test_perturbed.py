@@ -12,12 +12,14 @@ import spiritlevel as sl
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.weight_space import noise
 from spiritlevel.engine.weight_space.noise import Draws, Noise, normal_numbers
-from spiritlevel.engine.weight_space.perturbed import Perturbed
+from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.model.surface import Surface
 
 
 def on(model, data, *, chunk=3, gradient_chunk=2, **options):
-    return Perturbed(Surface(model, data, **options), chunk=chunk, gradient_chunk=gradient_chunk)
+    return PerturbedLoss(
+        Surface(model, data, **options), chunk=chunk, gradient_chunk=gradient_chunk
+    )
 
 
 def shifted(model, perturbed, seed=0):
@@ -89,7 +91,7 @@ def test_loss_gradient_and_error_at_other_weights(case):
         leaves = [dict(network.named_parameters())[n] for n in names]
         loss = F.cross_entropy(network(x), y)
         expected = torch.autograd.grad(loss, leaves)
-        loss, found = loss.detach(), perturbed.slope(at)
+        loss, found = loss.detach(), perturbed.loss_and_gradient(at)
         assert found.loss == pytest.approx(float(loss), rel=1e-14)
         assert perturbed.losses([at]) == pytest.approx([float(loss)], rel=1e-14)
         for name, gradient in zip(names, expected, strict=True):
@@ -108,10 +110,10 @@ def test_loss_gradient_and_error_at_other_weights(case):
 
 def test_loss_here_and_slope_here_are_worked_out_once():
     perturbed = on(*plain())
-    assert perturbed.here.loss == pytest.approx(perturbed.loss_here, rel=1e-14)
+    assert perturbed.unperturbed.loss == pytest.approx(perturbed.unperturbed_loss, rel=1e-14)
     cost = perturbed.surface.cost
     assert (cost.forwards, cost.backwards) == (16, 8)
-    _ = perturbed.here, perturbed.loss_here
+    _ = perturbed.unperturbed, perturbed.unperturbed_loss
     assert perturbed.surface.cost == cost
 
 
@@ -140,7 +142,7 @@ def test_groups_do_not_depend_on_the_batches(cut, gradient_chunk):
     assert all(len(batch[0]) <= gradient_chunk for part in groups for _, batch in part)
     if gradient_chunk == 100:
         assert [len(part) for part in groups] == [1, 1, 1]  # joined into one batch each
-    slopes = [perturbed.part_slope({}, part) for part in groups]
+    slopes = [perturbed.part_loss_and_gradient({}, part) for part in groups]
     for part, slope in zip(found, slopes, strict=True):
         at = [i for i in range(8) for row in part if torch.equal(x[i], row)]
         loss = F.cross_entropy(problem.model(x[at]), y[at]).detach()
@@ -160,9 +162,9 @@ def test_a_part_in_which_nothing_counts_has_no_weight():
     x, y = torch.randn(4, 4).double(), torch.full((4,), -100)
     perturbed = on(problems.relu_mlp().model, [(x, y)])
     (part,) = perturbed.parts(4)
-    assert perturbed.part_slope({}, part).weight == 0.0
+    assert perturbed.part_loss_and_gradient({}, part).weight == 0.0
     with pytest.raises(sl.SpiritlevelError, match="at least one target that counts"):
-        perturbed.slope({})
+        perturbed.loss_and_gradient({})
 
 
 # -- noise ---------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_hessian_that_is_exactly_zero(method):
         found = report[name]
         assert found.value == 0.0
         assert found.exact
-        assert found.status is sl.Status.OK
+        assert found.status is sl.results.Status.OK
     # five samples, three measures: no search for a precision that zero cannot have
     assert report.cost.products <= 5 * 3 * (3 * PILOT)
 
@@ -86,7 +86,7 @@ def test_squared_hessian_that_is_exactly_zero():
     model, data = nn.Linear(3, 2).double(), (random(5, 3), random(5, 2))
     found = sl.measure(model, data, loss=linear, measures="curvature.trace_squared")
     assert found["curvature.trace_squared"].value == 0.0
-    assert found["curvature.trace_squared"].status is sl.Status.OK
+    assert found["curvature.trace_squared"].status is sl.results.Status.OK
 
 
 @pytest.mark.parametrize("method", ["hutchinson", "split", "auto"])
@@ -108,7 +108,7 @@ def test_trace_that_cancels(method):
         return
     low, high = found.interval
     assert low < 0 < high
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert "contains 0" in found.text
     assert "max_passes" in found.text
 
@@ -125,7 +125,7 @@ def test_negative_trace_is_reached_like_a_positive_one(method):
     report = sl.measure(
         net, (x, y), loss=concave, measures=TRACE, method=method, rtol=0.1, max_passes=3000
     )
-    assert report[TRACE].status is sl.Status.OK
+    assert report[TRACE].status is sl.results.Status.OK
     assert report[TRACE].value == pytest.approx(truth, rel=0.2)  # twice the interval
 
 
@@ -134,7 +134,7 @@ def test_one_sample(method):
     net = network(nn.ReLU if method == "output_probes" else nn.Tanh)
     x, y = random(1, 4), classes(1, 3)
     found = sl.measure(net, (x, y), measures=TRACE, method=method, rtol=0.3, max_passes=3000)[TRACE]
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert found.data_stderr is None  # one sample says nothing about the others
     if found.exact:  # Hutch++ has seen all of a matrix of low rank
         assert found.value == pytest.approx(trace_of(net, x, y), rel=1e-9)
@@ -153,7 +153,7 @@ def test_interval_is_as_narrow_as_asked(method):
         found = sl.measure(
             net, data, measures=TRACE, method=method, rtol=rtol, max_passes=5000, seed=1
         )[TRACE]
-        assert found.status is sl.Status.OK
+        assert found.status is sl.results.Status.OK
         low, high = found.interval
         assert (high - low) / 2 <= rtol * abs(found.value) * (1 + 1e-9)
         assert low <= found.value <= high
@@ -179,7 +179,7 @@ def test_passes_are_not_exceeded(method, max_passes):
     data = (random(n, 4), classes(n, 3))
     options = {"method": method, "rtol": 1e-4, "max_passes": max_passes}
     report = sl.measure(net, data, measures=TRACE, **options)
-    assert report[TRACE].status is sl.Status.NOT_CONVERGED
+    assert report[TRACE].status is sl.results.Status.NOT_CONVERGED
     # an error bar needs two probes, and Hutch++ directions before them: the least that is possible
     least = {"hutch++": 6, "auto": 4, "output_probes": 5}.get(method, 2)
     assert report.cost.products <= n * max(max_passes, least)
@@ -195,7 +195,7 @@ def test_ggn_trace_says_that_it_missed():
     data = (random(8, 4), classes(8, 20))
     options = {"method": "output_probes", "rtol": 1e-3, "max_passes": 5}
     found = sl.measure(net, data, measures="curvature.ggn_trace", **options)["curvature.ggn_trace"]
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert promised(found.text) > 5
 
 

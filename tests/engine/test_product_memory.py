@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from spiritlevel.engine.weight_space.products import Operator, Products, Request, Space, Way
+from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
+from spiritlevel.engine.weight_space.products import Operator, ProductMethod, Products, Request
 from spiritlevel.model.surface import Surface
 from zoo import wirings
 from zoo.cases import Case, normal
@@ -80,18 +81,18 @@ has_mallinfo = pytest.mark.skipif(
 
 @has_mallinfo
 @pytest.mark.parametrize(
-    ("name", "way"),
+    ("name", "method"),
     [
-        *(("mlp", way) for way in get_args(Way)),
+        *(("mlp", method) for method in get_args(ProductMethod)),
         *((name, "reverse") for name in NETWORKS if name != "mlp"),
         ("attention", "difference"),
     ],
 )
-def test_no_growth_and_no_cycles_over_200_products(name, way):
+def test_no_growth_and_no_cycles_over_200_products(name, method):
     model, batches = NETWORKS[name].make()
     surface = Surface(model, batches[1:2])  # one sample: chunks have their own test below
-    space = Space(surface)
-    products = Products(surface, chunk=3, way=way)
+    space = ParameterSpace(surface)
+    products = Products(surface, chunk=3, method=method)
     operators = OPERATORS if name == "mlp" else ("hessian",)
     requests = [Request(op, space, random(VECTORS, space.size)) for op in operators]
     products.multiply([Request(r.operator, space, r.vectors[:2]) for r in requests])
@@ -157,21 +158,21 @@ class Apply(nn.Module):
         return Witness.apply(x)
 
 
-@pytest.mark.parametrize("way", get_args(Way))
+@pytest.mark.parametrize("method", get_args(ProductMethod))
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_graphs_die_before_the_next_one_is_made(operator, way):
+def test_graphs_die_before_the_next_one_is_made(operator, method):
     """A chunk's memory holds one graph: that of the run before is gone, without a collector."""
     plain, batches = Case(smooth_mlp, normal(4), "mse").make()
     surface = Surface(nn.Sequential(plain[0], Apply(), *plain[1:]), batches, loss="mse")
-    space = Space(surface)
-    products = Products(surface, chunk=1, way=way)
+    space = ParameterSpace(surface)
+    products = Products(surface, chunk=1, method=method)
     Witness.tokens.clear()
     Witness.alive.clear()
     gc.disable()
     try:
         products.multiply([Request(operator, space, random(2, space.size))])
         # one run a sample, which serves all vectors; or at least one for each vector
-        assert len(Witness.alive) == 7 if way == "reverse" else len(Witness.alive) >= 7 * 3
+        assert len(Witness.alive) == 7 if method == "reverse" else len(Witness.alive) >= 7 * 3
         assert len(Witness.tokens) >= len(Witness.alive)
         assert all(ref() is None for ref in Witness.tokens)
         assert max(Witness.alive) == 0, "the graph of the run before is still there"

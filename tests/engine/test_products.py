@@ -1,4 +1,4 @@
-"""Products with the Hessian, its residual and the GGN: three ways, against dense matrices."""
+"""Products with the Hessian, its residual and the GGN: three methods, against dense matrices."""
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import spiritlevel as sl
-from spiritlevel.engine.weight_space.products import Products, Request, Space, choose_way
+from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
+from spiritlevel.engine.weight_space.products import Products, Request, choose_method
 from spiritlevel.model.surface import Surface
 from zoo import references
 from zoo.cases import CASES, Case, cast, normal, then_head, tokens
@@ -19,7 +20,7 @@ from zoo.wirings import CLASSES
 OPERATORS = ["hessian", "residual", "ggn"]
 # Ways and the error they are allowed, relative to the largest entry. A central difference loses a
 # third of the digits by its step and gets them back by its order: 1e-5 of 16 digits.
-WAYS = {"reverse": 1e-11, "forward": 1e-11, "difference": 1e-5}
+METHODS = {"reverse": 1e-11, "forward": 1e-11, "difference": 1e-5}
 
 
 class Lstm(nn.Module):
@@ -117,28 +118,28 @@ def dense(truth, operator, names):
     return {"hessian": truth.hessian, "ggn": truth.ggn}[operator](names)
 
 
-def check_products(surface, truth, way, *, names=None, chunk=100, rel=None, together=None):
+def check_products(surface, truth, method, *, names=None, chunk=100, rel=None, together=None):
     """Random vectors by each operator, all in one pass, against the dense matrices."""
-    space = Space(surface, names)
+    space = ParameterSpace(surface, names)
     rows = random(2 if together is None else 2 * together - 1, space.size)
-    products = Products(surface, chunk=chunk, way=way, together=together)
+    products = Products(surface, chunk=chunk, method=method, together=together)
     with surface.preserved():
         found = products.multiply([Request(op, space, rows) for op in OPERATORS])
     scale = max(float((rows @ truth.hessian(list(space.names))).abs().max()), 1e-3)
     for operator, values in zip(OPERATORS, found, strict=True):
         expected = rows @ dense(truth, operator, list(space.names))
-        torch.testing.assert_close(values, expected, rtol=0, atol=(rel or WAYS[way]) * scale)
+        torch.testing.assert_close(values, expected, rtol=0, atol=(rel or METHODS[method]) * scale)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_agrees_with_dense_matrices(name, way):
+def test_agrees_with_dense_matrices(name, method):
     case = PROBLEMS[name]
     model, batches = case.make()
     surface = Surface(model, batches, loss=LOSSES[case.loss].given)
-    if way == "difference" and name in NO_DIFFERENCE:
+    if method == "difference" and name in NO_DIFFERENCE:
         pytest.skip("the model detaches a part of itself")
-    check_products(surface, truth_of(model, batches, case.loss), way)
+    check_products(surface, truth_of(model, batches, case.loss), method)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -147,56 +148,58 @@ def test_several_vectors_in_one_backward(name):
     model, batches = case.make()
     surface = Surface(model, batches, loss=LOSSES[case.loss].given)
     with surface.preserved():
-        if choose_way(surface) != "reverse":
+        if choose_method(surface) != "reverse":
             pytest.skip("has no second backward")
     check_products(surface, truth_of(model, batches, case.loss), "reverse", together=3)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_way_that_is_chosen_agrees(name):
+def test_the_method_that_is_chosen_agrees(name):
     case = PROBLEMS[name]
     model, batches = case.make()
     surface = Surface(model, batches, loss=LOSSES[case.loss].given)
     with surface.preserved():
-        way = choose_way(surface)
-    check_products(surface, truth_of(model, batches, case.loss), way)
+        method = choose_method(surface)
+    check_products(surface, truth_of(model, batches, case.loss), method)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_blocks_of_parameters(way):
+@pytest.mark.parametrize("method", METHODS)
+def test_blocks_of_parameters(method):
     model, batches = CASES["transformer_block"].make()
     surface, truth = Surface(model, batches), truth_of(model, batches, "cross_entropy")
     for names in (["head.weight"], ["block.self_attn.in_proj_weight", "block.norm1.bias"]):
-        check_products(surface, truth, way, names=names)
+        check_products(surface, truth, method, names=names)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_different_blocks_and_operators_in_one_pass(way):
+@pytest.mark.parametrize("method", METHODS)
+def test_different_blocks_and_operators_in_one_pass(method):
     model, batches = PROBLEMS["layernorm_gelu"].make()
     surface, truth = Surface(model, batches), truth_of(model, batches, "cross_entropy")
     blocks = {"hessian": ["0.weight"], "ggn": ["1.weight", "3.bias"], "residual": ["0.bias"]}
     requests = [
         Request(op, space, random(k + 1, space.size))
-        for k, (op, space) in enumerate((op, Space(surface, b)) for op, b in blocks.items())
+        for k, (op, space) in enumerate(
+            (op, ParameterSpace(surface, b)) for op, b in blocks.items()
+        )
     ]
-    found = Products(surface, chunk=3, way=way).multiply(requests)
+    found = Products(surface, chunk=3, method=method).multiply(requests)
     for request, values in zip(requests, found, strict=True):
         expected = request.vectors @ dense(truth, request.operator, list(request.space.names))
         scale = float(truth.hessian(list(request.space.names)).abs().max()) * 10
-        torch.testing.assert_close(values, expected, rtol=0, atol=WAYS[way] * scale)
+        torch.testing.assert_close(values, expected, rtol=0, atol=METHODS[method] * scale)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("chunk", [1, 2, 3])
-def test_chunks_do_not_matter(way, chunk):
+def test_chunks_do_not_matter(method, chunk):
     case = PROBLEMS["smooth_mlp_with_ignore_index"]
     model, batches = case.make()
     surface = Surface(model, batches, loss=LOSSES[case.loss].given)
-    check_products(surface, truth_of(model, batches, case.loss), way, chunk=chunk)
+    check_products(surface, truth_of(model, batches, case.loss), method, chunk=chunk)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_float32(way):
+@pytest.mark.parametrize("method", METHODS)
+def test_float32(method):
     case = PROBLEMS["layernorm_gelu"]
     model, batches = case.make()
     truth = truth_of(model, batches, case.loss)
@@ -204,38 +207,38 @@ def test_float32(way):
     product = expected @ truth.hessian(list(truth.parameters))
     model, batches = cast(model, batches, torch.float32)
     surface = Surface(model, batches)
-    space = Space(surface)
+    space = ParameterSpace(surface)
     request = Request("hessian", space, expected.float())
-    (found,) = Products(surface, chunk=9, way=way).multiply([request])
+    (found,) = Products(surface, chunk=9, method=method).multiply([request])
     assert found.dtype is torch.float32
     # 7 digits; the difference is documented to keep two of them
-    rel = 1e-2 if way == "difference" else 1e-5
+    rel = 1e-2 if method == "difference" else 1e-5
     error = (found.double() - product).abs().max() / product.abs().max()
     assert float(error) < rel
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_zero_and_scaled_vectors(way):
+@pytest.mark.parametrize("method", METHODS)
+def test_zero_and_scaled_vectors(method):
     model, batches = PROBLEMS["smooth_mlp_with_mse"].make()
     surface = Surface(model, batches, loss="mse")
-    space = Space(surface)
+    space = ParameterSpace(surface)
     v = random(1, space.size)
     rows = torch.cat([torch.zeros_like(v), v, 1e6 * v, 1e-6 * v])
-    products = Products(surface, chunk=9, way=way)
+    products = Products(surface, chunk=9, method=method)
     (found,) = products.multiply([Request("hessian", space, rows)])
     assert found[0].abs().max() == 0.0
     for row, factor in ((2, 1e6), (3, 1e-6)):
         error = (found[row] / factor - found[1]).abs().max() / found[1].abs().max()
-        assert float(error) < WAYS[way]
+        assert float(error) < METHODS[method]
 
 
-def test_unknown_way_is_refused():
+def test_unknown_method_is_refused():
     model, batches = CASES["mlp"].make()
     with pytest.raises(sl.SpiritlevelError, match=r"must be one of reverse, forward.*Got 'back'"):
-        Products(Surface(model, batches), chunk=1, way="back")
+        Products(Surface(model, batches), chunk=1, method="back")
 
 
-# -- models that forbid a way ------------------------------------------------------------------
+# -- models that forbid a method ------------------------------------------------------------------
 
 
 class OnceOld(torch.autograd.Function):
@@ -291,9 +294,9 @@ def twin(function):
 def test_once_differentiable_functions_are_worked_around(function):
     model, plain, batches = twin(function)
     surface = Surface(model, batches)
-    assert choose_way(surface) == "difference"
+    assert choose_method(surface) == "difference"
     truth = truth_of(plain, batches, "ignored")
-    check_products(surface, truth, choose_way(surface))
+    check_products(surface, truth, choose_method(surface))
 
 
 @pytest.mark.parametrize("function", [OnceOld, OnceNew])
@@ -302,7 +305,7 @@ def test_once_differentiable_functions_are_not_certified(function):
     model, _, batches = twin(function)
     found = sl.measure(model, batches, measures="curvature.trace", method="exact")
     assert not found["curvature.trace"].exact
-    assert found["curvature.trace"].status is sl.Status.GGN
+    assert found["curvature.trace"].status is sl.results.Status.GGN
 
 
 def test_flash_attention_is_worked_around():
@@ -314,9 +317,9 @@ def test_flash_attention_is_worked_around():
     batches = [(random(3, 5, 4), torch.tensor([0, 2, 1])), (random(2, 5, 4), torch.tensor([1, 1]))]
     surface = Surface(fused, batches)
     with surface.preserved():
-        way = choose_way(surface)
-    assert way == "difference"  # torch has neither derivative of that kernel
-    check_products(surface, truth_of(plain, batches, "cross_entropy"), way)
+        method = choose_method(surface)
+    assert method == "difference"  # torch has neither derivative of that kernel
+    check_products(surface, truth_of(plain, batches, "cross_entropy"), method)
 
 
 def test_compiled_model():
@@ -325,8 +328,8 @@ def test_compiled_model():
     truth = truth_of(model, batches, "cross_entropy")
     surface = Surface(torch.compile(model), batches)
     with surface.preserved():
-        way = choose_way(surface)
-    check_products(surface, truth, way)
+        method = choose_method(surface)
+    check_products(surface, truth, method)
 
 
 def test_compiled_parts():
@@ -337,12 +340,14 @@ def test_compiled_parts():
     model[2] = torch.compile(model[2])
     surface = Surface(model, batches)
     with surface.preserved():
-        way = choose_way(surface)
-    space = Space(surface)
+        method = choose_method(surface)
+    space = ParameterSpace(surface)
     assert len(space.names) == len(names)
     rows = random(1, space.size)
     with surface.preserved():
-        (found,) = Products(surface, chunk=9, way=way).multiply([Request("hessian", space, rows)])
+        (found,) = Products(surface, chunk=9, method=method).multiply(
+            [Request("hessian", space, rows)]
+        )
     torch.testing.assert_close(found, rows @ H, rtol=1e-9, atol=1e-11)
 
 
@@ -358,4 +363,4 @@ def test_a_model_without_any_gradient_says_so():
 
     model, _, batches = twin(Broken)
     with pytest.raises(sl.SpiritlevelError, match=r"No product.*reverse: no backward here"):
-        choose_way(Surface(model, batches))
+        choose_method(Surface(model, batches))

@@ -323,10 +323,10 @@ def test_preflight_names_the_cost_of_the_first_probes():
     plan = sl.preflight(model, (x, y), measures="curvature.trace")
     assert plan.num_columns == 39
     assert f"{plan.num_probes} output probes stand for 39 columns" in str(plan)
-    assert plan.cost_per_sample == sl.Cost(forwards=1, backwards=plan.num_probes)
+    assert plan.cost_per_sample == sl.results.Cost(forwards=1, backwards=plan.num_probes)
     few = {"measures": "curvature.trace", "max_passes": plan.num_probes}
     found = sl.measure(model, (x, y), **few)["curvature.trace"]
-    assert found.cost == sl.Cost(forwards=50, backwards=50 * plan.num_probes)
+    assert found.cost == sl.results.Cost(forwards=50, backwards=50 * plan.num_probes)
     exact = sl.measure(model, (x, y), measures="curvature.trace", method="exact")
     # 5 standard errors are exceeded once in a million by chance
     assert abs(found.value - exact["curvature.trace"].value) < 5 * found.stderr
@@ -357,7 +357,7 @@ def test_the_cost_counts_what_goes_through_the_model():
     model.register_forward_hook(lambda m, args, out: seen.append(len(out)))
     report = sl.measure(model, batches, measures=["softmax.gini"])
     assert report.cost.forwards == sum(seen)
-    assert report["softmax.gini"].cost == sl.Cost(forwards=7)
+    assert report["softmax.gini"].cost == sl.results.Cost(forwards=7)
 
 
 def test_only_the_weight_itself_makes_a_layer_a_matrix():

@@ -15,8 +15,8 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.api import open_workspace
-from spiritlevel.engine.hessian import GLANCE, NEEDS, SECOND_GLANCE, precise
 from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.row_estimator import GLANCE, NEEDS, SECOND_GLANCE, estimate_rows
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
 from spiritlevel.model.losses import CrossEntropy
@@ -98,11 +98,11 @@ def counted(model, data, seed, **precision):
     workspace.__dict__["products"] = DenseProducts(workspace.surface, names, H, ggn)
     workspace.want(NEEDS["trace"])
     with workspace.surface.preserved():
-        rows = precise(
+        rows = estimate_rows(
             workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0)
         )
-        found = rows.found()
-    assert found.status is sl.Status.OK
+        found = rows.result()
+    assert found.status is sl.results.Status.OK
     return workspace.products.count, found
 
 
@@ -149,7 +149,7 @@ def test_twenty_times_fewer_in_the_cost_that_is_reported(trained):
         plain = sl.measure(model, data, method="hutchinson", max_passes=64, seed=seed, **options)[
             TRACE
         ]
-        assert split.status is sl.Status.OK
+        assert split.status is sl.results.Status.OK
         assert plain.cost.products == 64 * SAMPLES
         needed = plain.cost.products * (1.96 * plain.stderr / (0.02 * split.value)) ** 2
         assert needed >= 20 * split.cost.products
@@ -180,8 +180,8 @@ def test_split_and_hutchinson_measure_the_same(trained):
     truth = variances(model, data)[2]
     assert abs(split.value - truth) < 4 * split.stderr
     assert abs(plain.value - truth) < 4 * plain.stderr
-    assert split.status is sl.Status.OK
-    assert plain.status is sl.Status.NOT_CONVERGED
+    assert split.status is sl.results.Status.OK
+    assert plain.status is sl.results.Status.NOT_CONVERGED
 
 
 def test_auto_takes_the_residual_after_training(trained):
@@ -234,7 +234,7 @@ def test_auto_costs_at_most_a_fifth_more_at_initialization(initial_problem, rtol
     for method in products:
         for seed in range(10):
             rows = initial_problem.rows("trace", seed, method=method, rtol=rtol, max_passes=20000)
-            assert rows.found().status is sl.Status.OK
+            assert rows.result().status is sl.results.Status.OK
             products[method] += rows.workspace.products.count
     assert products["auto"] <= 1.2 * products["hutchinson"]
 

@@ -6,7 +6,7 @@ A room imports only from rooms that stand before it in this table.
 ROOMS = {
     "errors": "refusals: what was needed, what came, what to do next",
     "plugins": "measures and studies that other packages add",
-    "results": "records: Measurement, Report, Cost, Status",
+    "records": "Measurement, Report, Cost, Status, Progress: what the rooms hand to each other",
     "files": "files written completely or not at all",
     "math": "closed forms: tensors in, tensors out",
     "symmetries": "moves of the weights that keep the function",
@@ -15,6 +15,7 @@ ROOMS = {
     "measures": "one folder per family: the cards, and what only this family computes",
     "api": "the verbs measure, preflight, cards",
     "analysis": "questions asked of a network: audit, compare, spectra, neurons, landscape",
+    "results": "every record that a verb returns, in one place",
     "training": "penalties and SAM change training; monitor and stopping watch it; integrations",
     "study": "populations: settings, runs, store, statistics; data, models, interventions",
     "pages": "HTML reports, figures, and the live page",

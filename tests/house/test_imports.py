@@ -71,3 +71,8 @@ except ImportError as error:
 """
     answer = "Reading .npz files needs numpy: pip install 'spiritlevel[cli]'"
     assert run(BLOCKED + code).strip() == answer
+
+
+def test_the_package_of_measures_is_reached_by_its_name():
+    code = "import spiritlevel.measures as m, types; print(isinstance(m, types.ModuleType), m.get)"
+    assert run(code).startswith("True <function get")

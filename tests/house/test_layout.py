@@ -107,7 +107,7 @@ def plant(src: pathlib.Path, name: str, source: str) -> pathlib.Path:
         ("math/head.py", "import spiritlevel.model as s", "math may not import model"),
         ("math/__init__.py", "from ..model import Surface", "math may not import model"),
         ("study/data/a.py", "from ...papers import registry", "study may not import papers"),
-        ("errors.py", "from spiritlevel import results", "errors may not import results"),
+        ("errors.py", "from spiritlevel import records", "errors may not import records"),
         ("errors.py", "def f():\n    from . import cli", "errors may not import cli"),
         ("api.py", "import spiritlevel", "api may not import the whole package"),
         ("api.py", "from spiritlevel import measure", "api may not import measure"),
@@ -123,7 +123,7 @@ def test_upward_import_is_noticed(tmp_path, name, source, offence):
     [
         ("cli.py", "from spiritlevel import api, pages\nimport spiritlevel.study.data.digits"),
         ("math/head.py", "import math\nfrom math import log\nfrom .gini import g\nfrom . import x"),
-        ("model/surface.py", "import torch\nfrom ..results import Cost\nfrom ..math.head import t"),
+        ("model/surface.py", "import torch\nfrom ..records import Cost\nfrom ..math.head import t"),
         ("study/data/__init__.py", "from .digits import digits\nfrom ...errors import Error"),
     ],
 )

@@ -97,11 +97,11 @@ def test_commands_print_what_is_shown(block):
 def test_the_table_is_made_from_the_cards():
     found = re.search(r"<!-- generated: .* -->\n(.*?)<!-- end -->", README, flags=re.DOTALL)
     assert found is not None
-    assert found[1] == cards.markdown_table(card for card in api.measures() if card.default)
+    assert found[1] == cards.markdown_table(card for card in api.cards() if card.default)
 
 
 def test_every_family_is_named():
-    assert {card.family for card in api.measures()} == set(
+    assert {card.family for card in api.cards()} == set(
         re.findall(r"^\| `(\w+)\.\*` \|", README, flags=re.MULTILINE)
     )
 

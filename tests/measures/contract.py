@@ -145,15 +145,17 @@ def check_error_bars(found):
         precise = half <= found.settings["rtol"] * abs(found.value)
         # the precision is asked of the sum: layers and their maximum only show their error
         if not get(found.name).formula.startswith(MAXIMUM):
-            assert found.status is (sl.Status.OK if precise else sl.Status.NOT_CONVERGED)
+            assert found.status is (
+                sl.results.Status.OK if precise else sl.results.Status.NOT_CONVERGED
+            )
             assert precise or "max_passes" in found.text  # what to do next
         assert "probes" in found.text or "draws" in found.text
         return
-    if get(found.name).found_by == "search" and found.status is sl.Status.NOT_CONVERGED:
+    if get(found.name).found_by == "search" and found.status is sl.results.Status.NOT_CONVERGED:
         assert found.residual > 0
         assert found.text
         return
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert found.interval is None
     if found.residual is None:
         assert found.exact

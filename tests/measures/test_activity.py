@@ -43,7 +43,7 @@ def test_convnet_with_dead_units(inplace, sweep, generator):
     report = sl.measure(model, batches(x, labels(7, generator)), measures=names)
     check(report, {"1": one.detach(), "4": two.detach()})
     assert report.layers["activity.death"]["1"].value >= 36 / 144
-    cost = report["curvature.trace"].cost if sweep else sl.Cost(forwards=7)
+    cost = report["curvature.trace"].cost if sweep else sl.results.Cost(forwards=7)
     assert report["activity.death"].cost == cost
 
 
@@ -187,7 +187,7 @@ def test_activation_norms_of_a_convnet(generator):
     assert list(rows) == list(inputs)
     whole = sum(squares.values()) ** 0.5
     assert report["activity.activation_norm"].value == pytest.approx(whole, rel=1e-13)
-    assert report["activity.activation_norm"].cost == sl.Cost(forwards=7)
+    assert report["activity.activation_norm"].cost == sl.results.Cost(forwards=7)
 
 
 def test_a_layer_called_twice_adds_up_and_embeddings_stay_out(generator):
@@ -239,7 +239,7 @@ def test_gradient_norm_is_that_of_loss_backward(name):
     everything = torch.cat([g.flatten() for g in gradients.values()]).norm()
     found = report["activity.gradient_norm"]
     assert found.value == pytest.approx(float(everything), rel=1e-12)
-    assert found.cost == sl.Cost(forwards=16, backwards=8)
+    assert found.cost == sl.results.Cost(forwards=16, backwards=8)
     for layer, row in report.layers["activity.gradient_norm"].items():
         prefix = "" if layer == "(model)" else f"{layer}."
         own = [g.flatten() for n, g in gradients.items() if n.startswith(prefix)]
@@ -256,10 +256,12 @@ def test_one_forward_pass_serves_everything():
     hook = problem.model.register_forward_hook(lambda m, a, out: counted.append(len(out)))
     report = sl.measure(problem.model, problem.data, measures=names)
     hook.remove()
-    assert all(report[name].cost == sl.Cost(forwards=8) for name in names)
+    assert all(report[name].cost == sl.results.Cost(forwards=8) for name in names)
     assert sum(counted) == report.cost.forwards
     planned = sl.measure(problem.model, problem.data, measures="head.trace").cost
-    assert report.cost - planned == sl.Cost(forwards=1 + 3)  # to see the targets and the places
+    assert report.cost - planned == sl.results.Cost(
+        forwards=1 + 3
+    )  # to see the targets and the places
     assert report.cost.products == 0
 
 

@@ -83,14 +83,14 @@ def test_cross_entropy_by_noise_in_feature_space():
 def test_representativeness_says_what_its_error_means_and_what_would_suffice():
     model, x, y = linear(4)
     found = measure(model, x, y, "bound.representativeness")
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert "100 random draws of a half" in found.text  # max_passes
     assert "not of having only these samples" in found.text
     assert "(likelihood)" in found.text
     enough = int(found.text.split("max_passes=")[1].split()[0])
     name = "bound.representativeness"
     better = sl.measure(model, (x, y), measures=name, max_passes=enough)[name]
-    assert better.status is sl.Status.OK
+    assert better.status is sl.results.Status.OK
     assert abs(better.value - found.value) < 5 * found.stderr
     least = measure(model, x, y, name, splits=300)
     assert "300 random draws" in least.text
@@ -125,7 +125,7 @@ def test_c1_by_quadrature(m):
         model, (x, y), measures="bound.c1", options={"bandwidth": 0.6}, rtol=0.02, max_passes=900
     )["bound.c1"]
     expected = largest / (2 * m) * weighted_laplacian_integral(x, 0.6 * sigma(x))
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert abs(found.value - expected) < 5 * found.stderr + 1e-3 * expected
     assert "random draws around every sample" in found.text
 
@@ -136,12 +136,12 @@ def test_c1_asks_for_more_passes_where_they_are_spent():
     few = sl.measure(model, data, measures="bound.c1", options=options, rtol=0.002, max_passes=10)[
         "bound.c1"
     ]
-    assert few.status is sl.Status.NOT_CONVERGED
+    assert few.status is sl.results.Status.NOT_CONVERGED
     enough = int(few.text.split("max_passes=")[1].split()[0])
     more = sl.measure(
         model, data, measures="bound.c1", options=options, rtol=0.002, max_passes=enough
     )["bound.c1"]
-    assert more.status is sl.Status.OK
+    assert more.status is sl.results.Status.OK
     assert abs(few.value - more.value) < 5 * few.stderr
 
 
@@ -197,11 +197,11 @@ def test_c2_says_when_it_overflows():
     model, x, y = linear(1500)
     x[0] *= 1e-3  # one sample near the origin decides β
     found = measure(model, x, y, "bound.c2")
-    assert found.status is sl.Status.NONFINITE
+    assert found.status is sl.results.Status.NONFINITE
     assert math.isinf(found.value)
     assert "too large for a float: 10^" in found.text
     bound = measure(model, x, y, "bound.generalization", bandwidth="scott")
-    assert bound.status is sl.Status.NONFINITE
+    assert bound.status is sl.results.Status.NONFINITE
     assert "vacuous" in bound.text
     assert "C2/√Δ" in bound.text
 

@@ -276,7 +276,7 @@ def test_counted_work_is_what_autograd_did(outputs, shared, generator, monkeypat
     workspace = sl.api.open_workspace(model, (x, y))
     with workspace.surface.preserved():
         found = {}
-        cards = {name: sl.measures(name)[0] for name in NAMES}
+        cards = {name: sl.cards(name)[0] for name in NAMES}
         for card in cards.values():
             card.refuse(workspace)
         workspace.run(workspace.wanted)

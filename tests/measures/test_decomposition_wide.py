@@ -32,7 +32,7 @@ def test_many_outputs_by_products(wide):
         found = report[name]
         assert 0.0 <= found.residual <= 1e-6 * found.value
         assert "Lanczos steps" in found.text
-        assert found.status is sl.Status.OK
+        assert found.status is sl.results.Status.OK
     assert report[NAMES[0]].exact
 
 
@@ -58,14 +58,14 @@ def test_centered_by_output_probes_has_an_error_bar(wide):
     assert "output probes for 39 columns" in loose.text
     scarce = measured(model, (x, y), max_passes=7, rtol=0.01, method="output_probes")
     missed = scarce["decomposition.centered"]
-    assert missed.status is sl.Status.NOT_CONVERGED
+    assert missed.status is sl.results.Status.NOT_CONVERGED
     assert "max_passes=" in missed.text
 
 
 def test_too_few_steps_are_reported(wide):
     model, x, y = wide
     found = measured(model, (x, y), max_passes=2)["decomposition.upper_bound"]
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert found.text.endswith("Try max_passes=4.")
     exact = measured(model, (x, y))["decomposition.upper_bound"].value
     assert exact - found.residual <= found.value <= exact

@@ -136,7 +136,7 @@ def test_eigenvalues_of_the_same_call_save_probes():
     alone = {n: sl.measure(net, (x, y), measures=n) for n in (SQUARE, LARGEST, SMALLEST)}
     both = sl.measure(net, (x, y), measures=list(alone))
     found = both[SQUARE]
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert re.fullmatch(
         r"12 weight probes outside the \d+ directions of the eigenvalues", found.text
     )

@@ -153,7 +153,7 @@ def test_margin_is_numpys_quantile(count, generator):
         error = numpy.std(expected, ddof=1) / count**0.5
         assert report["norms.margin_mean"].data_stderr == pytest.approx(error, rel=1e-10)
     assert report["norms.margin"].data_stderr is None
-    assert report["norms.margin"].cost == sl.Cost(forwards=count)
+    assert report["norms.margin"].cost == sl.results.Cost(forwards=count)
 
 
 class PerToken(nn.Module):
@@ -221,4 +221,6 @@ def test_margin_shares_the_forward_pass_with_a_sweep():
         assert together[name].cost == alone["curvature.trace"].cost
         assert together[name].value == value(problem.model, problem.data, name)
     extra = together.cost - alone.cost
-    assert extra == sl.Cost(forwards=1 + 3)  # one sample for its target, three to find rectifiers
+    assert extra == sl.results.Cost(
+        forwards=1 + 3
+    )  # one sample for its target, three to find rectifiers

@@ -327,6 +327,6 @@ def test_fisher_rao_is_unchanged_by_rescaling(factor):
 def test_closed_form_costs_three_forwards_and_the_definition_two():
     problem, model = problems.relu_mlp(), plain(3)
     report = sl.measure(model, problem.data, measures=[*FISHER, "norms.fisher_rao_closed"])
-    assert report["norms.fisher_rao_closed"].cost == sl.Cost(forwards=24)
+    assert report["norms.fisher_rao_closed"].cost == sl.results.Cost(forwards=24)
     for name in FISHER:  # one pass for both
-        assert report[name].cost == sl.Cost(forwards=16, products=8)
+        assert report[name].cost == sl.results.Cost(forwards=16, products=8)

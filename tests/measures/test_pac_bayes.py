@@ -14,7 +14,7 @@ from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.options import Options
 from spiritlevel.engine.weight_space.noise import normal_numbers
-from spiritlevel.engine.weight_space.perturbed import Perturbed
+from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.measures import get
 
 BOTH = pytest.mark.parametrize("name", ["pac_bayes.sigma", "pac_bayes.magnitude"])
@@ -25,7 +25,7 @@ def measured(model, data, name, *, loss="cross_entropy", seed=0, **options):
     return sl.measure(model, data, loss=loss, measures=name, options=options, seed=seed)[name]
 
 
-class DenseLoss(Perturbed):
+class DenseLoss(PerturbedLoss):
     """The loss of a linear layer under squared error, read off its Hessian and gradient."""
 
     def __init__(self, problem, surface):
@@ -145,7 +145,7 @@ def test_error_needs_classes(name):
 def test_a_network_near_chance_is_said_to_have_no_crossing(name):
     problem = problems.relu_mlp()  # its labels are random: noise cannot make it much worse
     found = measured(problem.model, problem.data, name, deviation=0.4)
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert found.stderr is None
     assert "not the deviation 0.4: the value is an upper bound" in found.text
     assert "near chance" in found.text
@@ -158,7 +158,7 @@ def test_a_loss_that_never_rises_is_said_to_have_no_crossing():
     model = nn.Linear(2, 1).double()
     data = [(torch.ones(4, 2).double(), torch.zeros(4, 1).double())]
     found = measured(model, data, "pac_bayes.sigma", loss=lambda z, y: (0 * z + 1).sum(dim=1))
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert "rises by only 0, not the deviation 0.1" in found.text
     assert "Use a smaller 'deviation'" in found.text
 
@@ -167,11 +167,11 @@ def test_the_promised_number_of_draws_suffices():
     problem = problems.linear_regression()
     kind = {"loss": "mse", "measures": "pac_bayes.sigma", "rtol": 0.3}
     first = sl.measure(problem.model, problem.data, **kind)["pac_bayes.sigma"]
-    assert first.status is sl.Status.NOT_CONVERGED
+    assert first.status is sl.results.Status.NOT_CONVERGED
     enough = int(re.search(r"draws=(\d+) would have sufficed", first.text).group(1))
     options = {"draws": enough}
     second = sl.measure(problem.model, problem.data, options=options, **kind)["pac_bayes.sigma"]
-    assert second.status is sl.Status.OK
+    assert second.status is sl.results.Status.OK
 
 
 def test_a_stricter_limit_bears_less_noise():

@@ -29,7 +29,6 @@ def test_a_name_is_taken_only_once():
     ("claim", "kind"),
     [
         ({"invariant": {"rotation"}}, "symmetries"),
-        ({"requires": ("rotation",)}, "requirements"),
         ({"options": ("rotation",)}, "options"),
     ],
 )
@@ -39,6 +38,14 @@ def test_a_claim_about_something_unknown_is_refused(claim, kind):
     with pytest.raises(
         sl.SpiritlevelError, match=rf"'mine.new' claims unknown {kind} \['rotation'\]"
     ):
+        measure(**fields)
+
+
+def test_a_requirement_that_is_no_function_is_refused():
+    fields, _ = fields_of(get(names()[0]))
+    fields |= {"name": "mine.new", "requires": ("rotation",)}
+    refused = r"requirements of measure 'mine.new' must be a function .* Got 'rotation'\. See"
+    with pytest.raises(sl.SpiritlevelError, match=refused):
         measure(**fields)
 
 

@@ -86,7 +86,7 @@ def assert_restricted(report, names, layers, expected, rel):
 
 
 def assert_estimated(report, names, layers, net):
-    assert all(report[name].status is sl.Status.OK for name in names)
+    assert all(report[name].status is sl.results.Status.OK for name in names)
     assert report.cost.products > 0 or report.settings["method"] == "output_probes"
     # three standard errors of what was asked for; a fixed seed, so no flicker
     assert_restricted(report, names, layers, Block(net, layers).values(), rel=0.15)

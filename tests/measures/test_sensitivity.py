@@ -83,11 +83,11 @@ def test_many_outputs_by_probes(generator):
     assert abs(found.value - expected) <= 5 * found.stderr  # exceeded once in a million
     low, high = found.interval
     assert (high - low) / 2 <= 0.1 * found.value
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert "output probes for 40 columns" in found.text
     assert abs(report[names[1]].value) > 0
     missed = sl.measure(model, (x, y), rtol=0.001, max_passes=8, **options)[names[0]]
-    assert missed.status is sl.Status.NOT_CONVERGED
+    assert missed.status is sl.results.Status.NOT_CONVERGED
     assert "max_passes=" in missed.text
     exact = value(model, (x, y), names[0], method="exact")
     assert exact.exact

@@ -132,10 +132,10 @@ def test_draws_stop_at_the_precision_and_say_what_was_missing(generator):
     name = "sensitivity.feature_robustness"
     loose = value(model, data, name, layers="0", rtol=0.5, max_passes=400)
     low, high = loose.interval
-    assert loose.status is sl.Status.OK
+    assert loose.status is sl.results.Status.OK
     assert (high - low) / 2 <= 0.5 * abs(loose.value)
     missed = value(model, data, name, layers="0", rtol=0.01, max_passes=20)
-    assert missed.status is sl.Status.NOT_CONVERGED
+    assert missed.status is sl.results.Status.NOT_CONVERGED
     assert "20 draws" in missed.text
     assert "max_passes" in missed.text
     assert missed.cost.forwards == 6 * (2 * 20 + 1)
@@ -274,7 +274,7 @@ def test_prediction_of_a_smooth_layer_carries_its_error_bar(generator):
     H = truth.hessian(["0.weight"])
     kappa = references.kappa(H, model[0].weight, references.matrix_view(model[0]))
     assert abs(found.value - kappa * 0.1**2 / (2 * 4)) <= 5 * found.stderr
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert "max_passes=" in found.text
 
 

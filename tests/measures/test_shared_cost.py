@@ -61,7 +61,7 @@ def alone(measured):
 
 def test_the_whole_catalogue_in_one_call_takes_fewer_passes_of_every_kind(together, alone):
     assert set(together) == set(alone)
-    total = sum((report.cost for report in alone.values()), sl.Cost())
+    total = sum((report.cost for report in alone.values()), sl.results.Cost())
     for kind in KINDS:
         one_call, separate = getattr(together.cost, kind), getattr(total, kind)
         print(f"{kind}: {one_call} in one call, {separate} in {len(alone)}")

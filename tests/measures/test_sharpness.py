@@ -78,7 +78,7 @@ def test_where_the_loss_bends_down_more_than_up(offset):
     assert float(-values[0]) > 4 * float(values[-1])
     found = measured(problem.model, data, "sharpness.worst", loss=saddle, rho=0.3)
     assert found.value == pytest.approx(forms.highest_in_ball(H, g, 0.3), rel=1e-8)
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
 
 
 def mean_loss(model, x, y, scale):
@@ -181,18 +181,18 @@ def test_a_peak_on_the_kinks_of_relus_is_known_well():
     # curvature read off across a kink promised rises of a hundred times the value here
     problem = problems.relu_mlp()
     found = measured(problem.model, problem.data, "sharpness.adaptive_m_worst", m=3)
-    assert found.status is sl.Status.OK
+    assert found.status is sl.results.Status.OK
     assert found.residual < 1e-3 * found.value
 
 
 def test_too_few_steps_are_said_to_be_too_few():
     problem = problems.relu_mlp()
     found = measured(problem.model, problem.data, "sharpness.adaptive", ascent_steps=1)
-    assert found.status is sl.Status.NOT_CONVERGED
+    assert found.status is sl.results.Status.NOT_CONVERGED
     assert "still rising" in found.text
     assert "Raise ascent_steps above 1." in found.text
     more = measured(problem.model, problem.data, "sharpness.adaptive")
-    assert more.status is sl.Status.OK
+    assert more.status is sl.results.Status.OK
     assert found.value < more.value
 
 
@@ -269,7 +269,7 @@ def test_the_promised_number_of_passes_suffices():
     first = sl.measure(
         problem.model, problem.data, loss="mse", measures="sharpness.average", rtol=0.15
     )["sharpness.average"]
-    assert first.status is sl.Status.NOT_CONVERGED
+    assert first.status is sl.results.Status.NOT_CONVERGED
     assert first.text.startswith("50 draws")  # two passes each
     enough = int(re.search(r"max_passes=(\d+) would have sufficed", first.text).group(1))
     second = sl.measure(
@@ -280,7 +280,7 @@ def test_the_promised_number_of_passes_suffices():
         rtol=0.15,
         max_passes=enough,
     )["sharpness.average"]
-    assert second.status is sl.Status.OK
+    assert second.status is sl.results.Status.OK
     low, high = second.interval
     assert high - low <= 2 * 0.15 * second.value
 
@@ -343,7 +343,7 @@ def test_measures_asked_for_together_share_exactly_the_work_at_the_weights_thems
     sharing += ["sharpness.average", "sharpness.adaptive_average"]
     sharing += ["pac_bayes.sigma", "pac_bayes.magnitude"]
     cards = [get(name) for name in sharing]
-    alone = sum((counted([card]) for card in cards), sl.Cost())
+    alone = sum((counted([card]) for card in cards), sl.results.Cost())
     saved = alone - counted(cards)
     # loss and gradient for the second climb; the loss for three of the four averages
-    assert saved == sl.Cost(forwards=8 + 3 * 8, backwards=8)
+    assert saved == sl.results.Cost(forwards=8 + 3 * 8, backwards=8)

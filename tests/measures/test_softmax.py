@@ -173,6 +173,6 @@ def test_all_of_them_share_one_forward_pass():
     problem = problems.relu_mlp()
     one = sl.measure(problem.model, problem.data, measures="softmax.gini")
     many = sl.measure(problem.model, problem.data, measures=[*ALL, "norms.margin", "norms.weight"])
-    assert many["softmax.entropy"].cost == sl.Cost(forwards=8)
+    assert many["softmax.entropy"].cost == sl.results.Cost(forwards=8)
     assert many.cost.forwards - one.cost.forwards == 1  # the sample that shows the targets' type
     assert many.cost.backwards == one.cost.backwards

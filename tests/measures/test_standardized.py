@@ -150,7 +150,7 @@ def test_a_mean_far_from_zero_leaves_the_deviation_its_digits():
     rows = inputs_of(moved, [(x + shift, y)])["0"]
     expected = rows.numpy().std(axis=0)
     workspace = sl.api.open_workspace(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
-    spreads, cost = workspace.spreads
+    spreads, cost = workspace.feature_spreads
     v = spreads["0"].scale(1)
     torch.testing.assert_close(
         v / v[1], torch.from_numpy(expected / expected[1]), rtol=1e-8, atol=0

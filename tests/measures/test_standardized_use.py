@@ -118,10 +118,10 @@ def test_all_kinds_of_kappa_come_from_one_plan_certificate_and_sweep():
     both, both_seen = counted(["relative.kappa", *NAMES])
     one, one_seen = counted("relative.kappa_std")
     # whether all inputs can be seen is looked up on one sample
-    assert both.cost == one.cost == plain.cost + sl.Cost(forwards=8 + 1)
+    assert both.cost == one.cost == plain.cost + sl.results.Cost(forwards=8 + 1)
     assert both_seen == one_seen == plain_seen + 8 + 1
     for measure in NAMES:
-        assert both[measure].cost == plain["relative.kappa"].cost + sl.Cost(forwards=8)
+        assert both[measure].cost == plain["relative.kappa"].cost + sl.results.Cost(forwards=8)
         assert both[measure].settings == plain["relative.kappa"].settings
     assert both["relative.kappa"].cost == plain["relative.kappa"].cost
     assert both["relative.kappa"].value == plain["relative.kappa"].value
@@ -130,7 +130,7 @@ def test_all_kinds_of_kappa_come_from_one_plan_certificate_and_sweep():
 def test_the_plan_counts_the_look_at_the_features():
     problem = problems.relu_mlp()
     plan = sl.preflight(problem.model, problem.data, measures=list(NAMES))
-    assert plan.cost_per_sample == sl.Cost(forwards=2, backwards=2)
+    assert plan.cost_per_sample == sl.results.Cost(forwards=2, backwards=2)
 
 
 def test_layers_may_be_chosen():

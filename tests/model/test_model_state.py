@@ -190,7 +190,7 @@ def test_an_exception_in_the_second_batch_leaves_no_trace(data):
 def test_an_interrupt_leaves_no_trace(model, data, at):
     calls = []
 
-    def progress(done, total):
+    def progress(done, total, what):
         calls.append((done, total))
         if len(calls) == at:
             raise KeyboardInterrupt

@@ -145,8 +145,8 @@ def test_two_scales_stand_on_one_page(store, tmp_path):
         assert f"experiments/{stem}.svg" in written
     summary = written["experiments.md"].decode()
     assert "Of 1 that were run: 1 " in summary
-    assert "1 of them were run at two scales" in summary
-    assert summary.count("*At a smaller scale* (18 runs), ") == 1
+    assert "1 of them were run more than once" in summary
+    assert summary.count("*Also run with the preset quick* (18 runs), ") == 1
 
 
 def test_quick_class_separation(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import numpy
 import pytest
@@ -336,3 +337,23 @@ def test_layers_neurons_and_network(given, parts, agrees):
     assert [list(series.y) for series in outcome.figure.series] == [
         pytest.approx([expected[n] for n in (*BY_LAYER[measure], measure)]) for measure in BY_LAYER
     ]
+
+
+def test_correlations_at_one_batch_size_are_shown_beside_that_over_all():
+    """Here the gap differs between batch sizes and κ_τ with it; at one size nothing is left."""
+    rows = [row | {"seed": 0} for row in mnist_rows(0, 0)[:50]]
+    for i, row in enumerate(rows):
+        row["variant"] = f"batch-{100 if i < 30 else 800}"
+        row["gap"] += 100 * (i < 30)
+        row[KAPPA] = row["softmax.gini"] + 100 * (i < 30)
+    outcome = find("003-fig-3").analyse(rows)
+    for variant, own in (("batch-100", rows[:30]), ("batch-800", rows[30:])):
+        value = stats.spearmanr([row[KAPPA] for row in own], [row["gap"] for row in own]).statistic
+        assert abs(value) < 0.3
+        found = re.search(
+            rf"([+-]\d\.\d\d) \[[^]]*\] for {variant} \(n = {len(own)}\)", outcome.why
+        )
+        assert float(found[1]) == pytest.approx(value, abs=0.005)
+    assert "is not judged" in outcome.why
+    assert "batch-100" not in find("003-fig-3").analyse(rows[:30]).why  # one size is all there is
+    assert find("003-fig-3").analyse(rows[:9]).why == ""

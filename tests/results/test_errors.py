@@ -179,7 +179,7 @@ def test_an_unknown_measure_suggests_close_names(name, suggestion):
     refused(match, measures=name)
     refused(match, measures=["softmax.gini", name])
     with pytest.raises(sl.SpiritlevelError, match=match):
-        sl.measures(name)
+        sl.cards(name)
 
 
 def test_a_pattern_without_a_match_lists_the_families():

@@ -29,7 +29,7 @@ def test_a_report_survives_json(report):
     text = report.to_json()
     assert_same_report(sl.Report.from_json(text), report)
     assert json.loads(text)["format"] == "spiritlevel-report-1"
-    assert report.layers["relative.kappa"]["a"].status is sl.Status.GGN
+    assert report.layers["relative.kappa"]["a"].status is sl.results.Status.GGN
     assert len(report["curvature.trace_squared"].interval) == 2
     assert report["curvature.lambda_max"].residual > 0
 
@@ -38,7 +38,9 @@ def test_a_report_survives_json(report):
 def test_any_float_survives_json(value):
     errors = {"stderr": value, "interval": (value, value), "residual": value, "data_stderr": value}
     found = sl.Measurement("a.b", value, exact=False, **errors)
-    report = sl.Report({"a.b": found}, layers={}, settings={"num_samples": 1}, cost=sl.Cost())
+    report = sl.Report(
+        {"a.b": found}, layers={}, settings={"num_samples": 1}, cost=sl.results.Cost()
+    )
     text = report.to_json()
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     back = sl.Report.from_json(text)["a.b"]

@@ -12,7 +12,7 @@ from spiritlevel.cli import console, progress
 from spiritlevel.pages.watch.studies import study_state
 from spiritlevel.study import Store, control, execute
 from spiritlevel.study.executors import live, processes
-from spiritlevel.study.executors.live import Live, Standing
+from spiritlevel.study.executors.progress import ProgressReporter, StudyStatus
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import RunResult
 from spiritlevel.study.storage import store as store_module
@@ -58,7 +58,7 @@ def left(store: Store) -> float | None:
     said = {
         control.state(store).seconds_left,
         study_state(store.folder, "")["seconds_left"],
-        live.standing(store).seconds_left,
+        live.study_status(store).seconds_left,
     }
     [same] = said
     return same
@@ -270,7 +270,7 @@ def test_several_processes_with_nothing_to_do(tmp_path):
 def test_a_task_has_no_epochs(tmp_path):
     told = []
     with study_of(tmp_path, 1) as store:
-        teller = Live(store, told.append)
+        teller = ProgressReporter(store, told.append)
         store.claim(new_worker())
         teller.epoch(0, 0)
     [now] = told
@@ -280,7 +280,7 @@ def test_a_task_has_no_epochs(tmp_path):
 def test_words_are_few(tmp_path, clock):
     told = []
     with study_of(tmp_path, 1) as store:
-        teller = Live(store, told.append)
+        teller = ProgressReporter(store, told.append)
         store.claim(new_worker())
         for epoch in range(101):
             teller.epoch(epoch, 100)
@@ -292,7 +292,7 @@ def test_words_are_few(tmp_path, clock):
 def test_time_left_goes_down_within_a_run(tmp_path, clock):
     told = []
     with study_of(tmp_path, 3) as store:
-        worker, teller = new_worker(), Live(store, told.append)
+        worker, teller = new_worker(), ProgressReporter(store, told.append)
         [claim] = take(store, worker, 1)
         clock.now += 100
         end(store, claim, 100.0)
@@ -314,7 +314,7 @@ def test_looks_at_all_runs_are_fewer(tmp_path, clock, monkeypatch):
             return real(table)
 
         monkeypatch.setattr(store, "rows", slow)
-        teller = Live(store, lambda now: None)
+        teller = ProgressReporter(store, lambda now: None)
         for _ in range(600):
             teller.now()
             clock.now += 0.125
@@ -341,22 +341,25 @@ def test_a_watcher_that_breaks_does_not_fail_the_run(tmp_path, always):
 @pytest.mark.parametrize(
     ("now", "text"),
     [
-        (Standing(pending=12), ""),
-        (Standing(pending=11, running=1), "run 1 of 12"),
-        (Standing(pending=9, running=1, done=2, epochs=((17, 60),)), "run 3 of 12, epoch 17 of 60"),
+        (StudyStatus(pending=12), ""),
+        (StudyStatus(pending=11, running=1), "run 1 of 12"),
         (
-            Standing(running=1, done=1, failed=1, epochs=((0, 9),), seconds_left=7.2),
+            StudyStatus(pending=9, running=1, done=2, epochs=((17, 60),)),
+            "run 3 of 12, epoch 17 of 60",
+        ),
+        (
+            StudyStatus(running=1, done=1, failed=1, epochs=((0, 9),), seconds_left=7.2),
             "run 3 of 3, epoch 0 of 9, 1 failed, 7 s left",
         ),
-        (Standing(running=64, epochs=((17, 60),), oldest=99.0), "64 at work, epoch 17 of 60"),
+        (StudyStatus(running=64, epochs=((17, 60),), oldest=99.0), "64 running, epoch 17 of 60"),
         (
-            Standing(running=3, epochs=((17, 60), (3, 40), (9, 60)), seconds_left=9000.0),
-            "3 at work, epochs 3 to 17 of 60, 2.5 h left",
+            StudyStatus(running=3, epochs=((17, 60), (3, 40), (9, 60)), seconds_left=9000.0),
+            "3 running, epochs 3 to 17 of 60, 2.5 h left",
         ),
-        (Standing(running=8, oldest=300.0), "8 at work, the oldest for 5 min"),
-        (Standing(running=1, done=4, oldest=300.0), "run 5 of 5, for 5 min"),
-        (Standing(running=1, oldest=3.0), "run 1 of 1"),
-        (Standing(done=5, seconds_left=0.0), ""),
+        (StudyStatus(running=8, oldest=300.0), "8 running, the oldest for 5 min"),
+        (StudyStatus(running=1, done=4, oldest=300.0), "run 5 of 5, for 5 min"),
+        (StudyStatus(running=1, oldest=3.0), "run 1 of 1"),
+        (StudyStatus(done=5, seconds_left=0.0), ""),
     ],
 )
 def test_what_the_bar_says(now, text, monkeypatch):
@@ -377,5 +380,5 @@ def test_no_bar_where_nobody_looks(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(console, "err", lambda: Console(file=screen, width=160))
     with progress.runs_progress() as watch:
-        watch(Standing(running=1, epochs=((17, 60),)))
+        watch(StudyStatus(running=1, epochs=((17, 60),)))
     assert screen.getvalue() == ""

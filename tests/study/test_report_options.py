@@ -121,7 +121,7 @@ def test_a_file_has_no_use_for_them(tmp_path):
     (tmp_path / "report.json").write_text("{}")
     for option, value in (("--confounders", "lr"), ("--confidence", "0.95")):
         error = said("report", tmp_path / "report.json", option, value, code=1).stderr
-        assert f"The {option} is for a study's folder." in error
+        assert f"{option} needs a study's folder." in error
 
 
 def test_in_python_an_unknown_confounder_is_refused_as_well(folder):

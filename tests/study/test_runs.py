@@ -189,7 +189,7 @@ def test_executors_are_checked(tmp_path):
         for wrong, text in (
             ({"executor": "rya"}, "must be one of local, vmap, ray. Got 'rya'. Did you mean 'ray'"),
             ({"workers": 0}, "must be at least 1. Got 0"),
-            ({"address": "auto"}, "it goes with executor 'ray'. Got 'local'"),
+            ({"address": "auto"}, "needs executor='ray'. Got 'local'"),
         ):
             with pytest.raises(sl.SpiritlevelError, match=text):
                 execute(store, **wrong)

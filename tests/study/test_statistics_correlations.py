@@ -177,8 +177,10 @@ def test_verdicts():
 
     assert verdict(0.5, 0.2, 0.7, 0.001) == "rises with the target"
     assert verdict(-0.5, -0.7, -0.2, 0.001) == "falls as the target rises"
-    assert verdict(0.5, -0.1, 0.8, 0.2) == "n too small to tell"
-    assert verdict(1.0, 1.0, 1.0, 2 / 24) == "n too small to tell"  # perfect, but four points
+    assert verdict(0.5, -0.1, 0.8, 0.2) == "no clear association at this n"
+    assert (
+        verdict(1.0, 1.0, 1.0, 2 / 24) == "no clear association at this n"
+    )  # perfect, but four points
     assert verdict(0.01, -0.02, 0.04, 0.5) == "at most weak"
     assert verdict(0.5, NAN, NAN, 0.001) == "no interval: why"
 
@@ -186,8 +188,8 @@ def test_verdicts():
 def test_four_points_in_perfect_order_prove_nothing():
     found = spearman([1, 2, 3, 4], [1, 2, 3, 4])
     assert (found.value, found.p) == (1.0, pytest.approx(2 / 24))
-    assert found.verdict == "n too small to tell"
-    assert found.reason == "of a perfect correlation the formula knows no width"
+    assert found.verdict == "no clear association at this n"
+    assert found.reason == "the formula has no width for a perfect correlation"
 
 
 @pytest.mark.parametrize(("package", "kind"), [("numpy", pearson), ("scipy.stats", kendall)])

@@ -45,8 +45,8 @@ def test_rank_intervals_equal_their_formulas(kind, variance):
 def test_too_few_points_for_kendalls_formula_leave_everything_open():
     found = kendall([1, 2, 3, 4], [1, 3, 2, 4])
     assert (found.low, found.high) == (-1.0, 1.0)
-    assert found.reason == "4 points leave the whole range open"
-    assert found.verdict == "n too small to tell"
+    assert found.reason == "4 points are too few for an interval"
+    assert found.verdict == "no clear association at this n"
 
 
 def test_confounders_cost_degrees_of_freedom():

@@ -94,8 +94,9 @@ def test_verdicts_say_no_more_than_the_numbers():
     verdicts = {name: row.verdict for name, row in table.measures.items()}
     assert verdicts == {
         "good": "rises with the target, also given the confounders",
-        "confounded": "rises with the target; given the confounders: n too small to tell",
-        "noise": "n too small to tell",
+        "confounded": "rises with the target; given the confounders: no clear "
+        "association at this n",
+        "noise": "no clear association at this n",
         "fixed": "undefined: the measure is the same in all 24 runs",
         "gini": "rises with the target, also given the confounders",
     }
@@ -118,7 +119,7 @@ def test_a_finding_that_holm_takes_away():
     alone = [name for name, row in table.measures.items() if row.spearman.p < 0.05]
     assert alone  # some of forty look like findings by themselves
     words = {table[name].verdict for name in alone}
-    assert words == {"n too small to tell after Holm"}
+    assert words == {"no clear association at this n after Holm"}
     assert table[alone[0]].partial_spearman is None
 
 
@@ -170,7 +171,7 @@ def test_the_text():
     for heading in ("n", "out", "Pearson r", "Spearman ρ", "p Holm", "Ψ", "ρ given confounders"):
         assert heading in lines[0]
     assert "fixed: undefined: the measure is the same in all 24 runs." in lines
-    assert "noise: n too small to tell." in lines
+    assert "noise: no clear association at this n." in lines
     assert "Confounders held fixed: gini, norm." in lines
     assert "corrected over 4 measures by Holm" in text
     assert "as independent draws" in text
@@ -194,7 +195,7 @@ def test_the_text_of_a_perfect_measure_has_no_empty_notes():
         row["confounders"] = {"gini": row["confounders"]["gini"], "fixed": 1.0}
     notes = summary(rows, resamples=0).notes()
     assert "same, ρ given confounders: fixed dropped: the same in all runs." in " ".join(
-        note.replace("; of a perfect correlation the formula knows no width", "") for note in notes
+        note.replace("; the formula has no width for a perfect correlation", "") for note in notes
     )
     for row in rows:
         del row["confounders"]["fixed"]

@@ -92,7 +92,7 @@ def test_reports_of_a_task_need_no_target(command, tmp_path, monkeypatch):
     result = CliRunner().invoke(app, [*command, "store"])
     assert result.exit_code == 0, result.output
     if command[0] == "study":
-        assert "what the measures say about mean" in result.stdout
+        assert "how the measures relate to mean" in result.stdout
     else:
         assert "what the measures say about the mean" in (tmp_path / "page.html").read_text("utf-8")
 

@@ -242,7 +242,7 @@ def test_progress_counts_the_runs():
         model,
         lambda m: runs.append(m) or m(samples),
         generator=seeded(0),
-        progress=lambda done, total: seen.append((done, total)),
+        progress=lambda done, total, what: seen.append((done, total)),
     )
     assert [done for done, _ in seen[:-1]] == list(range(1, len(runs) + 1))
     assert all(done <= total for done, total in seen)

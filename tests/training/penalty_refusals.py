@@ -10,26 +10,34 @@ from spiritlevel import SpiritlevelError
 TROUBLES = ["nan", "infinite weight", "empty", "bad label", "frozen"]
 
 
-def troubled(trouble, model, x, y, *, last, layer):
-    """Outputs and targets of a batch that cannot be measured, and what is said of it.
+def call(penalty, x, y):
+    """The penalty with the forward pass that a training step makes anyway."""
+    with penalty.shared_forward():
+        outputs = penalty.model(x)
+    return penalty(x, y, outputs=outputs)
+
+
+def troubled(trouble, penalty, x, y, *, last, layer):
+    """A call with a batch that cannot be measured, and what is said of it.
 
     `last` is the layer that an infinite weight goes into, `layer` the one that is frozen.
     """
+    model = penalty.model
     if trouble == "empty":
-        text = r"at least one sample\. Got outputs of shape \(0, 3\)\. Leave empty batches out"
-        return model(x[:0]), y[:0], text
+        text = r"'batch_size' .* at least 1\. Got 0\. .*leave empty batches out"
+        return lambda: call(penalty, x[:0], y[:0]), text
     if trouble == "bad label":
-        return model(x), y + 7, r"Got 7 in the batch"
+        return lambda: call(penalty, x, y + 7), r"Got 7 in the batch"
     if trouble == "frozen":
-        outputs = model(x)
+        with penalty.shared_forward():
+            outputs = model(x)
         model.get_submodule(layer).weight.requires_grad_(False)
-        return outputs, y, rf"layer '{layer}' .* Got a frozen one"
+        return lambda: penalty(x, y, outputs=outputs), rf"layer '{layer}' .* Got a frozen one"
     if trouble == "infinite weight":
         with torch.no_grad():
             model.get_submodule(last).weight[0, 0] = float("inf")
-    outputs = model(x * float("nan") if trouble == "nan" else x)
     text = r"outputs of the batch must be finite\. Got NaN or infinity.*Nothing was changed"
-    return outputs, y, text
+    return lambda: call(penalty, x * float("nan") if trouble == "nan" else x, y), text
 
 
 def refused(match, act, model):

@@ -87,7 +87,7 @@ def signs_from(module: str, rows: Tensor) -> Iterator[None]:
         parts = row.split([tensor.numel() for tensor in like])
         return [part.view(t.shape).to(t) for part, t in zip(parts, like, strict=True)]
 
-    with mock.patch(f"spiritlevel.training.{module}.draw_signs", draw):
+    with mock.patch(f"spiritlevel.training.penalties.{module}.draw_signs", draw):
         yield
 
 

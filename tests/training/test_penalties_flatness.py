@@ -51,7 +51,7 @@ def test_one_forward_is_enough():
     model.register_forward_hook(lambda *_: calls.append(1))
     with shared.shared_forward():
         loss = F.cross_entropy(model(x), y)
-    torch.testing.assert_close(shared.of(loss, len(x)), own(x, y), rtol=1e-12, atol=0)
+    torch.testing.assert_close(shared(x, y, loss=loss), own(x, y), rtol=1e-12, atol=0)
     assert len(calls) == 2  # one of them the other's own
 
 
@@ -80,7 +80,7 @@ def train(model, penalty, steps, optimizer=None):
         optimizer.zero_grad()
         with penalty.shared_forward():
             loss = F.cross_entropy(model(x), y)
-        (loss + penalty.of(loss, len(x))).backward()
+        (loss + penalty(x, y, loss=loss)).backward()
         optimizer.step()
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -106,7 +106,7 @@ def test_weight_zero_only_measures():
     model, (x, y) = make(), batch()
     penalty = FlatnessPenalty(model, weight=0, generator=torch.Generator().manual_seed(0))
     loss = F.cross_entropy(model(x), y)
-    added = penalty.of(loss, 6)
+    added = penalty(x, y, loss=loss)
     assert added.item() == 0.0
     assert not added.requires_grad
     truth = trace_squared_penalty(model, x, y, generator=torch.Generator().manual_seed(0))
@@ -149,7 +149,7 @@ def test_the_model_of_a_wrapper_is_found():
         ({"weight": -0.1}, "'weight' .* at least 0. Got -0.1. Paper 004 uses"),
         ({"weight": float("nan")}, "'weight' .* finite number of at least 0. Got nan"),
         ({"weight": "big"}, "'weight' .* Got 'big'"),
-        ({"every": 0}, "'every' .* at least 1. Got 0. every=8 spends"),
+        ({"every": 0}, "'every' .* at least 1. Got 0. every=8 applies"),
         ({"probes": 0}, "'probes' .* at least 1. Got 0. 1 is enough"),
         ({"layers": "nope"}, "Nothing matches 'nope'. Available: 0, 1, 3"),
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "must average over samples"),
@@ -209,7 +209,7 @@ def test_an_empty_batch():
     refused(text, lambda: penalty(x[:0], y[:0]), model)
     refused(text, lambda: trace_squared_penalty(model, x[:0], y[:0]), model)
     loss = F.cross_entropy(model(x), y)
-    refused(text, lambda: penalty.of(loss, 0), model)
+    refused(text, lambda: penalty(x, y, loss=loss, batch_size=0), model)
 
 
 def test_a_loss_that_is_no_mean():
@@ -217,10 +217,12 @@ def test_a_loss_that_is_no_mean():
     penalty = FlatnessPenalty(model)
     each = F.cross_entropy(model(x), y, reduction="none")
     refused(
-        r"one number. Got shape \(6,\). Use reduction='mean'", lambda: penalty.of(each, 6), model
+        r"one number. Got shape \(6,\). Use reduction='mean'",
+        lambda: penalty(x, y, loss=each),
+        model,
     )
-    refused("one number. Got float", lambda: penalty.of(1.0, 6), model)
-    refused("needs no gradient", lambda: penalty.of(each.mean().detach(), 6), model)
+    refused("one number. Got float", lambda: penalty(x, y, loss=1.0), model)
+    refused("needs no gradient", lambda: penalty(x, y, loss=each.mean().detach()), model)
 
 
 def test_bad_targets():
@@ -235,7 +237,9 @@ def test_a_loss_that_was_already_differentiated():
     penalty = FlatnessPenalty(model)
     loss = F.cross_entropy(model(x), y)
     loss.backward()
-    refused(r"Trying to backward.*before loss.backward\(\)", lambda: penalty.of(loss, 6), model)
+    refused(
+        r"Trying to backward.*before loss.backward\(\)", lambda: penalty(x, y, loss=loss), model
+    )
 
 
 class OnlyOnce(torch.autograd.Function):
@@ -254,7 +258,7 @@ def test_a_function_without_second_derivative():
     model, (x, y) = make(), batch()
     penalty = FlatnessPenalty(model)
     loss = F.cross_entropy(OnlyOnce.apply(model(x)), y)
-    refused("differentiable only once", lambda: penalty.of(loss, 6), model)
+    refused("differentiable only once", lambda: penalty(x, y, loss=loss), model)
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(5), nn.LayerNorm(5)], ids=["batch", "layer"])
@@ -264,12 +268,12 @@ def test_normalizations_of_torch_are_refused(norm):
     penalty = FlatnessPenalty(model)
     loss = F.cross_entropy(model(x), y)
     text = r"torch does that wrongly.*Native\w+NormBackward0.*with penalty.shared_forward\(\)"
-    refused(re.compile(text), lambda: penalty.of(loss, 6), model)
+    refused(re.compile(text), lambda: penalty(x, y, loss=loss), model)
     with penalty.shared_forward():
         loss = F.cross_entropy(model(x), y)
-    assert penalty.of(loss, 6) > 0
+    assert penalty(x, y, loss=loss) > 0
     loss = F.cross_entropy(model(x), y)
-    assert FlatnessPenalty(model, 0.0).of(loss, 6) == 0  # the number alone is right
+    assert FlatnessPenalty(model, 0.0)(x, y, loss=loss) == 0  # the number alone is right
 
 
 def test_eval_mode_batch_norm_needs_nothing():
@@ -277,11 +281,11 @@ def test_eval_mode_batch_norm_needs_nothing():
     rows = truths.orthogonal_signs(sum(p.numel() for p in model.parameters()))
     penalty = FlatnessPenalty(model, 1.0, probes=len(rows))
     with truths.signs_from("trace_squared", rows):
-        value = penalty.of(F.cross_entropy(model(x), y), 6)
+        value = penalty(x, y, loss=F.cross_entropy(model(x), y))
     truth = truths.trace_squared(model, x, y, F.cross_entropy)
     truths.assert_same((value, truths.gradients_of(value, model)), truth)
 
 
 def test_a_foreign_state():
-    with pytest.raises(SpiritlevelError, match="Got one without generator, value"):
+    with pytest.raises(SpiritlevelError, match="Got one without value, generator"):
         FlatnessPenalty(make()).load_state_dict({"steps": 3})

@@ -10,9 +10,9 @@ from torch import nn
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import HeadPenalty, head_penalty
-from spiritlevel.training.penalties.softmax_heads import softmax_head
+from spiritlevel.training.penalties.softmax_head import softmax_head
 from training import penalty_truths as truths
-from training.penalty_refusals import TROUBLES, refused, troubled
+from training.penalty_refusals import TROUBLES, call, refused, troubled
 from zoo import decimal_softmax as decimals
 from zoo.losses import LOSSES
 
@@ -61,8 +61,8 @@ def dense(kind, name, weight_of_row, model, x, y, plain):
 
 
 def found(kind, model, x, y, **options):
-    with HeadPenalty(model, kind, weight=1.0, **options) as penalty:
-        value = penalty(model(x), y)
+    penalty = HeadPenalty(model, 1.0, kind=kind, **options)
+    value = call(penalty, x, y)
     torch.testing.assert_close(penalty.value, value.detach())
     return value, truths.gradients_of(value, model)
 
@@ -142,7 +142,7 @@ def form(kind):
 
     def value(z):
         features, ones = torch.tensor([[0.6, 0.8]] * 2, dtype=z.dtype), z.new_ones(2)
-        return softmax_head(kind, z, features, z.new_tensor(WEIGHT), ones, ones[0])[0]
+        return softmax_head(kind, z, features, z.new_tensor(WEIGHT), ones, ones[0])
 
     return value
 
@@ -237,7 +237,7 @@ def test_many_classes_alike_cost_no_digits(kind):
     truth = by_definition(kind, *precise)
     expected = torch.autograd.grad(truth, precise, materialize_grads=True)
     inputs = [t.requires_grad_() for t in inputs]
-    value = softmax_head(kind, *inputs, None, 1.0)[0]
+    value = softmax_head(kind, *inputs, None, 1.0)
     gradients = torch.autograd.grad(value, inputs, materialize_grads=True)
     for got, wanted in zip((value, *gradients), (truth, *expected), strict=True):
         size = wanted.abs().amax().clamp_min(1e-30)
@@ -263,16 +263,18 @@ def test_autocast_leaves_the_penalty_in_float32(kind):
 def test_the_task_gradient_is_untouched_and_the_hook_goes():
     model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
     plain = truths.gradients_of(F.cross_entropy(model(x), y), model)
-    with HeadPenalty(model, "kappa", weight=0.0) as penalty:
+    penalty = HeadPenalty(model, 0.0, kind="kappa")
+    with penalty.shared_forward():
         outputs = model(x)
-        loss = F.cross_entropy(outputs, y) + penalty(outputs, y)
-        both = truths.gradients_of(loss, model)
+    loss = F.cross_entropy(outputs, y) + penalty(x, y, outputs=outputs)
+    both = truths.gradients_of(loss, model)
     assert all(torch.equal(plain[name], both[name]) for name in plain)
-    assert not model[2]._forward_hooks
-    assert not model[2]._forward_pre_hooks
-    model(x)
-    with pytest.raises(SpiritlevelError, match="found no forward through the layer '2'"):
-        penalty(outputs, y)
+    for module in (model, model[2]):
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+    outputs = model(x)
+    with pytest.raises(SpiritlevelError, match="no forward pass through the layer '2'"):
+        penalty(x, y, outputs=outputs)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
@@ -280,8 +282,8 @@ def test_the_value_is_without_the_weight_and_the_gradient_with_it(loss):
     model, x = make(), batch(5, 2)
     y = torch.tensor([0, 2, 1, 1, 0]) if loss == "cross_entropy" else batch(5, 3, seed=2)
     whole, gradients = found("kappa", model, x, y, loss=loss)
-    with HeadPenalty(model, "kappa", weight=0.25, loss=loss) as penalty:
-        part = penalty(model(x), y)
+    penalty = HeadPenalty(model, 0.25, kind="kappa", loss=loss)
+    part = call(penalty, x, y)
     torch.testing.assert_close(penalty.value, whole.detach())
     assert not penalty.value.requires_grad
     quarter = {name: gradient / 4 for name, gradient in gradients.items()}
@@ -291,43 +293,43 @@ def test_the_value_is_without_the_weight_and_the_gradient_with_it(loss):
 def test_a_model_with_a_hook_can_be_copied_and_evaluated():
     model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
     penalty = HeadPenalty(model)
-    outputs = model(x)
-    copied = copy.deepcopy(model)
-    with torch.no_grad():
-        model(2 * x)  # does not replace the features of the forward with gradients
-    assert penalty(outputs, y).item() > 0
+    with penalty.shared_forward():
+        outputs = model(x)
+        copied = copy.deepcopy(model)
+        with torch.no_grad():
+            model(2 * x)  # does not replace the features of the forward with gradients
+    assert penalty(x, y, outputs=outputs).item() > 0
     torch.testing.assert_close(copied(x), outputs)
 
 
 def test_outputs_of_another_forward_are_refused():
     model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
     penalty = HeadPenalty(model)
-    outputs = model(x)
-    model(2 * x)
+    with penalty.shared_forward():
+        outputs = model(x)
+        model(2 * x)
     with pytest.raises(SpiritlevelError, match="its pooled output differs from the network's by"):
-        penalty(outputs, y)
+        penalty(x, y, outputs=outputs)
 
 
 def test_refusals():
     model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
     with pytest.raises(SpiritlevelError, match=r"'trace', 'kappa' or 'trace_squared'\. Got 'max'"):
-        HeadPenalty(model, "max")
+        HeadPenalty(model, kind="max")
     with pytest.raises(SpiritlevelError, match=r"'weight' .* at least 0\. Got -1"):
         HeadPenalty(model, weight=-1)
     with pytest.raises(SpiritlevelError, match=r"Got 'nope'\. There are: 0, 2"):
         HeadPenalty(model, head="nope")
     with pytest.raises(SpiritlevelError, match=r"must have a linear or convolutional layer"):
         HeadPenalty(nn.Tanh())
-    with HeadPenalty(model, loss=lambda z, y: (z.exp()).sum(dim=1)) as penalty:
-        outputs = model(x)
-        refused("its curvature is differentiated", lambda: penalty(outputs, y), model)
-    with HeadPenalty(model) as penalty:
-        with torch.no_grad():
-            outputs = model(x)
-        refused("found no forward", lambda: penalty(outputs, y), model)
-    with HeadPenalty(model, head="0") as penalty:
-        outputs = model(x)
-        refused("cannot be", lambda: penalty(outputs, y), model)
+    own_loss = HeadPenalty(model, loss=lambda z, y: (z.exp()).sum(dim=1))
+    refused("its curvature is differentiated", lambda: call(own_loss, x, y), model)
+    penalty = HeadPenalty(model)
+    with torch.no_grad():
+        refused("saw no forward pass", lambda: call(penalty, x, y), model)
+    refused("cannot be", lambda: call(HeadPenalty(model, head="0"), x, y), model)
+    with pytest.raises(SpiritlevelError, match=r"at least one sample\. Got outputs of shape"):
+        head_penalty("trace", model[1](model[0](x[:0])), model[2].weight, y[:0])
     model[2].requires_grad_(False)
     with pytest.raises(SpiritlevelError, match=r"layer '2' .* Got a frozen one\. Unfreeze it"):
         HeadPenalty(model)
@@ -337,14 +339,14 @@ def test_refusals():
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_batch_that_cannot_be_measured_moves_nothing(kind, trouble):
     model, x, y = make(), batch(5, 2), torch.tensor([0, 2, 1, 1, 0])
-    penalty = HeadPenalty(model, kind)
-    expected = penalty(model(x), y)
+    penalty = HeadPenalty(model, kind=kind)
+    expected = call(penalty, x, y)
     value, weight = penalty.value.clone(), model[2].weight.detach().clone()
-    outputs, targets, text = troubled(trouble, model, x, y, last="2", layer="2")
-    refused(text, lambda: penalty(outputs, targets), model)
+    act, text = troubled(trouble, penalty, x, y, last="2", layer="2")
+    refused(text, act, model)
     assert torch.equal(penalty.value, value)
     # and the next batch is penalized as if nothing had been
     model[2].requires_grad_(True)
     with torch.no_grad():
         model[2].weight.copy_(weight)
-    assert torch.equal(penalty(model(x), y), expected)
+    assert torch.equal(call(penalty, x, y), expected)

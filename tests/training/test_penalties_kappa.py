@@ -9,10 +9,9 @@ from torch import nn
 from torch.func import functional_call, jacrev
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.training import KappaPenalty
-from spiritlevel.training.penalties import kappa_penalty
+from spiritlevel.training import KappaPenalty, kappa_penalty
 from training import penalty_truths as truths
-from training.penalty_refusals import TROUBLES, refused, troubled
+from training.penalty_refusals import TROUBLES, call, refused, troubled
 from zoo.losses import LOSSES
 
 
@@ -98,8 +97,8 @@ def of_gauss_newton(model, layer, x):
 
 
 def found(model, layer, x, y, **options):
-    with KappaPenalty(model, layer, 1.0, **options) as penalty:
-        value = penalty(model(x), y)
+    penalty = KappaPenalty(model, 1.0, layer=layer, **options)
+    value = call(penalty, x, y)
     torch.testing.assert_close(penalty.value, value.detach())
     return value, truths.gradients_of(value, model)
 
@@ -193,15 +192,15 @@ def test_confidence_costs_no_digits():
 
 def test_the_lazy_schedule_and_resuming():
     model, x = make(), batch(5, 2)
-    penalty = KappaPenalty(model, "inner", 0.5, probes=None, every=3)
-    values = [penalty(model(x), Y) for _ in range(6)]
+    penalty = KappaPenalty(model, 0.5, layer="inner", probes=None, every=3)
+    values = [call(penalty, x, Y) for _ in range(6)]
     assert [v.requires_grad for v in values] == [True, False, False] * 2
     truth = of_hessian(model, "inner", x, Y, F.cross_entropy)[0]
     torch.testing.assert_close(sum(values).detach() / 6, 0.5 * truth)
-    penalty(model(x), Y)
-    again = KappaPenalty(model, "inner", 0.5, probes=None, every=3)
+    call(penalty, x, Y)
+    again = KappaPenalty(model, 0.5, layer="inner", probes=None, every=3)
     again.load_state_dict(penalty.state_dict())
-    assert not again(model(x), Y).requires_grad
+    assert not call(again, x, Y).requires_grad
 
 
 def test_refusals():
@@ -217,34 +216,33 @@ def test_refusals():
     ]:
         with pytest.raises(SpiritlevelError, match=text):
             KappaPenalty(model, **options)
-    penalty = KappaPenalty(model, "inner")
-    with torch.no_grad():
+    penalty = KappaPenalty(model, layer="inner")
+    with torch.no_grad(), penalty.shared_forward():
         outputs = model(x)
-    with pytest.raises(SpiritlevelError, match="found no forward through the layer 'inner'"):
-        penalty(outputs, Y)
-    penalty.remove()
-    with KappaPenalty(model, "inner") as penalty:
+    with pytest.raises(SpiritlevelError, match="no forward pass through the layer 'inner'"):
+        penalty(x, Y, outputs=outputs)
+    with penalty.shared_forward():
         outputs = model(x)
         model(x)
-        with pytest.raises(SpiritlevelError, match="do not depend on its latest input"):
-            penalty(outputs, Y)
+    with pytest.raises(SpiritlevelError, match="do not depend on its latest input"):
+        penalty(x, Y, outputs=outputs)
     model.inner.weight.requires_grad_(False)
     with pytest.raises(SpiritlevelError, match=r"layer 'inner' .* Got a frozen one"):
-        KappaPenalty(model, "inner")
+        KappaPenalty(model, layer="inner")
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_batch_that_cannot_be_measured_moves_nothing(trouble):
     model, x = make(), batch(5, 2)
     penalty, untroubled = (
-        KappaPenalty(model, "inner", generator=torch.Generator().manual_seed(0)) for _ in range(2)
+        KappaPenalty(model, layer="inner", generator=torch.Generator().manual_seed(0))
+        for _ in range(2)
     )
-    outputs = model(x)
-    assert penalty(outputs, Y) == untroubled(outputs, Y)
+    assert call(penalty, x, Y) == call(untroubled, x, Y)
     before, value = penalty.state_dict(), penalty.value.clone()
     weight = model.head.weight.detach().clone()
-    outputs, y, text = troubled(trouble, model, x, Y, last="head", layer="inner")
-    refused(text, lambda: penalty(outputs, y), model)
+    act, text = troubled(trouble, penalty, x, Y, last="head", layer="inner")
+    refused(text, act, model)
     after = penalty.state_dict()
     assert after["steps"] == before["steps"] == 1
     assert torch.equal(after["generator"], before["generator"])
@@ -253,5 +251,4 @@ def test_a_batch_that_cannot_be_measured_moves_nothing(trouble):
     model.inner.weight.requires_grad_(True)
     with torch.no_grad():
         model.head.weight.copy_(weight)
-    outputs = model(x)
-    assert penalty(outputs, Y) == untroubled(outputs, Y)
+    assert call(penalty, x, Y) == call(untroubled, x, Y)

@@ -10,8 +10,8 @@ from torch import nn
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import thrice_differentiable, trace_squared_of
-from spiritlevel.training.penalties.lazy import LazySchedule
-from spiritlevel.training.penalties.signs import draw_signs
+from spiritlevel.training.penalties.random_signs import draw_signs
+from spiritlevel.training.penalties.step_schedule import StepSchedule
 
 GEOMETRIES = {
     "plain": (1, {}),
@@ -277,4 +277,4 @@ def test_signs_follow_the_generator_alone():
 @pytest.mark.parametrize("every", [0, -2, 1.5, True])
 def test_every_must_count(every):
     with pytest.raises(SpiritlevelError, match=rf"'every' .* at least 1\. Got {every!r}"):
-        LazySchedule(every)
+        StepSchedule(every)

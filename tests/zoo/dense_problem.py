@@ -16,19 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from spiritlevel import Cost
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.certificate import Certificate
-from spiritlevel.engine.data_pass import Needs, Pass
-from spiritlevel.engine.hessian import NEEDS, HessianRows
+from spiritlevel.engine.data_pass import Needs, PassResult
 from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import Plan
 from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.row_estimator import NEEDS, RowEstimator
 from spiritlevel.engine.sweep.backward import Probes
-from spiritlevel.engine.sweep.sums import Sums
+from spiritlevel.engine.sweep.sums import SweepSums
 from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
+from spiritlevel.results import Cost
 from zoo import references
 
 
@@ -86,11 +86,11 @@ class DenseProblem:
         """As the library would make it, on dense matrices."""
         return DenseWork(self, seed, Precision(**precision))
 
-    def rows(self, kind: str, seed: int, **precision: Any) -> HessianRows:
+    def rows(self, kind: str, seed: int, **precision: Any) -> RowEstimator:
         """The estimate of a kind over the whole network."""
         rows = {n: n for n in self.names} if kind == "trace" else self.layers
         workspace = self.workspace(seed, **precision)
-        return HessianRows(workspace, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
+        return RowEstimator(workspace, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
 
     def value(self, kind: str, matrix: str = "Hessian") -> float:
         """The truth, by definition."""
@@ -149,8 +149,8 @@ class DenseProblem:
         )
         return list(torch.einsum("knc,rncd,knd->krn", signs, M, signs))
 
-    def run_pass(self, needs: Needs, probes: Probes | None) -> Pass:
-        sums = Sums(self.surface, None if probes is None else len(probes.streams))
+    def run_pass(self, needs: Needs, probes: Probes | None) -> PassResult:
+        sums = SweepSums(self.surface, None if probes is None else len(probes.streams))
         weights = torch.ones(len(self.x), dtype=torch.float64)
         kinds = ["trace", *(k for k in ("kappa", "rho") if getattr(needs, k))]
         for kind in kinds[-1:]:  # the only one that `rows` will look at
@@ -159,7 +159,7 @@ class DenseProblem:
                 draws = self.draw(kind, probes.seed, probes.streams)
             sums.kinds[kind].add(draws, weights)  # type: ignore[index]
         empty = Moments(["trace", "kappa"], self.surface.device)
-        return Pass(
+        return PassResult(
             needs=needs,
             num_samples=len(self.x),
             total_weight=float(len(self.x)),
@@ -192,5 +192,5 @@ class DenseWork(Workspace):
     def certificates(self) -> dict[str, Certificate]:  # type: ignore[override]
         return self.problem.certificates
 
-    def _run(self, needs: Needs, probes: Probes | None) -> Pass:
+    def _run(self, needs: Needs, probes: Probes | None) -> PassResult:
         return self.problem.run_pass(needs, probes)

@@ -47,13 +47,13 @@ class Logits:
 
 
 def equally_confident(
-    models: Mapping[str, nn.Module], data: Iterable[Any], **options: Any
+    models: Mapping[str, nn.Module], data: Iterable[Any], **arguments: Any
 ) -> dict[str, nn.Module]:
     """Copies whose heads are scaled so that all are as uncertain as the least certain one.
 
     Takes what `measure` takes. Raises SpiritlevelError where a network has no head to scale.
     """
-    found = {name: _logits(model, data, options) for name, model in models.items()}
+    found = {name: _logits(model, data, arguments) for name, model in models.items()}
     target = max(logits.gini(1.0) for _, logits in found.values())
     return {
         name: temperature_move(models[name], head).at(models[name], logits.temperature(target))
@@ -62,11 +62,11 @@ def equally_confident(
 
 
 def _logits(
-    model: nn.Module, data: Iterable[Any], options: Mapping[str, Any]
+    model: nn.Module, data: Iterable[Any], arguments: Mapping[str, Any]
 ) -> tuple[str, Logits]:
     """The path of the head and what it gives."""
     workspace = api.open_measurement(
-        model, data, **{k: v for k, v in options.items() if k != "layers"}
+        model, data, **{k: v for k, v in arguments.items() if k != "layers"}
     )
     surface = workspace.surface
     if not isinstance(surface.loss, CrossEntropy):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import api
-from ..engine.hessian import NEEDS, precise
+from ..engine.precision import Method
+from ..engine.row_estimator import NEEDS, estimate_rows
 from ..measures.layer_weights import measured_weights
+from ..model.batches import Forward
+from ..records import Progress
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,11 +27,27 @@ class Neurons:
     text: str  # otherwise how they were found, or of which matrix they are
 
 
-def neurons(model: nn.Module, data: Iterable[Any], **options: Any) -> dict[str, Neurons]:
+def neurons(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    loss: api.Loss = "cross_entropy",
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    forward: Forward | None = None,
+    method: Method = "auto",
+    rtol: float = 0.05,
+    confidence: float = 0.95,
+    max_passes: int = 100,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> dict[str, Neurons]:
     """ρ(j) of every neuron, by layer. The model is left exactly as it was.
 
-    Takes what `measure` takes, but for 'measures'. Their sum and maximum over a layer and over the
-    network are the measures neuron.rho_sum and neuron.rho_max.
+    The arguments are those of `measure`. The sum and the maximum over a layer and over the network
+    are the measures neuron.rho_sum and neuron.rho_max.
 
     >>> import spiritlevel as sl
     >>> net = nn.Linear(3, 1, bias=False).double()
@@ -37,15 +56,30 @@ def neurons(model: nn.Module, data: Iterable[Any], **options: Any) -> dict[str, 
     >>> bool(torch.allclose(found.values, net.weight[0].detach() ** 2 * 2 / 3))
     True
     """
-    workspace = api.open_measurement(model, data, **options)
+    workspace = api.open_measurement(
+        model,
+        data,
+        loss=loss,
+        layers=layers,
+        head=head,
+        forward=forward,
+        method=method,
+        rtol=rtol,
+        confidence=confidence,
+        max_passes=max_passes,
+        memory=memory,
+        seed=seed,
+        distributed=distributed,
+        progress=progress,
+    )
     workspace.want(NEEDS["rho"])
     with workspace.surface.preserved():
         weights = measured_weights(workspace, "neuron.rho_sum")
-        rows = precise(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
+        rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
         found = {}
         for layer in weights:
             estimates = rows.neurons(layer)
-            whole = rows.found({layer: 1.0})
+            whole = rows.result({layer: 1.0})
             found[layer] = Neurons(
                 values=torch.tensor([e.value for e in estimates], dtype=torch.float64),
                 stderr=torch.tensor([e.stderr for e in estimates], dtype=torch.float64),

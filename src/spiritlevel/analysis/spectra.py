@@ -9,15 +9,15 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from ..api import open_workspace
-from ..engine.weight_space.density import Density
+from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
-from ..engine.weight_space.products import Operator, Space
+from ..engine.weight_space.parameter_space import ParameterSpace
+from ..engine.weight_space.products import Operator
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
 from ..model.batches import Forward
-from ..model.surface import Progress
-from ..results import Cost
+from ..records import Cost, Progress
 
 Matrix = Literal["hessian", "ggn"]
 
@@ -120,7 +120,7 @@ def eigenvalues(
     )
     with workspace.surface.preserved():
         workspace.run(workspace.wanted)
-        space = Space(workspace.surface)
+        space = ParameterSpace(workspace.surface)
         (found,) = eigenpairs_of(
             workspace.products,
             [space],
@@ -158,11 +158,11 @@ def density(
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
-) -> Density:
+) -> SpectralDensity:
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
-    Takes num_vectors × steps products. `Density.curve()` gives the smoothed density,
-    `Density.moment(1)` an estimate of Tr H / n with its error; `plots.density` draws it.
+    Takes num_vectors × steps products. `SpectralDensity.curve()` gives the smoothed density,
+    `SpectralDensity.moment(1)` an estimate of Tr H / n with its error; `plots.density` draws it.
     """
     workspace = _open(
         model,
@@ -180,7 +180,7 @@ def density(
     with workspace.surface.preserved():
         return density_of(
             workspace.products,
-            Space(workspace.surface),
+            ParameterSpace(workspace.surface),
             operator=matrix,
             num_vectors=num_vectors,
             steps=steps,
@@ -188,15 +188,17 @@ def density(
         )
 
 
-def _open(model: nn.Module, data: Iterable[Any], *, matrix: Operator, **options: Any) -> Workspace:
+def _open(
+    model: nn.Module, data: Iterable[Any], *, matrix: Operator, **arguments: Any
+) -> Workspace:
     if matrix not in get_args(Matrix):
         raise SpiritlevelError(
             f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got {matrix!r}."
         )
-    return open_workspace(model, data, **options)
+    return open_workspace(model, data, **arguments)
 
 
-def _warm(start: Eigenvalues | None, space: Space) -> Tensor | None:
+def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
     if start is None:
         return None
     if start.names != space.names or start.vectors.shape[1] != space.size:
@@ -208,7 +210,7 @@ def _warm(start: Eigenvalues | None, space: Space) -> Tensor | None:
     return start.vectors
 
 
-def _settings(workspace: Workspace, space: Space, matrix: Matrix) -> dict[str, Any]:
+def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
     sizes = {name: part.stop - part.start for name, part in space.slices.items()}
     kept = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
     return {key: workspace.settings()[key] for key in kept} | {"matrix": matrix, "sizes": sizes}

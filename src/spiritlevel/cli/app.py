@@ -1,4 +1,4 @@
-"""The commands, and how every failure of theirs is answered."""
+"""The commands, and how their errors reach the user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .spectrum import spectrum
 from .study import app as study
 from .watch import watch
 
-REFUSED = 1  # it could not be done
+REFUSED = 1  # the request could not be met
 USAGE = 2  # the command line was not understood
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -37,7 +37,7 @@ class Commands(TyperGroup):
     """All commands; a failure becomes one line on stderr and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
-        """Run, answer, and exit: for the installed command and for tests alike."""
+        """Run a command and exit with its code; the installed command and tests both come here."""
         args = list(sys.argv[1:] if args is None else args)
         options = {"prog_name": "spiritlevel"} | options | {"standalone_mode": False}
         before = console.VOLUME.set(console.Volume.NORMAL)
@@ -46,16 +46,16 @@ class Commands(TyperGroup):
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
         except Exception as error:
-            code = _answer(error, debug="--debug" in args)
+            code = _report_error(error, debug="--debug" in args)
         finally:
             console.VOLUME.reset(before)
         if code == INTERRUPTED:
-            console.say_error("interrupted. Nothing was written that is not complete.")
+            console.say_error("interrupted. No partial files were written.")
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _answer(error: Exception, *, debug: bool) -> int:
-    """Say on stderr what was wrong, and return the exit code for it."""
+def _report_error(error: Exception, *, debug: bool) -> int:
+    """Print the error on stderr and return its exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":  # of newer click; older ones show it and exit
         sys.stdout.write(f"{error.format_message()}\n")  # type: ignore[attr-defined]
         return 0
@@ -90,7 +90,7 @@ app = typer.Typer(
 app.add_typer(data_sets, name="data")
 
 
-def _say_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
         console.out().print(
             f"spiritlevel {__version__} "
@@ -111,17 +111,19 @@ Examples:
 \b
 Exit codes:
   0    done
-  1    it could not be done; the line after "error:" says why and what next
+  1    failed; the line after "error:" says why and what to do next
   2    the command line was not understood
   130  interrupted with Ctrl-C
 
-Colours appear on a terminal only, and not where NO_COLOR is set.
+Colours are used on a terminal only, and not if NO_COLOR is set.
 """
 )
 def spiritlevel(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say it and exit."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
     quiet: common.Quiet = False,
     verbose: common.Verbose = False,
@@ -151,11 +153,13 @@ Examples:
 )
 def list_measures(
     pattern: Pattern = "*",
-    markdown: Annotated[bool, typer.Option("--markdown", help="All cards as Markdown.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print all cards as Markdown.")
+    ] = False,
     json: subject.Json = None,
 ) -> None:
     """List the measures: summary, cost, invariances."""
-    chosen = api.measures(pattern)
+    chosen = api.cards(pattern)
     talk = console.talk(json)
     if markdown:
         talk.file.write(cards.markdown_page(chosen))
@@ -175,9 +179,9 @@ Examples:
 def show(name: Pattern, json: subject.Json = None) -> None:
     """Show the card of a measure.
 
-    Formula, paper, what leaves it unchanged and what moves it, cost, and when it misleads.
+    Shows its formula, paper, what changes it and what does not, its cost, and when it misleads.
     """
-    chosen = api.measures(name)
+    chosen = api.cards(name)
     talk = console.talk(json)
     for card in chosen:
         cards.print_card(talk, card)
@@ -188,7 +192,7 @@ app.command(
     epilog="""\b
 Examples:
   spiritlevel measure --model mlp
-  spiritlevel measure --model my_nets:make --option width=32 \\
+  spiritlevel measure --model my_nets:make --model-arg width=32 \\
       --checkpoint run7.safetensors --data val.npz --measures 'relative.*'
   spiritlevel measure --model mlp --html report.html
   spiritlevel measure --model mlp --json - | jq .measures

@@ -14,7 +14,7 @@ from rich.text import Text
 from ..analysis import audit as audits
 from . import console, inputs, subject
 
-MOVES_A_TABLE = 3  # side by side in 80 columns
+MOVES_PER_TABLE = 3  # side by side in 80 columns
 STYLES = {
     "comparable": "green",
     "confidence": "green",
@@ -26,7 +26,7 @@ STYLES = {
 
 def audit(
     model: subject.Model,
-    option: subject.Options = None,
+    model_arg: subject.ModelArguments = None,
     checkpoint: subject.Checkpoint = None,
     data: subject.Data = "digits",
     split: subject.Split = "train",
@@ -34,15 +34,15 @@ def audit(
     batch_size: subject.BatchSize = 256,
     loss: subject.LossName = "cross_entropy",
     measures: subject.Measures = None,
-    setting: subject.Settings = None,
+    option: subject.Options = None,
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     method: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="exact, output_probes, split, hutchinson, hutch++, or auto for the Hessian's own "
-            "traces. Without it: the GGN's, which move alike and need no weight probes.",
+            help="exact, output_probes, split, hutchinson, hutch++, or auto for traces of the "
+            "Hessian. Default: traces of the GGN, which need no weight probes and move alike.",
         ),
     ] = None,
     rtol: subject.Rtol = 0.05,
@@ -56,14 +56,14 @@ def audit(
 ) -> None:
     """Find out which measures can be trusted for a network.
 
-    Its symmetries are found by running it; every measure is taken again on copies that compute the
-    same with other weights. What changes says nothing about the function. Where errors leave that
-    open, narrow them: `--rtol 0.02 --max-passes 400`.
+    Finds the symmetries of the network by running it, and repeats every measure on copies that
+    compute the same function with other weights. A measure that changes says nothing about the
+    function. If errors are too large to decide, lower them: `--rtol 0.02 --max-passes 400`.
     """
     talk = console.talk(json)
-    found = subject.load(
+    loaded = subject.load(
         model=model,
-        option=option,
+        model_arg=model_arg,
         checkpoint=checkpoint,
         data=data,
         split=split,
@@ -73,10 +73,10 @@ def audit(
         dtype=dtype,
         seed=seed,
     )
-    found.introduce(talk)
-    options: dict[str, Any] = {
+    loaded.introduce(talk)
+    arguments: dict[str, Any] = {
         "loss": loss,
-        "options": found.settings(setting),
+        "options": loaded.options(option),
         "measures": measures or None,
         "layers": subject.one_or_many(layers),
         "head": head,
@@ -86,9 +86,9 @@ def audit(
         "seed": seed,
     }
     if method is not None:
-        options["method"] = method
+        arguments["method"] = method
     with console.progress("auditing") as show:
-        result = found.attempt(audits.audit, progress=show, **options)
+        result = loaded.attempt(audits.audit, progress=show, **arguments)
     subject.detail_report(result.original)
     print_audit(talk, result)
     subject.write_json(talk, json, result.to_json())
@@ -96,11 +96,11 @@ def audit(
 
 
 def print_audit(talk: Console, result: audits.Audit) -> None:
-    """A table measure × move, then the sentences."""
+    """Print a table of measures by moves, then the findings."""
     moves = list(result.moved)
     verdicts = result.verdicts
-    for start in range(0, max(len(moves), 1), MOVES_A_TABLE):
-        shown = moves[start : start + MOVES_A_TABLE]
+    for start in range(0, max(len(moves), 1), MOVES_PER_TABLE):
+        shown = moves[start : start + MOVES_PER_TABLE]
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
         table.add_column("measure", no_wrap=True)
         for move in shown:

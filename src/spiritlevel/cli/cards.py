@@ -19,7 +19,7 @@ FORMAT = "spiritlevel-cards-1"
 
 
 def print_list(page: Console, cards: Iterable[Card]) -> None:
-    """Two columns: the name; summary, cost and invariances below each other."""
+    """Print two columns: the name, and below each other summary, cost and invariances."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
@@ -32,7 +32,7 @@ def print_list(page: Console, cards: Iterable[Card]) -> None:
 
 
 def print_card(page: Console, card: Card) -> None:
-    """Everything the card says, one heading a fact."""
+    """Print everything on the card, one heading per fact."""
     console.tell(page, card.summary, bold=f"{card.name}: ")
     unchanged = [s for s in SYMMETRIES if s in card.invariant]
     moved = [s for s in SYMMETRIES if s not in card.invariant]
@@ -42,11 +42,11 @@ def print_card(page: Console, card: Card) -> None:
         "unchanged by": _symmetry_lines(unchanged),
         "moved by": _symmetry_lines(moved),
         "direction": card.direction_in_words,
-        "found": METHODS[card.found_by],
+        "how it is computed": METHODS[card.found_by],
         "cost": card.cost_in_words(),
-        "settings": "\n".join(_settings(card)) or "none",
+        "options": "\n".join(_options(card)) or "none",
         "when it misleads": card.misleads,
-        "measured": "by default" if card.default else "only where it is asked for",
+        "measured": "by default" if card.default else "only on request",
     }
     for heading, text in sections.items():
         page.print(f"  [bold]{heading}[/bold]")
@@ -56,7 +56,7 @@ def print_card(page: Console, card: Card) -> None:
 
 
 def as_json(cards: Iterable[Card]) -> str:
-    """The same facts for programs, under the same names as on the page."""
+    """The same facts as JSON."""
     return json.dumps({"format": FORMAT, "cards": [_facts(card) for card in cards]}, indent=2)
 
 
@@ -69,9 +69,9 @@ def _facts(card: Card) -> dict[str, Any]:
         "unchanged_by": [name for name in SYMMETRIES if name in card.invariant],
         "moved_by": [name for name in SYMMETRIES if name not in card.invariant],
         "direction": card.direction,
-        "found": METHODS[card.found_by],
+        "computed": METHODS[card.found_by],
         "cost": card.cost_in_words(),
-        "settings": {
+        "options": {
             name: {"default": DEFAULTS[name], "meaning": TEXTS[name]} for name in card.options
         },
         "misleads": card.misleads,
@@ -83,7 +83,7 @@ def _symmetry_lines(names: Sequence[str]) -> str:
     return "\n".join(f"{name}: {SYMMETRIES[name]}" for name in names) or "none of the known moves"
 
 
-def _settings(card: Card) -> list[str]:
+def _options(card: Card) -> list[str]:
     return [f"{name} ({DEFAULTS[name]}): {TEXTS[name]}" for name in card.options]
 
 
@@ -92,7 +92,7 @@ def _short_cost(card: Card) -> str:
 
 
 def markdown_table(cards: Iterable[Card]) -> str:
-    """One row a measure, one column a symmetry; short words, so that all columns fit a page."""
+    """One row per measure, one column per symmetry, with short words so that all columns fit."""
     moves = (name.replace("_", " ") for name in SYMMETRIES)  # in a heading they can be broken
     header = ["measure", "what it is", *moves, "cost"]
     rows = [
@@ -126,15 +126,15 @@ def markdown_page(cards: Sequence[Card]) -> str:
 
 
 def _markdown_card(card: Card) -> str:
-    default = "Measured by default." if card.default else "Measured only where it is asked for."
+    default = "Measured by default." if card.default else "Measured only on request."
     return (
         f"\n## `{card.name}`\n\n"
         f"{card.summary}. {default}\n\n"
         f"$$ {card.formula} $$\n\n"
         f"- **Paper:** {card.paper}\n"
         f"- **Direction:** {card.direction_in_words}\n"
-        f"- **Found:** {METHODS[card.found_by]}\n"
+        f"- **How it is computed:** {METHODS[card.found_by]}\n"
         f"- **Cost:** {card.cost_in_words()}\n"
-        f"{''.join(f'- **Setting** {text}{chr(10)}' for text in _settings(card))}"
+        f"{''.join(f'- **Option** {text}{chr(10)}' for text in _options(card))}"
         f"- **When it misleads:** {card.misleads}\n"
     )

@@ -1,4 +1,4 @@
-"""A paper's claim and what came of it here, as text for the terminal."""
+"""A paper's claim and the outcome here, as text for the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .console import note, show, tell
 
 
 def print_claim(console: Console, judged: Judgement) -> None:
-    """Source, claim, verdict, and the claim part by part; or what is missing to judge it."""
+    """Print source, claim, verdict and the parts of the claim; or what is missing to judge it."""
     tell(console, judged.source)
     tell(console, judged.experiment.claim, bold="The claim: ")
     tell(console, judged.conclusion, bold=f"Here: {judged.verdict}. ")
@@ -38,5 +38,5 @@ def _print_parts(console: Console, judged: Judgement) -> None:
     table.add_column(here, no_wrap=True)
     table.add_column(seen)
     for row in parts.rows:
-        table.add_row(*(Text(str(cell)) for cell in row))  # Text: a bracket is no markup
+        table.add_row(*(Text(str(cell)) for cell in row))  # Text: brackets are not markup
     show(console, table)

@@ -1,6 +1,6 @@
-"""Options that every command has, before its name or behind it: `spiritlevel list -q`.
+"""Options that every command has, before or after its name: `spiritlevel list -q`.
 
-They are added to the commands' signatures in one place, so that a new command cannot forget them.
+They are added to all commands in one place, so that a new command cannot forget them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ import typer
 from . import console
 from .console import Volume
 
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Say nothing but the result and errors.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say settings, costs and times too.")
+    bool, typer.Option("--verbose", "-v", help="Print settings, costs and times too.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 OPTIONS = {"quiet": Quiet, "verbose": Verbose, "debug": Debug}
 
 
 def set_volume(*, quiet: bool, verbose: bool) -> None:
-    """For the rest of this command; what was asked for before the command's name holds on."""
+    """Set the volume for this command; options before its name still count."""
     if quiet or verbose:
         before = console.VOLUME.get()
         wanted = {
@@ -34,7 +32,7 @@ def set_volume(*, quiet: bool, verbose: bool) -> None:
             Volume.VERBOSE: verbose or before is Volume.VERBOSE,
         }
         if all(wanted.values()):
-            raise typer.BadParameter("--quiet and --verbose exclude each other: give one of them.")
+            raise typer.BadParameter("--quiet and --verbose exclude each other. Give only one.")
         console.VOLUME.set(Volume.QUIET if quiet else Volume.VERBOSE)
 
 
@@ -49,16 +47,16 @@ def add_to_all(app: typer.Typer) -> None:
 
 
 def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the options in its signature, which is what typer reads."""
+    """The command with the common options in its signature, where typer looks for them."""
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
 
     @functools.wraps(command)
     def run(*, quiet: bool, verbose: bool, debug: bool, **values: Any) -> Any:
         set_volume(quiet=quiet, verbose=verbose)
-        return command(**values)  # --debug is for whoever answers a failure
+        return command(**values)  # --debug is read where errors are reported
 
-    own = [
+    parameters = [
         parameter.replace(annotation=hints[name])
         for name, parameter in signature.parameters.items()
     ]
@@ -67,5 +65,5 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, hint in OPTIONS.items()
     ]
     run.__annotations__ = hints | OPTIONS
-    run.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(parameters=parameters + added)  # type: ignore[attr-defined]
     return run

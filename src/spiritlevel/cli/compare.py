@@ -17,7 +17,7 @@ from ..errors import SpiritlevelError
 from ..results import Report
 from . import console, inputs, subject
 
-NETWORKS_A_TABLE = 3  # side by side in 80 columns
+NETWORKS_PER_TABLE = 3  # side by side in 80 columns
 
 
 def compare(
@@ -28,14 +28,14 @@ def compare(
         ),
     ],
     model: subject.Model,
-    option: subject.Options = None,
+    model_arg: subject.ModelArguments = None,
     data: subject.Data = "digits",
     split: subject.Split = "train",
     samples: subject.Samples = None,
     batch_size: subject.BatchSize = 256,
     loss: subject.LossName = "cross_entropy",
     measures: subject.Measures = None,
-    setting: subject.Settings = None,
+    option: subject.Options = None,
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     method: Annotated[
@@ -44,7 +44,10 @@ def compare(
     rtol: subject.Rtol = 0.05,
     max_passes: subject.MaxPasses = 100,
     match: Annotated[
-        bool, typer.Option(help="Measure again at equal confidence: what does that explain?")
+        bool,
+        typer.Option(
+            help="Also measure at equal confidence, to see how much of a difference that explains."
+        ),
     ] = True,
     memory: subject.Memory = None,
     device: subject.Device = "cpu",
@@ -59,7 +62,7 @@ def compare(
     """
     talk = console.talk(json)
     paths = named_paths(checkpoints)
-    options: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "loss": loss,
         "measures": measures or None,
         "layers": subject.one_or_many(layers),
@@ -74,9 +77,9 @@ def compare(
     networks: dict[str, nn.Module] = {}
     try:
         for name, path in paths.items():
-            found = subject.load(
+            loaded = subject.load(
                 model=model,
-                option=option,
+                model_arg=model_arg,
                 checkpoint=path,
                 data=data,
                 split=split,
@@ -87,23 +90,23 @@ def compare(
                 seed=seed,
             )
             if not reports:
-                found.introduce(talk)
+                loaded.introduce(talk)
             with console.progress(f"measuring {name}") as show:
-                options["options"] = found.settings(setting)
-                options["progress"] = subject.by_pass(show, f"measuring {name}")
-                networks[name] = found.network
-                reports[name] = found.attempt(comparisons.measure_for_comparison, **options)
+                arguments["options"] = loaded.options(option)
+                arguments["progress"] = subject.by_pass(show, f"measuring {name}")
+                networks[name] = loaded.network
+                reports[name] = loaded.attempt(comparisons.measure_for_comparison, **arguments)
         with console.progress("measuring at equal confidence") as show:
-            options["progress"] = subject.by_pass(show, "measuring at equal confidence")
+            arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")
             result = comparisons.matched_comparison(
-                reports, networks, found.batches, match=match, **options
+                reports, networks, loaded.batches, match=match, **arguments
             )
     except KeyboardInterrupt:
         if len(reports) < 2:
             raise
         left = ", ".join(name for name in paths if name not in reports)
         if left:
-            console.tell(console.err(), f"interrupted: not measured, and left out: {left}")
+            console.tell(console.err(), f"interrupted; left out because not measured: {left}")
         result = comparisons.Comparison(reports, unmatched="it was interrupted.")
     for name, report in result.reports.items():
         subject.detail_report(report, name)
@@ -134,10 +137,10 @@ def named_paths(checkpoints: list[str]) -> dict[str, str]:
 
 
 def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
-    """Values with ranks, then the sentences."""
+    """Print values with ranks, then the findings."""
     names = list(result.reports)
-    for start in range(0, len(names), NETWORKS_A_TABLE):
-        shown = names[start : start + NETWORKS_A_TABLE]
+    for start in range(0, len(names), NETWORKS_PER_TABLE):
+        shown = names[start : start + NETWORKS_PER_TABLE]
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
         table.add_column("measure", no_wrap=True)
         for name in shown:

@@ -1,6 +1,6 @@
-"""What the shell offers after a Tab: names of measures, models, data and studies.
+"""Shell completion for the names of measures, models, data sets and studies.
 
-A file or a name of the user's own is completed by the shell where nothing here begins like it.
+If nothing matches, the shell completes file names as usual.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ Offers = list[tuple[str, str]]  # a name, and what it is
 
 
 def measures(incomplete: str) -> Offers:
-    """Measures that begin like this."""
-    return _beginning(incomplete, [(card.name, card.summary) for card in api.measures()])
+    """Measures that start with `incomplete`."""
+    return _beginning(incomplete, [(card.name, card.summary) for card in api.cards()])
 
 
 def model_names(incomplete: str) -> Offers:
-    """Built-in networks."""
+    """Built-in networks that start with `incomplete`."""
     return _beginning(incomplete, [(name, "built in") for name in models.names()])
 
 
 def data_names(incomplete: str) -> Offers:
-    """Everything that --data takes by name."""
+    """Data sets that --data accepts by name."""
     embedded = ("digits", "1,797 handwritten digits, embedded")
     return _beginning(incomplete, [embedded, *fetchable("")])
 
 
 def fetchable(incomplete: str) -> Offers:
-    """Data sets that can be fetched."""
+    """Data sets that `spiritlevel data fetch` can download."""
     return _beginning(incomplete, [(name, entry.summary) for name, entry in CATALOGUE.items()])
 
 
 def studies(incomplete: str) -> Offers:
-    """Studies that come with the package."""
+    """Registered studies that start with `incomplete`."""
     return _beginning(incomplete, [(name, "built in") for name in study_names()])
 
 

@@ -1,8 +1,7 @@
-"""Where words go: results to stdout, everything else to stderr; colours only on a terminal.
+"""What is printed where: results on stdout, everything else on stderr; colours on a terminal only.
 
-rich leaves colours out where the output is no terminal, where TERM is dumb and where NO_COLOR is
-set. How much is said is the user's choice: `--quiet` leaves results and errors, `--verbose` adds
-settings, costs and times.
+rich uses no colours if the output is not a terminal, if TERM is dumb or if NO_COLOR is set.
+`--quiet` prints only results and errors; `--verbose` adds settings, costs and times.
 """
 
 from __future__ import annotations
@@ -15,22 +14,18 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 from rich.text import Text
 
-
-class Report(Protocol):
-    """How far something is."""
-
-    def __call__(self, done: float, total: float | None, text: str = "") -> None:
-        """`total` is None where it is not known."""
+from ..results import Progress
 
 
 class Volume(enum.IntEnum):
-    """How much is said beside the result."""
+    """How much is printed beside the result."""
 
     QUIET = 0
     NORMAL = 1
@@ -41,19 +36,19 @@ VOLUME: ContextVar[Volume] = ContextVar("volume", default=Volume.NORMAL)
 
 
 def out() -> Console:
-    """For results. Made anew each time, so that a redirected stdout is seen."""
+    """The console for results. A new one for each call, so that a redirected stdout is seen."""
     return Console(highlight=False, soft_wrap=False)
 
 
 def err() -> Console:
-    """For everything that is not the result."""
+    """The console for everything that is not a result."""
     return Console(stderr=True, highlight=False)
 
 
 def talk(json: str | None) -> Console:
-    """Where a command speaks: stdout, unless `--json -` has that for itself.
+    """The console a command prints to: stdout, or stderr if `--json -` uses stdout.
 
-    Then it is stderr; with --quiet nowhere, since the result is said already.
+    With `--json -` and --quiet nothing is printed: the JSON is the result.
     """
     if json == "-" and VOLUME.get() is Volume.QUIET:
         return Console(file=io.StringIO())
@@ -61,13 +56,13 @@ def talk(json: str | None) -> Console:
 
 
 def say_error(text: str) -> None:
-    """One line, whatever the width of the terminal."""
+    """Print an error as one line, whatever the width of the terminal."""
     line = " ".join(text.split())
     print(f"error: {line}", file=sys.stderr, flush=True)
 
 
 def show(console: Console, *parts: RenderableType) -> None:
-    """Print without the blanks that rich pads lines with."""
+    """Print without the trailing blanks that rich adds."""
     with console.capture() as captured:
         console.print(*parts)
     for line in captured.get().splitlines():
@@ -75,7 +70,7 @@ def show(console: Console, *parts: RenderableType) -> None:
 
 
 def tell(console: Console, text: str, *, mark: str = "", bold: str = "") -> None:
-    """A paragraph that hangs below its `mark`, at most 100 wide; `bold` is how it starts."""
+    """Print a paragraph, indented below its `mark`, at most 100 wide; `bold` is its bold start."""
     width = min(console.width, 100)
     lines = textwrap.fill(
         bold + text, width, initial_indent=mark, subsequent_indent=" " * len(mark)
@@ -86,48 +81,48 @@ def tell(console: Console, text: str, *, mark: str = "", bold: str = "") -> None
 
 
 def note(console: Console, text: str = "") -> None:
-    """What is good to know beside the result: a paragraph that --quiet leaves out."""
+    """Print a paragraph beside the result, unless --quiet is given."""
     if VOLUME.get() >= Volume.NORMAL:
         tell(console, text)
 
 
 def detail(text: str) -> None:
-    """One line on stderr that only --verbose asks for."""
+    """Print a line on stderr if --verbose is given."""
     if VOLUME.get() >= Volume.VERBOSE:
         err().print(text, markup=False, soft_wrap=True)
 
 
 def details(heading: str, facts: Mapping[str, Any]) -> None:
-    """Names with values, one line each, for --verbose."""
+    """Print names with values, one line each, if --verbose is given."""
     for name, value in facts.items():
         detail(f"{heading}: {name} = {value}")
 
 
 @contextlib.contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Say with --verbose how long it took."""
+    """Print how long the block took if --verbose is given."""
     start = time.monotonic()
     yield
     detail(f"time: {what} took {time.monotonic() - start:.2f} s")
 
 
 @contextlib.contextmanager
-def progress(text: str) -> Iterator[Report]:
-    """A bar on stderr that is gone afterwards; nothing where stderr is not a terminal."""
+def progress(text: str) -> Iterator[Progress]:
+    """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
     console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with (
         timed(text),
-        Progress(*columns, console=console, transient=True, disable=not shows_progress()) as bar,
+        Bars(*columns, console=console, transient=True, disable=not shows_progress()) as bars,
     ):
-        task = bar.add_task(text, total=None)
+        task = bars.add_task(text, total=None)
 
-        def report(done: float, total: float | None, text: str = text) -> None:
-            bar.update(task, completed=done, total=total, description=text)
+        def report(done: int, total: int | None, what: str) -> None:
+            bars.update(task, completed=done, total=total, description=what)
 
         yield report
 
 
 def shows_progress() -> bool:
-    """Whether a bar would be seen, and is wanted."""
+    """Whether a progress bar would be visible and is wanted."""
     return err().is_terminal and VOLUME.get() > Volume.QUIET

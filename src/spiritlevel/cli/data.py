@@ -1,4 +1,4 @@
-"""`spiritlevel data`: which data sets there are, and how they get here."""
+"""`spiritlevel data`: list and download data sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EMBEDDED = "1,797 handwritten digits, 8×8 grey, 10 classes (embedded)"
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Public data sets: list and fetch them.",
+    help="List and download public data sets.",
     epilog="""\b
 Examples:
   spiritlevel data list
@@ -38,11 +38,11 @@ Examples:
 """,
 )
 def list_data(json: subject.Json = None) -> None:
-    """List the data sets: what is in them, their size, and whether they are here."""
+    """List the data sets with their size, and whether they are on this machine."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column("data", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("here", no_wrap=True)
+    table.add_column("fetched", no_wrap=True)
     table.add_column("what")
     folder = data_folder()
     rows: list[dict[str, Any]] = [{"name": "digits", "bytes": 0, "here": True, "what": EMBEDDED}]
@@ -55,10 +55,14 @@ def list_data(json: subject.Json = None) -> None:
         table.add_row(row["name"], size, "yes" if row["here"] else "no", row["what"])
     talk = console.talk(json)
     console.show(talk, table)
-    console.note(talk, f"Fetched data lie in {folder} (SPIRITLEVEL_DATA sets another folder).")
-    console.note(talk, "Your own: --data mnist:/path, cifar10:/path, folder:/images or file.npz.")
-    found = {"format": FORMAT, "folder": str(folder), "data": rows}
-    subject.write_json(talk, json, json_text.dumps(found, indent=2))
+    console.note(
+        talk, f"Fetched data are in {folder} (set SPIRITLEVEL_DATA to use another folder)."
+    )
+    console.note(
+        talk, "Your own data: --data mnist:/path, cifar10:/path, folder:/images or file.npz."
+    )
+    listing = {"format": FORMAT, "folder": str(folder), "data": rows}
+    subject.write_json(talk, json, json_text.dumps(listing, indent=2))
 
 
 @app.command(
@@ -73,37 +77,37 @@ def fetch(
     name: Annotated[
         str,
         typer.Argument(
-            help="As `spiritlevel data list` has it.", autocompletion=completion.fetchable
+            help="A name that `spiritlevel data list` shows.", autocompletion=completion.fetchable
         ),
     ],
     folder: Annotated[
-        pathlib.Path | None, typer.Option(help="Where to, if not to where --data NAME looks.")
+        pathlib.Path | None, typer.Option(help="Target folder (default: where --data NAME looks).")
     ] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(help="Address of a folder with the files, instead of the public ones."),
+        typer.Option(help="URL of a folder with the files, instead of the public ones."),
     ] = None,
     json: subject.Json = None,
 ) -> None:
-    """Download a data set, or go on with a download, and verify it."""
+    """Download a data set, or continue a download, and verify it."""
     try:
         with console.progress(f"fetching {name}") as report:
-            found = fetch_data(name, folder, progress=report, sources=source)
+            target = fetch_data(name, folder, progress=report, sources=source)
     except KeyboardInterrupt:
-        console.err().print("What came is kept: run the same again to go on.")
+        console.err().print("The partial download is kept. Run the same command again to continue.")
         raise
     entry = CATALOGUE[name]
     talk = console.talk(json)
     talk.print(
         f"{name}: {len(entry.files)} file{'s' * (len(entry.files) > 1)}, "
-        f"{_megabytes(entry.size)}, checksums right, in {found}",
+        f"{_megabytes(entry.size)}, checksums verified, in {target}",
         soft_wrap=True,
     )
-    data = name if folder is None else f"{name}:{found}"
+    data = name if folder is None else f"{name}:{target}"
     if console.VOLUME.get() > console.Volume.QUIET:
         talk.print(f"use it: spiritlevel measure --model MODEL --data {data}", soft_wrap=True)
-    files = [str(found / file.name) for file in entry.files]
-    result = {"format": FORMAT, "name": name, "folder": str(found), "files": files}
+    files = [str(target / file.name) for file in entry.files]
+    result = {"format": FORMAT, "name": name, "folder": str(target), "files": files}
     subject.write_json(talk, json, json_text.dumps(result, indent=2))
 
 

@@ -1,8 +1,8 @@
 """The demo: a population of small networks, trained, measured, analysed and reported.
 
-It is the study `digits` with its preset `quick`, the page that `spiritlevel report` makes of it,
-figures, and the audit of one of its networks: what every user of the package does with networks of
-his own. Stopped at any moment, it goes on where it was when it is started again.
+It runs the study `digits` with its preset `quick`, writes the page that `spiritlevel report` makes
+of it, figures, and the audit of one network: what users do with their own networks. It can be
+stopped at any time and continues where it was when started again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -21,9 +20,10 @@ from ..files import write_atomically
 from ..pages import figures as plots
 from ..pages import report
 from ..pages.report import study as study_page
+from ..results import Progress
 from ..study import control, table
 from ..study.checkpoints import load_checkpoint
-from ..study.executors.live import Watch, standing
+from ..study.executors.progress import Watch, study_status
 from ..study.runs.networks import build_model
 from ..study.runs.run_data import load_data
 from ..study.settings.definition import Study
@@ -34,18 +34,16 @@ from ..study.storage.store import Counts, Store
 AUDITED = ("curvature.trace", "curvature.lambda_max", "relative.kappa", "neuron.rho_sum")
 SAMPLES = 200  # of the training data, for the audit
 PICTURES = ("gap-log", "correlations")
-NEEDS = (  # now, not after the training
+NEEDS = (  # checked before the training
     ("plotly", "The demo's report", "report"),
-    ("matplotlib", "The demo's picture", "plots"),
+    ("matplotlib", "The demo's figures", "plots"),
     ("yaml", "The demo's study", "study"),
 )
-
-Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is being done
 
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """What the demo found, and where it left it."""
+    """The results of the demo, and where they are."""
 
     folder: pathlib.Path
     study: Study
@@ -70,11 +68,11 @@ def run(
     watch: Watch | None = None,
     progress: Progress | None = None,
 ) -> Demo:
-    """Do what is left of it in `folder`.
+    """Run the demo, or what is left of it, in `folder`.
 
     Args:
         folder: gets study/, report.html, audit.html and the figures.
-        preset: of the study `digits`; "glance" trains next to nothing.
+        preset: of the study `digits`; "glance" trains only briefly.
         workers: processes that train side by side.
         watch: called with the counts of the runs while they train.
         progress: called while the report and the audit are made.
@@ -87,25 +85,25 @@ def run(
     control.check(study)
     with Store.create(out / "study", study) as store:
         if watch is not None:
-            watch(standing(store))
+            watch(study_status(store))
         counts = control.execute(store, workers=workers, watch=watch)
         tell(0, 3, "statistics")
-        found = table.statistics(store)
-        page = study_page.page_of(store, found=found)
+        statistics = table.statistics(store)
+        page = study_page.page_of(store, found=statistics)
         write_atomically(out / "report.html", report.render(page).encode())
         tell(1, 3, "figures")
-        drawn = plots.study_figures(plots.Population.of(store), found).drawn
+        drawn = plots.study_figures(plots.Population.of(store), statistics).drawn
         for name in PICTURES:
             write_atomically(out / f"{name}.png", plots.save(drawn[name](), "png"))
         tell(2, 3, "audit")
         settings, model = _first_network(store)
         audited = audit(model, _samples(settings), measures=list(AUDITED))
         report.save(audited, out / "audit.html", title=f"Audit of run {settings.id}")
-    return Demo(out, study, counts, found, page.lead, settings, audited)
+    return Demo(out, study, counts, statistics, page.lead, settings, audited)
 
 
 def _first_network(store: Store) -> tuple[RunSettings, nn.Module]:
-    """The first of the grid that was trained."""
+    """The first trained network of the grid."""
     done = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
     settings = next(each for each in store.settings() if each.id in done)
     model = build_model(settings, "cpu")

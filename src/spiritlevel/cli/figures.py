@@ -1,4 +1,4 @@
-"""`spiritlevel study figures`: every view of a study as a file for a paper."""
+"""`spiritlevel study figures`: every view of a study as an image file."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ Examples:
 def figures(
     folder: Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")],
     out: Annotated[
-        pathlib.Path | None, typer.Option(help="Where to; FOLDER/figures without it.")
+        pathlib.Path | None, typer.Option(help="Output folder (default: FOLDER/figures).")
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
-    target: Annotated[str, typer.Option(help=f"{', '.join(table.TARGETS)}.")] = "gap",
+    target: Annotated[
+        str, typer.Option(help=f"What the measures are compared with: {', '.join(table.TARGETS)}.")
+    ] = "gap",
     measures: Annotated[
-        list[str] | None, typer.Option(help="A name or a pattern in quotes; may be repeated.")
+        list[str] | None, typer.Option(help="A name, or a pattern in quotes; may be repeated.")
     ] = None,
     colour: Annotated[
-        str | None, typer.Option(help="The setting that gives colours; the first without it.")
+        str | None, typer.Option(help="The setting that gives colours (default: the first).")
     ] = None,
     json: subject.Json = None,
 ) -> None:
-    """Draw a study: measures against the gap, correlations, training, boxes, layers, the bound."""
+    """Draw a study: measures against the gap, correlations, training, boxes, layers, bound."""
     if kind not in plots.KINDS:
         raise SpiritlevelError(
             f"The --format must be one of {', '.join(plots.KINDS)}. Got {kind!r}."
@@ -48,8 +50,10 @@ def figures(
     where = out or folder / "figures"
     with Store.open(folder) as store:
         population = plots.Population.of(store)
-        found = table.statistics(store, target=target, resamples=0)
-    chosen = plots.study_figures(population, found, target=target, measures=measures, colour=colour)
+        statistics = table.statistics(store, target=target, resamples=0)
+    chosen = plots.study_figures(
+        population, statistics, target=target, measures=measures, colour=colour
+    )
     written: list[str] = []
     with console.progress("figures") as show:
         for name, draw in chosen.drawn.items():
@@ -63,6 +67,6 @@ def figures(
         console.note(talk, f"left out: {name}: {why}")
     if population.unfinished:
         number = num_runs(population.unfinished)
-        console.tell(talk, f"not drawn, because failed or not finished: {number}")
+        console.tell(talk, f"not drawn because failed or unfinished: {number}")
     result = {"format": FORMAT, "written": written, "left_out": dict(chosen.left_out)}
     subject.write_json(talk, json, json_text.dumps(result, indent=2))

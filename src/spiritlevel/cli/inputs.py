@@ -1,4 +1,4 @@
-"""From the words of a command line to networks, data and numbers."""
+"""Parsing the values of command-line options, and loading data."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WORDS = {"true": True, "false": False, "none": None}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def parse_options(texts: Sequence[str], flag: str = "--option width=16") -> dict[str, object]:
-    """`key=value` pairs; a value is a Python literal where it reads as one, else a string.
+def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, object]:
+    """`key=value` pairs; a value that is not a Python literal is a string. `flag` is an example.
 
-    >>> parse_options(["hidden=128,64", "activation=gelu", "bias=true"])
+    >>> parse_pairs(["hidden=128,64", "activation=gelu", "bias=true"], "--model-arg width=16")
     {'hidden': (128, 64), 'activation': 'gelu', 'bias': True}
     """
-    options: dict[str, object] = {}
+    values: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not all(part.isidentifier() for part in key.split(".")):
@@ -33,10 +33,10 @@ def parse_options(texts: Sequence[str], flag: str = "--option width=16") -> dict
                 f"Every {flag.split()[0]} must be key=value, as in {flag}. Got {text!r}."
             )
         try:
-            options[key] = ast.literal_eval(value)
+            values[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            options[key] = WORDS.get(value.lower(), value)
-    return options
+            values[key] = WORDS.get(value.lower(), value)
+    return values
 
 
 def parse_memory(text: str) -> int:
@@ -45,17 +45,17 @@ def parse_memory(text: str) -> int:
     >>> parse_memory("512MiB"), parse_memory("2 GB"), parse_memory("1.5g")
     (536870912, 2000000000, 1610612736)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if found is None or found[2].upper() not in UNITS or float(found[1]) == 0:
+    size = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if size is None or size[2].upper() not in UNITS or float(size[1]) == 0:
         raise SpiritlevelError(
             "The --memory must be a positive size such as 512MiB, 2GiB or a number of bytes. "
             f"Got {text!r}."
         )
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    return int(float(size[1]) * UNITS[size[2].upper()])
 
 
 def parse_dtype(text: str) -> torch.dtype:
-    """One of the two dtypes that curvature can be measured in."""
+    """float32 or float64: curvature is measured in no other dtype."""
     if text not in DTYPES:
         raise SpiritlevelError(
             f"The --dtype must be {' or '.join(DTYPES)}. Got {text!r}. "
@@ -65,17 +65,17 @@ def parse_dtype(text: str) -> torch.dtype:
 
 
 def parse_device(text: str) -> torch.device:
-    """A device that is there."""
+    """A device that this machine has."""
     try:
         device = torch.device(text)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        there = "cpu" + (
+        available = "cpu" + (
             f", cuda ({torch.cuda.device_count()} GPUs)" if torch.cuda.is_available() else ""
         )
         cause = str(error).splitlines()[0].rstrip(".")
         raise SpiritlevelError(
-            f"The --device {text!r} cannot be used: {cause}. This machine has: {there}."
+            f"The --device {text!r} cannot be used: {cause}. This machine has: {available}."
         ) from error
     return device
 
@@ -83,7 +83,7 @@ def parse_device(text: str) -> torch.device:
 def load_data(
     name: str, *, split: str, samples: int | None, seed: int
 ) -> tuple[Tensor, Tensor, str]:
-    """Inputs, targets and where they come from; of more than `samples` a random part."""
+    """Inputs, targets and a description; at most `samples` of them, drawn at random."""
     x, y = data.load(name, split)
     whole = f"samples of {name} ({split})" if name == "digits" else f"samples of {name}"
     if samples is None or samples >= len(x):

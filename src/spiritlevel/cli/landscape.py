@@ -21,36 +21,38 @@ from . import console, inputs, subject
 
 def landscape(
     model: subject.Model,
-    option: subject.Options = None,
+    model_arg: subject.ModelArguments = None,
     checkpoint: subject.Checkpoint = None,
     to: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATH", help="Another checkpoint, for the line to it; give two for a plane."
+            metavar="PATH", help="Another checkpoint: the line to it, or with two of them a plane."
         ),
     ] = None,
     directions: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="random (the default) or eigen; not with --to."),
+        typer.Option(metavar="NAME", help="random (default) or eigen; not with --to."),
     ] = None,
     dimensions: Annotated[
         int | None, typer.Option(metavar="N", help="1 for a line, 2 for a plane.", show_default="1")
     ] = None,
     points: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Along each axis.", show_default="41, or 21 in a plane"),
+        typer.Option(
+            metavar="N", help="Points along each axis.", show_default="41, or 21 in a plane"
+        ),
     ] = None,
     reach: Annotated[
         float | None,
         typer.Option(
             "--range",
             metavar="R",
-            help="How far to go to both sides, or with --to beyond both checkpoints.",
+            help="How far to go in both directions, or with --to beyond the checkpoints.",
             show_default="1, with --to 0.5",
         ),
     ] = None,
     biases: Annotated[
-        bool, typer.Option("--biases", help="Random directions move biases and norms too.")
+        bool, typer.Option("--biases", help="Let random directions change biases and norms too.")
     ] = False,
     data: subject.Data = "digits",
     split: subject.Split = "train",
@@ -60,7 +62,7 @@ def landscape(
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     max_passes: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Products with the Hessian that eigen may take.")
+        int, typer.Option(min=1, metavar="N", help="Most Hessian products for --directions eigen.")
     ] = 200,
     plot: Annotated[
         pathlib.Path | None,
@@ -69,7 +71,7 @@ def landscape(
     cache: Annotated[
         pathlib.Path | None,
         typer.Option(
-            metavar="PATH", help="Keep finished points here, and go on from them the next time."
+            metavar="PATH", help="Save finished points here, and continue from them the next time."
         ),
     ] = None,
     memory: subject.Memory = None,
@@ -78,9 +80,9 @@ def landscape(
     seed: subject.Seed = 0,
     json: subject.Json = None,
 ) -> None:
-    """Take the loss along a line or a plane through the weights, and draw it.
+    """Evaluate the loss along a line or a plane through the weights, and draw it.
 
-    With --cache, Ctrl-C keeps the finished points, and the same command goes on.
+    With --cache, Ctrl-C keeps the finished points and the same command continues.
     """
     talk = console.talk(json)
     if plot is not None and plot.suffix[1:] not in KINDS:
@@ -88,9 +90,9 @@ def landscape(
         raise SpiritlevelError(
             f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
         )
-    found = subject.load(
+    loaded = subject.load(
         model=model,
-        option=option,
+        model_arg=model_arg,
         checkpoint=checkpoint,
         data=data,
         split=split,
@@ -100,13 +102,13 @@ def landscape(
         dtype=dtype,
         seed=seed,
     )
-    found.introduce(talk)
-    others = [_other(talk, found.network, path) for path in to or []]
+    loaded.introduce(talk)
+    others = [_other(talk, loaded.network, path) for path in to or []]
     count = landscapes.num_points(
         dimensions=dimensions or len(others) or 1, points=points, reach=reach, path=bool(others)
     )
-    console.note(talk, _planned(found, count, eigen=directions == "eigen"))
-    options: dict[str, Any] = {
+    console.note(talk, _planned(loaded, count, eigen=directions == "eigen"))
+    arguments: dict[str, Any] = {
         "directions": directions,
         "to": others,
         "names": _names(model, checkpoint, to or []),
@@ -122,7 +124,7 @@ def landscape(
         "memory": None if memory is None else inputs.parse_memory(memory),
         "seed": seed,
     }
-    result = _run(found, options)
+    result = _run(loaded, arguments)
     console.note(talk)
     for line in str(result).splitlines():
         console.note(talk, line)
@@ -139,32 +141,32 @@ def _other(talk: Console, network: nn.Module, path: str) -> nn.Module:
     return other
 
 
-def _planned(found: subject.Subject, count: int, *, eigen: bool) -> str:
-    """What it will take, before it begins."""
-    samples = sum(len(x) for x, _ in found.batches)
-    first = ", after the products with the Hessian that find the directions" if eigen else ""
-    return f"planned: {count} points, a forward each for every one of {samples} samples{first}"
+def _planned(loaded: subject.Subject, count: int, *, eigen: bool) -> str:
+    """What it will cost, before it starts."""
+    samples = sum(len(x) for x, _ in loaded.batches)
+    first = ", after the Hessian products that find the directions" if eigen else ""
+    return f"planned: {count} points, one forward per point and sample ({samples} samples){first}"
 
 
-def _run(found: subject.Subject, options: dict[str, Any]) -> landscapes.Landscape:
+def _run(loaded: subject.Subject, arguments: dict[str, Any]) -> landscapes.Landscape:
     try:
         with console.progress("landscape") as show:
-            options["progress"] = subject.by_pass(show, "landscape")
-            result: landscapes.Landscape = found.attempt(landscapes.landscape, **options)
+            arguments["progress"] = subject.by_pass(show, "landscape")
+            result: landscapes.Landscape = loaded.attempt(landscapes.landscape, **arguments)
             return result
     except KeyboardInterrupt:
-        cache = options["cache"]
+        cache = arguments["cache"]
         text = (
-            "Finished points are lost. Give --cache PATH to keep them the next time."
+            "Finished points are lost. Next time, give --cache PATH to keep them."
             if cache is None
-            else f"Finished points are kept in {cache}: run the same command again to go on."
+            else f"Finished points are kept in {cache}. Run the same command again to continue."
         )
-        console.err().print(text, markup=False, soft_wrap=True)  # a path in one piece
+        console.err().print(text, markup=False, soft_wrap=True)  # no line break inside a path
         raise
 
 
 def _names(model: str, checkpoint: str | None, to: list[str]) -> list[str]:
-    """File names without their endings; the whole paths where those would be the same."""
+    """File names without suffixes; whole paths if those are the same."""
     paths = [checkpoint or model, *to]
     stems = [pathlib.Path(path).stem for path in paths]
     return stems if len(set(stems)) == len(stems) else paths

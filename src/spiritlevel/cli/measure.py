@@ -12,7 +12,7 @@ from . import console, inputs, subject, tables
 
 def measure(
     model: subject.Model,
-    option: subject.Options = None,
+    model_arg: subject.ModelArguments = None,
     checkpoint: subject.Checkpoint = None,
     data: subject.Data = "digits",
     split: subject.Split = "train",
@@ -20,14 +20,14 @@ def measure(
     batch_size: subject.BatchSize = 256,
     loss: subject.LossName = "cross_entropy",
     measures: subject.Measures = None,
-    setting: subject.Settings = None,
+    option: subject.Options = None,
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     method: Annotated[
         str, typer.Option(help="auto, exact, output_probes, split, hutchinson or hutch++.")
     ] = "auto",
     rtol: subject.Rtol = 0.05,
-    confidence: Annotated[float, typer.Option(help="Of the intervals of estimates.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     max_passes: subject.MaxPasses = 100,
     memory: subject.Memory = None,
     device: subject.Device = "cpu",
@@ -35,14 +35,14 @@ def measure(
     seed: subject.Seed = 0,
     json: subject.Json = None,
     html: subject.Html = None,
-    per_layer: Annotated[bool, typer.Option("--per-layer", help="Show every layer too.")] = False,
+    per_layer: Annotated[bool, typer.Option("--per-layer", help="Also show every layer.")] = False,
 ) -> None:
     """Measure the flatness of a network on data.
 
-    Says the planned cost first and the counted cost last; the network is left as it is.
+    Prints the planned cost first and the actual cost last. The network is not changed.
     """
     talk = console.talk(json)
-    options: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "loss": loss,
         "measures": measures or None,
         "layers": subject.one_or_many(layers),
@@ -54,9 +54,9 @@ def measure(
         "memory": None if memory is None else inputs.parse_memory(memory),
         "seed": seed,
     }
-    found = subject.load(
+    loaded = subject.load(
         model=model,
-        option=option,
+        model_arg=model_arg,
         checkpoint=checkpoint,
         data=data,
         split=split,
@@ -66,16 +66,16 @@ def measure(
         dtype=dtype,
         seed=seed,
     )
-    options["options"] = found.settings(setting)
-    found.introduce(talk)
-    first, *more = str(found.attempt(api.preflight, **options)).splitlines()
+    arguments["options"] = loaded.options(option)
+    loaded.introduce(talk)
+    first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
     console.note(talk, f"planned: {first}")
     for line in more:
         console.note(talk, line)
     console.note(talk)
     with console.progress("measuring") as show:
-        options["progress"] = subject.by_pass(show, "measuring")
-        report = found.attempt(api.measure, **options)
+        arguments["progress"] = subject.by_pass(show, "measuring")
+        report = loaded.attempt(api.measure, **arguments)
     subject.detail_report(report)
     tables.print_report(talk, report)
     if per_layer:

@@ -1,4 +1,4 @@
-"""How far a study is, in words and as a bar."""
+"""The progress of a study, as text and as a bar."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..study.executors.live import Standing, Watch
+from ..study.executors.progress import StudyStatus, Watch
 from ..study.storage.store import Counts
 from . import console
 
-SHORT = 10.0  # seconds at work that are not worth a word
+SHORT = 10.0  # seconds; a run that started later shows no time
 
 
 @contextlib.contextmanager
 def runs_progress() -> Iterator[Watch]:
-    """A bar over the runs of a study with what is going on and the time left."""
+    """A progress bar over the runs of a study, with details and the time left."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -29,17 +29,17 @@ def runs_progress() -> Iterator[Watch]:
     ) as bar:
         task = bar.add_task("runs", total=None, note="")
 
-        def watch(now: Standing) -> None:
+        def watch(now: StudyStatus) -> None:
             ended = now.done + now.failed
-            bar.update(task, completed=ended, total=now.total, note=said(now))
+            bar.update(task, completed=ended, total=now.total, note=progress_text(now))
 
         yield watch
 
 
-def said(now: Standing) -> str:
-    """What is going on, beside the bar.
+def progress_text(now: StudyStatus) -> str:
+    """The text beside the bar.
 
-    >>> said(Standing(pending=9, running=1, done=2, epochs=((17, 60),), seconds_left=600))
+    >>> progress_text(Standing(pending=9, running=1, done=2, epochs=((17, 60),), seconds_left=600))
     'run 3 of 12, epoch 17 of 60, 10 min left'
     """
     parts = []
@@ -53,14 +53,14 @@ def said(now: Standing) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _at_work(now: Standing) -> str:
+def _at_work(now: StudyStatus) -> str:
     if now.running > 1:
-        return f"{now.running} at work"
+        return f"{now.running} running"
     return f"run {now.done + now.failed + 1} of {now.total}"
 
 
-def _how_far(now: Standing) -> str:
-    """The epochs; where nobody tells of any, how long the oldest run has been at work."""
+def _how_far(now: StudyStatus) -> str:
+    """Epochs done; if no run reports epochs, how long the oldest run has taken."""
     if now.epochs:
         done = sorted({epoch for epoch, _ in now.epochs})
         most = max(total for _, total in now.epochs)
@@ -73,7 +73,7 @@ def _how_far(now: Standing) -> str:
 
 
 def counted(counts: Counts, left: float | None) -> str:
-    """How many runs are in each state.
+    """The number of runs in each state.
 
     >>> counted(Counts(done=2, failed=1), None)
     '2 of 3 runs done, 1 failed'
@@ -88,7 +88,7 @@ def counted(counts: Counts, left: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words.
+    """Seconds as text.
 
     >>> duration(7.2), duration(300), duration(9000)
     ('7 s', '5 min', '2.5 h')

@@ -1,4 +1,4 @@
-"""`spiritlevel report`: one HTML file of what a command or a study has found."""
+"""`spiritlevel report`: an HTML page from the JSON of a command or from a study."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def report(
         pathlib.Path,
         typer.Argument(
             metavar="INPUT",
-            help="JSON that measure, audit, compare or spectrum wrote, or a study's folder.",
+            help="JSON written by measure, audit, compare or spectrum, or a study's folder.",
         ),
     ],
     out: Annotated[
-        str, typer.Option("--out", "-o", help="The file to write; - for standard output.")
+        str, typer.Option("--out", "-o", help="Output file; - for stdout.")
     ] = "report.html",
     title: Annotated[str, typer.Option(help="The heading, such as the name of the network.")] = "",
     target: Annotated[
         str | None,
-        typer.Option(help="What the measures of a study are judged by; gap unless you say else."),
+        typer.Option(help="For a study: what the measures are compared with (default: gap)."),
     ] = None,
     confounders: subject.Confounders = None,
     confidence: subject.Confidence = None,
@@ -43,11 +43,11 @@ def report(
 ) -> None:
     """Write a self-contained HTML report.
 
-    One file to open anywhere or to send: it needs no network. An existing file is replaced.
+    One file that opens anywhere, without a network connection. An existing file is replaced.
     """
     if out == json == STANDARD_OUTPUT:
         raise SpiritlevelError(
-            "Only one of --out and --json can have the standard output. Give the other a file."
+            "Only one of --out and --json can be stdout. Give a file for the other."
         )
     if out != STANDARD_OUTPUT and pathlib.Path(out).is_dir():
         raise SpiritlevelError(
@@ -74,18 +74,18 @@ def _page(
     if source.is_dir():
         with console.progress("reading the study") as show, Store.open(source) as store:
             chosen = target or table.default_target(store)
-            found = table.statistics(
+            statistics = table.statistics(
                 store,
                 target=chosen,
                 confounders=confounders,
                 confidence=0.95 if confidence is None else confidence,
             )
-            page = study_page.page_of(store, target=chosen, found=found, progress=show)
+            page = study_page.page_of(store, target=chosen, found=statistics, progress=show)
             return dataclasses.replace(page, title=title) if title else page
     of_a_study = (("target", target), ("confounders", confounders), ("confidence", confidence))
     for name, value in of_a_study:
         if value is not None:
             raise SpiritlevelError(
-                f"The --{name} is for a study's folder. Got the file {str(source)!r}. Leave it out."
+                f"--{name} needs a study's folder. Got the file {str(source)!r}. Leave it out."
             )
     return pages.page_of(pages.read(source), title=title)

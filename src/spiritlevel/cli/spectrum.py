@@ -20,7 +20,7 @@ from . import console, inputs, subject
 
 def spectrum(
     model: subject.Model,
-    option: subject.Options = None,
+    model_arg: subject.ModelArguments = None,
     checkpoint: subject.Checkpoint = None,
     data: subject.Data = "digits",
     split: subject.Split = "train",
@@ -28,16 +28,21 @@ def spectrum(
     batch_size: subject.BatchSize = 256,
     loss: subject.LossName = "cross_entropy",
     matrix: Annotated[str, typer.Option(help="hessian or ggn.")] = "hessian",
-    num: Annotated[int, typer.Option(min=1, help="Eigenvalues at each end.")] = 3,
+    num: Annotated[int, typer.Option(min=1, help="Eigenvalues at each end of the spectrum.")] = 3,
     max_passes: Annotated[
-        int, typer.Option(min=1, help="Products for the eigenvalues, one pass over the data each.")
+        int,
+        typer.Option(
+            min=1, help="Most Hessian products for the eigenvalues; each is one pass over the data."
+        ),
     ] = 200,
     plot: Annotated[
         pathlib.Path | None,
-        typer.Option(help="Draw the density of all eigenvalues: .png, .svg or .pdf."),
+        typer.Option(help="Draw the spectral density: .png, .svg or .pdf."),
     ] = None,
     vectors: Annotated[int, typer.Option(min=1, help="Random vectors for the density.")] = 4,
-    steps: Annotated[int, typer.Option(min=2, help="Products a vector for the density.")] = 40,
+    steps: Annotated[
+        int, typer.Option(min=2, help="Hessian products per vector for the density.")
+    ] = 40,
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     memory: subject.Memory = None,
@@ -47,14 +52,14 @@ def spectrum(
     json: subject.Json = None,
     html: subject.Html = None,
 ) -> None:
-    """Find the extreme eigenvalues of the Hessian, and draw the density of all of them."""
+    """Compute the extreme eigenvalues of the Hessian, and draw the spectral density."""
     talk = console.talk(json)
     if plot is not None and plot.suffix[1:] not in KINDS:
         endings = ", ".join(f".{kind}" for kind in KINDS)
         raise SpiritlevelError(
             f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
         )
-    options: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "matrix": matrix,
         "loss": loss,
         "layers": subject.one_or_many(layers),
@@ -62,9 +67,9 @@ def spectrum(
         "memory": None if memory is None else inputs.parse_memory(memory),
         "seed": seed,
     }
-    found = subject.load(
+    loaded = subject.load(
         model=model,
-        option=option,
+        model_arg=model_arg,
         checkpoint=checkpoint,
         data=data,
         split=split,
@@ -74,20 +79,20 @@ def spectrum(
         dtype=dtype,
         seed=seed,
     )
-    found.introduce(talk)
+    loaded.introduce(talk)
     console.note(talk)
     with console.progress("eigenvalues") as show:
-        options["progress"] = subject.by_pass(show, "eigenvalues")
-        pairs = found.attempt(
-            spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **options
+        arguments["progress"] = subject.by_pass(show, "eigenvalues")
+        pairs = loaded.attempt(
+            spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **arguments
         )
     console.details("setting", pairs.settings)
     _print_pairs(talk, pairs)
     density = None
     if plot is not None or html is not None:
         with console.progress("density") as show:
-            options["progress"] = subject.by_pass(show, "density")
-            density = found.attempt(spectra.density, num_vectors=vectors, steps=steps, **options)
+            arguments["progress"] = subject.by_pass(show, "density")
+            density = loaded.attempt(spectra.density, num_vectors=vectors, steps=steps, **arguments)
     if plot is not None and density is not None:
         figure = new_figure(6.0, 3.4)
         draw_density(density, pairs.values, ax=figure.subplots())
@@ -108,6 +113,9 @@ def _print_pairs(talk: Any, pairs: spectra.Eigenvalues) -> None:
         table.add_row(f"{value:.6g}", f"{residual:.1e}", "" if converged else "not converged")
     console.show(talk, table)
     count = int(pairs.settings["num_samples"])
-    console.note(talk, f"counted: {pairs.cost.passes(count)} a sample over {count} samples")
+    console.note(talk, f"counted: {pairs.cost.passes(count)} per sample over {count} samples")
     if not all(pairs.converged):
-        console.tell(talk, "An eigenvalue lies within the residual; raise --max-passes for less.")
+        console.tell(
+            talk,
+            "A true eigenvalue lies within each residual; raise --max-passes to lower them.",
+        )

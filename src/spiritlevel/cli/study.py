@@ -1,4 +1,4 @@
-"""`spiritlevel study`: run a population of networks, continue it, look at it, judge it."""
+"""`spiritlevel study`: run a population of networks, resume it, inspect it, report on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..pages.report import study as study_page
 from ..pages.report.study_judgement import judge
 from ..papers.experiment import PAPERS
 from ..study import control, table
-from ..study.executors.live import standing
+from ..study.executors.progress import study_status
 from ..study.registry import study_names
 from ..study.storage import export
 from ..study.storage.store import Store
@@ -43,14 +43,17 @@ Examples:
 )
 Folder = Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")]
 Executor = Annotated[
-    str, typer.Option(help="local, vmap (networks of one shape together) or ray (a cluster).")
+    str,
+    typer.Option(help="local, vmap (networks of equal shape train together) or ray (a cluster)."),
 ]
-Workers = Annotated[int, typer.Option(min=1, help="Processes; with ray, CPUs of its own cluster.")]
+Workers = Annotated[
+    int, typer.Option(min=1, help="Worker processes; with ray, CPUs of the cluster it starts.")
+]
 Address = Annotated[
-    str | None, typer.Option(help="Of the Ray cluster; without it one is started here.")
+    str | None, typer.Option(help="Address of a Ray cluster (default: start one on this machine).")
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-PerGpu = Annotated[int, typer.Option(min=1, help="With ray: runs that share a GPU.")]
+PerGpu = Annotated[int, typer.Option(min=1, help="With ray: runs per GPU.")]
 
 
 @app.command(
@@ -62,18 +65,18 @@ Examples:
 """,
 )
 def list_studies(json: subject.Json = None) -> None:
-    """List the studies that come with it: their presets, and what each is about."""
+    """List the available studies with their presets."""
     listed = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     listed.add_column("study", no_wrap=True)
     listed.add_column("presets", no_wrap=True)
-    listed.add_column("what")
+    listed.add_column("description")
     rows = []
     for name in study_names():
-        found = control.find(name)
+        listed_study = control.find(name)
         paper = PAPERS.get(name.partition("-")[0], "")
-        row = {"name": name, "presets": list(found.presets), "paper": paper}
-        rows.append(row | {"description": found.description})
-        listed.add_row(name, ", ".join(found.presets), found.description)
+        row = {"name": name, "presets": list(listed_study.presets), "paper": paper}
+        rows.append(row | {"description": listed_study.description})
+        listed.add_row(name, ", ".join(listed_study.presets), listed_study.description)
     talk = console.talk(json)
     console.show(talk, listed)
     console.note(talk, "A name such as 002-fig-4 is a table or figure of a paper:")
@@ -81,7 +84,7 @@ def list_studies(json: subject.Json = None) -> None:
         for number, title in PAPERS.items():
             console.tell(talk, title, mark=f"  {number}  ")
     console.note(talk, "Run one: spiritlevel study run NAME --preset quick")
-    console.note(talk, "What came out: spiritlevel study report studies/NAME-quick")
+    console.note(talk, "See its results: spiritlevel study report studies/NAME-quick")
     subject.write_json(talk, json, json_text.dumps({"format": FORMAT, "studies": rows}, indent=2))
 
 
@@ -101,13 +104,15 @@ def run(
             autocompletion=completion.studies,
         ),
     ],
-    preset: Annotated[str | None, typer.Option(help="One of the study's presets: quick.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="One of the study's presets, such as quick.")
+    ] = None,
     values: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A value to change, such as epochs=5; may be repeated."),
+        typer.Option("--set", help="Change a setting, such as epochs=5; may be repeated."),
     ] = None,
     out: Annotated[
-        pathlib.Path | None, typer.Option(help="The folder; studies/NAME-PRESET without it.")
+        pathlib.Path | None, typer.Option(help="Output folder (default: studies/NAME-PRESET).")
     ] = None,
     executor: Executor = "local",
     workers: Workers = 1,
@@ -116,11 +121,11 @@ def run(
     per_gpu: PerGpu = 1,
     json: subject.Json = None,
 ) -> None:
-    """Run a study, or what is left of it. It may be stopped at any moment and continued."""
+    """Run a study, or what is left of it. You can stop it at any time and resume it later."""
     chosen = control.find(study)
     if preset is not None:
         chosen = chosen.with_preset(preset)
-    chosen = chosen.with_values(inputs.parse_options(values or [], "--set epochs=5"))
+    chosen = chosen.with_values(inputs.parse_pairs(values or [], "--set epochs=5"))
     control.check(chosen)
     folder = out or control.default_folder(chosen.name, preset)
     with Store.create(folder, chosen) as store:
@@ -143,10 +148,10 @@ def resume(
     per_gpu: PerGpu = 1,
     json: subject.Json = None,
 ) -> None:
-    """Do what is left of a study; runs that failed are tried again."""
+    """Finish a study. Failed runs are tried again."""
     with Store.open(folder) as store:
         if again := store.retry_failed():
-            console.note(console.err(), f"{again} failed runs are tried again")
+            console.note(console.err(), f"{again} failed runs will be tried again")
         where = {"device": device, "address": address, "per_gpu": per_gpu}
         _work(store, json, executor=executor, workers=workers, **where)
 
@@ -159,7 +164,7 @@ Examples:
 """
 )
 def status(folder: Folder, json: subject.Json = None) -> None:
-    """Say how far a study is."""
+    """Show the progress of a study."""
     with Store.open(folder) as store:
         state = library.state(store)
     page = console.talk(json)
@@ -183,24 +188,22 @@ def report(
     folder: Folder,
     target: Annotated[
         str | None,
-        typer.Option(
-            help=f"{', '.join(table.TARGETS)}, or a measure of the study; gap unless you say else."
-        ),
+        typer.Option(help=f"{', '.join(table.TARGETS)}, or a measure of the study (default: gap)."),
     ] = None,
-    resamples: Annotated[int, typer.Option(min=0, help="Of the bootstrap; 0: none.")] = 2000,
+    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples; 0 for none.")] = 2000,
     confounders: subject.Confounders = None,
     confidence: subject.Confidence = None,
     json: subject.Json = None,
     html: subject.Html = None,
 ) -> None:
-    """Say what each measure tells about the generalization gap, and how surely.
+    """Show how each measure relates to the generalization gap, with intervals.
 
-    Of a paper's experiment, first whether the paper's claim held.
+    For an experiment of a paper, it first says whether the paper's claim held.
     """
     with Store.open(folder) as store:
         target = target or table.default_target(store)
         with console.progress("statistics"):
-            found = table.statistics(
+            statistics = table.statistics(
                 store,
                 target=target,
                 resamples=resamples,
@@ -209,22 +212,22 @@ def report(
             )
         if html is not None:
             with console.progress("the page") as show:
-                page = study_page.page_of(store, target=target, found=found, progress=show)
+                page = study_page.page_of(store, target=target, found=statistics, progress=show)
         counts = store.counts()
         study = store.study
         with console.progress("the paper's claim"):
             judged = judge(study, table.wide_rows(store))
     talk = console.talk(json)
-    words = target
+    described = target
     if target in table.TARGETS:
-        words = f"the {target.replace('_', ' ')} ({table.TARGETS[target]})"
+        described = f"the {target.replace('_', ' ')} ({table.TARGETS[target]})"
     if judged is not None:
         claims.print_claim(talk, judged)
         talk.print()
-    heading = f"{study.name}: what the measures say about {words}"
-    left = f"\n{counts.remaining} runs are not finished: this is not the whole study."
-    talk.file.write(f"{heading}\n\n{found}\n{left if counts.remaining else ''}")
-    result = found.to_dict()
+    heading = f"{study.name}: how the measures relate to {described}"
+    left = f"\n{counts.remaining} runs are not finished: results may change."
+    talk.file.write(f"{heading}\n\n{statistics}\n{left if counts.remaining else ''}")
+    result = statistics.to_dict()
     if judged is not None:
         result["experiment"] = judged.to_dict()
     subject.write_json(talk, json, json_text.dumps(result, indent=2, allow_nan=False))
@@ -244,7 +247,7 @@ Examples:
 def export_tables(
     folder: Folder,
     out: Annotated[
-        pathlib.Path | None, typer.Option(help="Where to; FOLDER/export without it.")
+        pathlib.Path | None, typer.Option(help="Output folder (default: FOLDER/export).")
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
     json: subject.Json = None,
@@ -262,19 +265,19 @@ app.command(epilog=figures.EXAMPLES)(figures.figures)
 
 
 def _work(store: Store, json: str | None, **how: Any) -> None:
-    """Run behind a line that says how far it is; then say how it ended."""
-    if how["address"] is None:  # a cluster may have GPUs that this machine has not
+    """Run with a progress bar, then print how it ended."""
+    if how["address"] is None:  # a cluster may have GPUs that this machine lacks
         inputs.parse_device(how["device"])
     start = time.monotonic()
     before = store.counts()
     try:
         with runs_progress() as watch:
-            watch(standing(store))
+            watch(study_status(store))
             counts = control.execute(store, watch=watch, **how)
     except KeyboardInterrupt:
         console.err().print(
             f"stopped; {counted(store.counts(), None)}. "
-            f"Continue: spiritlevel study resume {store.folder}",
+            f"To continue: spiritlevel study resume {store.folder}",
             soft_wrap=True,
         )
         raise
@@ -292,6 +295,6 @@ def _work(store: Store, json: str | None, **how: Any) -> None:
     subject.write_json(page, json, json_text.dumps(library.state(store).to_dict(), indent=2))
     if counts.failed:
         raise SpiritlevelError(
-            f"{counts.failed} of {counts.total} runs failed. The others are kept. "
-            f"See why: spiritlevel study status {store.folder}"
+            f"{counts.failed} of {counts.total} runs failed; the results of the others are kept. "
+            f"To see why: spiritlevel study status {store.folder}"
         )

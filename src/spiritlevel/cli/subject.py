@@ -1,6 +1,6 @@
-"""What a command works on: a network from a factory and a checkpoint, and data for it.
+"""What a command works on: a network from a factory and a checkpoint, and its data.
 
-The options are the same for every command that measures something, so they stand here once.
+All commands that measure something share these options.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..errors import SpiritlevelError, require
 from ..files import write_atomically
 from ..pages import report as pages
-from ..results import Report
+from ..results import Progress, Report
 from ..study.checkpoints import load_checkpoint
 from ..study.models import build
 from . import completion, console, inputs
@@ -30,23 +30,25 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="A built-in name (docs/models.md has them with their options), or module:function.",
+        help="A built-in name (docs/models.md lists them and their arguments), or module:function",
         autocompletion=completion.model_names,
     ),
 ]
-Options = Annotated[
+ModelArguments = Annotated[
     Several,
-    typer.Option(metavar="KEY=VALUE", help="For the factory, as in width=16; repeat it for more."),
+    typer.Option(
+        metavar="KEY=VALUE", help="An argument of the model, such as width=16; may be repeated."
+    ),
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Weights: .safetensors, or a torch state dict."),
+    typer.Option(metavar="PATH", help="Weights to load: .safetensors, or a torch state dict."),
 ]
 Data = Annotated[
     str,
     typer.Option(
         metavar="DATA",
-        help="digits, a fetched set such as mnist, folder:/images, or an .npz with x and y.",
+        help="digits, a fetched data set such as mnist, folder:/images, or an .npz with x and y.",
         autocompletion=completion.data_names,
     ),
 ]
@@ -55,67 +57,77 @@ Samples = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Use at most this many samples, drawn at random."),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples in a batch.")]
+BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples per batch.")]
 LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
 Layers = Annotated[
     Several,
-    typer.Option(metavar="PATTERN", help="Module paths, or 'head'; repeat it for more."),
+    typer.Option(metavar="PATTERN", help="A module path, or 'head'; may be repeated."),
 ]
 HeadName = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Path of the last linear layer, if it is not found."),
+    typer.Option(
+        metavar="PATH",
+        help="Module path of the last linear layer, if it is not found automatically.",
+    ),
 ]
 Measures = Annotated[
     Several,
     typer.Option(
         metavar="PATTERN",
-        help="A name, or a pattern such as 'relative.*'; repeat it for more.",
+        help="A name, or a pattern such as 'relative.*'; may be repeated.",
         autocompletion=completion.measures,
     ),
 ]
-Settings = Annotated[
+Options = Annotated[
     Several,
-    typer.Option(metavar="KEY=VALUE", help="For the measures, as in rho=0.1; the cards name them."),
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="An option of the measures, such as rho=0.1 (see `spiritlevel show`); repeatable.",
+    ),
 ]
 Rtol = Annotated[
-    float, typer.Option(metavar="SHARE", help="Refine estimates to this share of their value.")
+    float,
+    typer.Option(metavar="SHARE", help="Refine estimates until they are this precise, relatively."),
 ]
 MaxPasses = Annotated[
-    int, typer.Option(metavar="N", help="Probes an estimate may take, one pass over the data each.")
+    int, typer.Option(metavar="N", help="Most probes per estimate; each is one pass over the data.")
 ]
 Memory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Bound on working memory: 512MiB, 2GiB.")
+    str | None,
+    typer.Option(metavar="SIZE", help="Limit for working memory, such as 512MiB or 2GiB."),
 ]
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
 Seed = Annotated[
-    int, typer.Option(metavar="N", help="Of initial weights, drawn samples and probes.")
+    int, typer.Option(metavar="N", help="Seed of initial weights, drawn samples and probes.")
 ]
 Confounders = Annotated[
     Several,
     typer.Option(
         metavar="NAME",
-        help="What is held fixed, such as train_loss; repeat it for more. Without it: training "
-        "loss, Gini and weight norm, where the study has them.",
+        help="A quantity to hold fixed, such as train_loss; may be repeated. Default: training "
+        "loss, Gini impurity and weight norm, if the study has them.",
     ),
 ]
 Confidence = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Of the intervals, between 0 and 1; 0.95 unless you say else.",
+        help="Confidence level of the intervals, between 0 and 1 (default: 0.95).",
     ),
 ]
 Json = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="The result as JSON; '-' is stdout, and nothing else is."),
+    typer.Option(
+        metavar="PATH", help="Write JSON here. Use '-' for stdout; messages go to stderr."
+    ),
 ]
 
 
 def _before_measuring(html: pathlib.Path | None) -> pathlib.Path | None:
-    """A page that cannot be made is refused now, not after an hour of measuring."""
+    """Raise now if the page cannot be made, not after an hour of measuring."""
     if html is not None:
-        require("plotly", what="A page with pictures", extra="report")
+        require("plotly", what="An HTML page", extra="report")
     return html
 
 
@@ -123,7 +135,7 @@ Html = Annotated[
     pathlib.Path | None,
     typer.Option(
         metavar="PATH",
-        help="The result as one page that opens anywhere.",
+        help="Write a self-contained HTML page here.",
         callback=_before_measuring,
     ),
 ]
@@ -131,7 +143,7 @@ Html = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A network in eval mode with its data in batches, and how they are spoken of."""
+    """A network in eval mode, its data in batches, and their names."""
 
     network: nn.Module
     batches: list[tuple[Tensor, Tensor]]
@@ -140,23 +152,23 @@ class Subject:
     lines: tuple[str, ...]  # what they are, for the reader
 
     def introduce(self, talk: Console) -> None:
-        """Say what will be measured."""
+        """Print what will be measured."""
         for line in self.lines:
             console.note(talk, line)
 
-    def settings(self, texts: Several) -> dict[str, object]:
-        """Settings of the measures; `initial` is a checkpoint of the same network."""
-        found = inputs.parse_options(texts or [], "--setting rho=0.1")
-        if "initial" in found:
+    def options(self, texts: Several) -> dict[str, object]:
+        """Options of the measures; `initial` is loaded from a checkpoint of the same network."""
+        options = inputs.parse_pairs(texts or [], "--option rho=0.1")
+        if "initial" in options:
             initial = copy.deepcopy(self.network)
-            load_checkpoint(initial, str(found["initial"]))
-            found["initial"] = initial
-        return found
+            load_checkpoint(initial, str(options["initial"]))
+            options["initial"] = initial
+        return options
 
-    def attempt(self, verb: Callable[..., Any], **options: Any) -> Any:
-        """Call, and say of an error inside the user's network that it came from there."""
+    def attempt(self, verb: Callable[..., Any], **arguments: Any) -> Any:
+        """Call `verb`; an error raised inside the user's network is reported as such."""
         try:
-            return verb(self.network, self.batches, **options)
+            return verb(self.network, self.batches, **arguments)
         except SpiritlevelError:
             raise
         except MemoryError as error:
@@ -171,15 +183,15 @@ class Subject:
             )
             raise SpiritlevelError(
                 f"The model {self.model!r} failed on the data {self.data!r}, whose samples are "
-                f"{x.dtype} of shape {tuple(x.shape[1:])}: {cause}. Check that --model, --option "
-                "and --data belong together; --debug shows the traceback."
+                f"{x.dtype} of shape {tuple(x.shape[1:])}: {cause}. Check that --model, "
+                "--model-arg and --data fit together; --debug shows the traceback."
             ) from error
 
 
 def load(
     *,
     model: str,
-    option: Several,
+    model_arg: Several,
     checkpoint: str | None,
     data: str,
     split: str,
@@ -189,11 +201,11 @@ def load(
     dtype: str,
     seed: int,
 ) -> Subject:
-    """Build, load and move everything to its place."""
+    """Build the network, load weights and data, and move them to the device."""
     place, kind = inputs.parse_device(device), inputs.parse_dtype(dtype)
     console.details("setting", {"seed": seed, "device": place, "batch_size": batch_size})
     x, y, origin = inputs.load_data(data, split=split, samples=samples, seed=seed)
-    network = build(model, seed=seed, **inputs.parse_options(option or []))
+    network = build(model, seed=seed, **inputs.parse_pairs(model_arg or [], "--model-arg width=16"))
     if checkpoint is not None:
         weights = f"weights: {load_checkpoint(network, checkpoint)}"
     else:
@@ -215,7 +227,7 @@ def load(
 
 
 def detail_report(report: Report, of: str = "") -> None:
-    """Settings and what each measure cost, a sample, for --verbose; `of` is the network's name."""
+    """Print settings and the cost of each measure per sample if --verbose is given."""
     n = int(report.settings["num_samples"])
     prefix = f"{of}: " if of else ""
     console.details(f"{prefix}setting", report.settings)
@@ -223,7 +235,7 @@ def detail_report(report: Report, of: str = "") -> None:
 
 
 def write_json(talk: Console, json: str | None, text: str) -> None:
-    """To where --json says; nothing where it was not given."""
+    """Write to the path of --json, if given."""
     if json == "-":
         sys.stdout.write(f"{text}\n")
     elif json is not None:
@@ -232,24 +244,24 @@ def write_json(talk: Console, json: str | None, text: str) -> None:
 
 
 def write_html(talk: Console, html: pathlib.Path | None, result: Any) -> None:
-    """To where --html says; nothing where it was not given."""
+    """Write to the path of --html, if given."""
     if html is not None:
         pages.save(result, html)
         console.note(talk, f"written: {html}")
 
 
 def one_or_many(layers: Several) -> str | list[str] | None:
-    """A single word stays a word, so that "head" keeps its meaning."""
+    """One layer as a string, so that "head" keeps its meaning."""
     if not layers:
         return None
     return layers[0] if len(layers) == 1 else layers
 
 
-def by_pass(show: console.Report, text: str) -> Callable[[int, int | None], None]:
-    """Progress that starts anew with every pass over the data, which are numbered."""
+def by_pass(show: Progress, text: str) -> Progress:
+    """Progress that starts again with each pass over the data and shows the pass number."""
     last, passes = 0, 1
 
-    def report(done: int, total: int | None) -> None:
+    def report(done: int, total: int | None, what: str) -> None:
         nonlocal last, passes
         if done <= last:
             passes += 1
@@ -270,13 +282,13 @@ def _untrained(model: str, seed: int) -> str:
             "Give --checkpoint to measure a trained network."
         )
     return (
-        f"weights: as {model} returns them, with seed {seed}. Unless it loads some itself they are "
-        "random and NOT TRAINED. Give --checkpoint to measure a trained network."
+        f"weights: as {model} returns them, with seed {seed}. Unless it loads weights itself, they "
+        "are random and NOT TRAINED. Give --checkpoint to measure a trained network."
     )
 
 
 def _too_large() -> SpiritlevelError:
     return SpiritlevelError(
-        "The memory is exhausted. Lower --memory (for example 256MiB) or --batch-size, or measure "
+        "Out of memory. Lower --memory (for example 256MiB) or --batch-size, or measure "
         "fewer --layers at a time."
     )

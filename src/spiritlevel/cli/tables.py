@@ -1,4 +1,4 @@
-"""Reports as tables that fit 80 columns; long notes stand below them, once."""
+"""Reports as tables that fit 80 columns, with long notes below."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INEXACT = "~"
 
 
 def print_report(console: Console, report: Report) -> None:
-    """One row a measure, then the notes, then the counted cost."""
+    """Print one row per measure, then the notes and the counted cost."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column("measure", no_wrap=True)
     for heading in ("value", "± data"):
@@ -38,14 +38,14 @@ def print_report(console: Console, report: Report) -> None:
     if any(m.data_stderr is not None for m in report.values()):
         note(
             console,
-            "± data is the standard error from having these samples only, not one of the method.",
+            "± data is the sampling error: how much other data would change the value.",
         )
     n = int(report.settings["num_samples"])
-    note(console, f"counted: {report.cost.passes(n)} a sample over {n} samples")
+    note(console, f"counted: {report.cost.passes(n)} per sample over {n} samples")
 
 
 def print_layers(console: Console, report: Report) -> None:
-    """One row a layer, one column a measure; columns that repeat another are left out."""
+    """Print one row per layer, one column per measure; repeated columns are left out."""
     columns = distinct_columns(report.layers)
     names = list(columns)
     for start in range(0, len(names), COLUMNS):
@@ -68,15 +68,15 @@ def print_layers(console: Console, report: Report) -> None:
 def distinct_columns(
     layers: Mapping[str, Mapping[str, Measurement]],
 ) -> dict[str, Mapping[str, Measurement]]:
-    """A maximum over layers has the same layers as its sum: show them once."""
-    found: dict[str, Mapping[str, Measurement]] = {}
+    """Columns without repetitions: a maximum over layers has the same values as its sum."""
+    distinct: dict[str, Mapping[str, Measurement]] = {}
     seen: set[tuple[tuple[str, float], ...]] = set()
     for name, rows in layers.items():
         values = tuple((layer, m.value) for layer, m in rows.items())
         if values not in seen:
             seen.add(values)
-            found[name] = rows
-    return found
+            distinct[name] = rows
+    return distinct
 
 
 def _cell(m: Measurement) -> str:

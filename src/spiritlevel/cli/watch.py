@@ -17,25 +17,29 @@ def watch(
         pathlib.Path,
         typer.Argument(
             metavar="DIR",
-            help="The folder of a study, or with a monitor's .jsonl or .csv; or such a file.",
+            help="A study's folder, a folder with a monitor's .jsonl or .csv file, or such a file.",
         ),
     ],
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="0: any; without it the first free one from 8765 on."),
+        typer.Option(
+            min=0, max=65535, help="0 for any free port (default: the first free one from 8765)."
+        ),
     ] = None,
     open_browser: Annotated[
-        bool, typer.Option("--open", help="Show the page in the browser.")
+        bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
     json: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="The state of now as JSON, and no page; '-' is stdout."),
+        typer.Option(
+            metavar="PATH", help="Print the current state as JSON instead; '-' for stdout."
+        ),
     ] = None,
 ) -> None:
     """Follow a running study or monitor on a local page.
 
-    The page is for this machine only. It reads and never writes, and what is not there yet appears
-    when it is. Ctrl-C ends it.
+    The page is only reachable from this machine. It never writes, and updates by itself. Stop it
+    with Ctrl-C.
     """
     watched = Watched(path)
     talk = console.talk(json)
@@ -45,11 +49,11 @@ def watch(
     server = open_server(watched, port)
     try:
         talk.print(f"Watching {watched.path} at {server.address}", markup=False, soft_wrap=True)
-        console.note(talk, watched.state()["waiting"] or "Ctrl-C ends it.")
+        console.note(talk, watched.state()["waiting"] or "Stop with Ctrl-C.")
         if open_browser:
             webbrowser.open(server.address)
         server.serve_forever()
     except KeyboardInterrupt:
-        console.note(talk, "Ended. What was watched goes on.")
+        console.note(talk, "Stopped watching. The study or monitor continues.")
     finally:
         server.server_close()

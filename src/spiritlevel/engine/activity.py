@@ -15,17 +15,18 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from ..model import batches as _batches
+from ..model.batches import BatchLocation
 from ..model.distributed import Processes
 from ..model.layers import Layout, candidate_layouts
-from ..model.surface import Place, Surface
+from ..model.surface import Surface
 from .moments import Moments
 from .observers import label_of, observed, watching
 
-Kind = Literal["rectifiers", "inputs"]
+ActivityKind = Literal["rectifiers", "inputs"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
+class ActivationSites:
     """Where rectifiers are applied and layers called, and how the samples lie there."""
 
     rectifiers: dict[str, Layout]
@@ -34,7 +35,7 @@ class Places:
     layers: tuple[str, ...]  # that are called, each once
 
 
-def find_places(surface: Surface, head: nn.Module | None = None) -> Places:
+def find_activation_sites(surface: Surface, head: nn.Module | None = None) -> ActivationSites:
     """Run two samples, then the second alone: what changes is where the samples are.
 
     `head` is a module whose output need not be formed.
@@ -43,7 +44,7 @@ def find_places(surface: Surface, head: nn.Module | None = None) -> Places:
     two = _look(surface, batch, head)
     one = _look(surface, _batches.take(batch, slice(1, 2)), head)
     rectifiers = _layouts(two.rectified, one.rectified)
-    return Places(
+    return ActivationSites(
         rectifiers={label: found for label, found in rectifiers.items() if found is not None},
         inputs=_layouts(two.entered, one.entered),
         constant=frozenset(label for label, found in rectifiers.items() if found is None),
@@ -74,9 +75,9 @@ def _look(surface: Surface, batch: Any, head: nn.Module | None) -> _Look:
         torch.no_grad(),
     ):
         if head is None:
-            surface.outputs(batch, where=Place(0))
+            surface.outputs(batch, where=BatchLocation(0))
         else:
-            surface.features(batch, where=Place(0), head=head)
+            surface.features(batch, where=BatchLocation(0), head=head)
     return seen
 
 
@@ -110,18 +111,18 @@ class Activity:
     it is kept in `troubles`, for those who ask for it.
     """
 
-    def __init__(self, surface: Surface, places: Places) -> None:
+    def __init__(self, surface: Surface, sites: ActivationSites) -> None:
         """Starts empty."""
-        self.surface, self.places = surface, places
-        self.active = Moments(places.rectifiers, surface.device)  # non-zero outputs of a sample
-        self.squares = Moments(places.layers, surface.device)  # ‖input‖² of a sample
+        self.surface, self.sites = surface, sites
+        self.active = Moments(sites.rectifiers, surface.device)  # non-zero outputs of a sample
+        self.squares = Moments(sites.layers, surface.device)  # ‖input‖² of a sample
         self.alive: dict[str, Tensor] = {}  # outputs that are not 0 for some sample
-        self.troubles: dict[Kind, str] = {}
+        self.troubles: dict[ActivityKind, str] = {}
         self.num_samples = 0  # in the batch that comes next
         self._counts: dict[str, Tensor] = {}
         self._norms: dict[str, Tensor] = {}
 
-    def refuse(self, kind: Kind) -> None:
+    def refuse(self, kind: ActivityKind) -> None:
         """Raise if something went wrong with the rectifiers or with the layers."""
         if kind in self.troubles:
             raise SpiritlevelError(self.troubles[kind])
@@ -132,7 +133,7 @@ class Activity:
         self._counts, self._norms = {}, {}
         with watching(self.surface, self._rectified, self._entered):
             yield
-        for label in self.places.rectifiers.keys() - self._counts.keys():
+        for label in self.sites.rectifiers.keys() - self._counts.keys():
             self.troubles.setdefault("rectifiers", _unsteady(label))
         ones = torch.ones(self.num_samples, dtype=torch.float64, device=self.surface.device)
         for moments, found in ((self.active, self._counts), (self.squares, self._norms)):
@@ -142,9 +143,9 @@ class Activity:
 
     def _rectified(self, path: str, call: int, output: Tensor) -> None:
         label = label_of(path, call)
-        if label in self.places.constant or "rectifiers" in self.troubles:
+        if label in self.sites.constant or "rectifiers" in self.troubles:
             return
-        rows = self._split(self.places.rectifiers.get(label), output)
+        rows = self._split(self.sites.rectifiers.get(label), output)
         if rows is None:
             self.troubles["rectifiers"] = _unsteady(label)
             return
@@ -159,8 +160,8 @@ class Activity:
 
     def _entered(self, path: str, call: int, a: Tensor) -> None:
         label = label_of(path, call)
-        layout = self.places.inputs.get(label)
-        shared = label in self.places.inputs and layout is None  # by all samples
+        layout = self.sites.inputs.get(label)
+        shared = label in self.sites.inputs and layout is None  # by all samples
         rows = a[None] if shared else self._split(layout, a)
         if rows is None:
             self.troubles["inputs"] = _unsteady(label)
@@ -184,14 +185,14 @@ class Activity:
         for troubles in processes.gather(self.troubles):
             self.troubles = troubles | self.troubles
         shapes = processes.gather({label: bits.shape for label, bits in self.alive.items()})
-        for label in self.places.rectifiers:
+        for label in self.sites.rectifiers:
             known = [part[label] for part in shapes if label in part]
             for shape in known:
                 if shape != known[0]:
                     self.troubles.setdefault("rectifiers", _uneven(label, known[0], shape))
         if "rectifiers" in self.troubles or not any(shapes):  # the same in all processes
             return
-        for label in self.places.rectifiers:
+        for label in self.sites.rectifiers:
             shape = next(part[label] for part in shapes if label in part)
             empty = torch.zeros(shape, dtype=torch.bool, device=self.surface.device)
             count = self.alive.get(label, empty).int()

@@ -25,10 +25,11 @@ from torch import Tensor
 from torch.func import jvp
 
 from ..model import batches as _batches
-from ..model.layer_hooks import Use, lacks_second_derivative, tapped
+from ..model.batches import BatchLocation
+from ..model.layer_hooks import LayerUse, lacks_second_derivative, recording_uses
 from ..model.layers import Layout
-from ..model.surface import Place, Surface
-from ..results import Cost
+from ..model.surface import Surface
+from ..records import Cost
 from .plan import Plan
 
 
@@ -73,14 +74,16 @@ def _bends_together(
     modules = {layer: surface.module(layer) for layer in plan.layouts}
     bends = dict.fromkeys(modules, 0.0)
     for batch in batches:
-        with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
-            outputs, _ = surface.outputs(batch, where=Place(0))
+        with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded:
+            outputs, _ = surface.outputs(batch, where=BatchLocation(0))
             try:
-                _add_bends(bends, outputs, [use for use in taps.uses if use.edge], plan, generator)
+                _add_bends(
+                    bends, outputs, [use for use in recorded.uses if use.edge], plan, generator
+                )
             except RuntimeError:
                 return None  # fused attention and cuDNN's recurrent kernels have no second backward
             finally:
-                taps.close()
+                recorded.close()
         surface.cost += Cost(forwards=len(outputs), backwards=3 * len(outputs))
     return bends
 
@@ -88,7 +91,7 @@ def _bends_together(
 def _add_bends(
     bends: dict[str, float],
     outputs: Tensor,
-    uses: list[Use],
+    uses: list[LayerUse],
     plan: Plan,
     generator: torch.Generator,
 ) -> None:

@@ -14,16 +14,16 @@ from ..math.positions import OutputCurvature, PositionCurvature
 from ..model import batches as _batches
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
-from ..results import Cost
-from .activity import Activity, Places
-from .head.finding import Head
-from .head.rows import Block, block_of_outputs, block_of_tokens, margins_of_tokens
+from ..records import Cost
+from .activity import ActivationSites, Activity
+from .head.head_layer import Head
+from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
 from .moments import Moments
 from .observers import observed
 from .plan import Plan
 from .sweep.backward import Probes, Sweep
-from .sweep.spreads import Scales
-from .sweep.sums import Sums
+from .sweep.feature_scales import Scales
+from .sweep.sums import SweepSums
 
 SAMPLED_CHUNKS, SAMPLES_A_CHUNK = 4, 16
 
@@ -66,20 +66,20 @@ class Budget:
 
 
 @dataclasses.dataclass
-class Pass:
+class PassResult:
     """What a pass over the data brought back."""
 
     needs: Needs
     num_samples: int
     total_weight: float  # what sums over the data are divided by
     cost: Cost
-    sweep: Sums  # trace, κ and ρ; empty unless the sweep was needed
+    sweep: SweepSums  # trace, κ and ρ; empty unless the sweep was needed
     head: Moments  # rows "trace" and "kappa"
     softmax: Moments  # rows "gini", "entropy" and "confidence"
     margin: Moments  # row "margin": of the targets that count, whatever their class weight
     margins: list[Tensor]  # the same one by one, on the host
     activity: Activity | None
-    blocks: list[Block] | None  # None where they did not fit
+    blocks: list[HeadBlock] | None  # None where they did not fit
     sampled: list[Any]  # a few samples from a few places of the data, for the certificate
     streamed: bool  # whether the head's outputs were never formed
 
@@ -93,25 +93,25 @@ def run_pass(
     budget: Budget,
     seed: int = 0,
     probes: Probes | None = None,
-    places: Places | None = None,
+    sites: ActivationSites | None = None,
     scales: Scales | None = None,
-) -> Pass:
+) -> PassResult:
     """Go over the data once, in all processes; `scales` are those of standardized features."""
     before = surface.cost
     sweep = None
     if needs.sweep:
         sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho, probes=probes, scales=scales)
-    result = Pass(
+    result = PassResult(
         needs=needs,
         num_samples=0,
         total_weight=0.0,
         cost=Cost(),
-        sweep=sweep.sums if sweep is not None else Sums(surface),
+        sweep=sweep.sums if sweep is not None else SweepSums(surface),
         head=Moments(["trace", "kappa"], surface.device),
         softmax=Moments(["gini", "entropy", "confidence"], surface.device),
         margin=Moments(["margin"], surface.device),
         margins=[],
-        activity=None if places is None else Activity(surface, places),
+        activity=None if sites is None else Activity(surface, sites),
         blocks=[],
         sampled=[],
         streamed=budget.stream is not None,
@@ -155,7 +155,7 @@ def run_pass(
     return result
 
 
-def _reduce(surface: Surface, result: Pass, total: Tensor) -> None:
+def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
     """Add up over the processes, and see that there was something to add."""
     processes = surface.processes
     result.sweep.reduce(processes)
@@ -192,7 +192,12 @@ def _sample(kept: list[Any], index: int, batch: Any, generator: torch.Generator)
 
 
 def _add_head(
-    result: Pass, block: Block, head: Head, weights: Tensor, num_samples: int, budget: Budget
+    result: PassResult,
+    block: HeadBlock,
+    head: Head,
+    weights: Tensor,
+    num_samples: int,
+    budget: Budget,
 ) -> None:
     """Rows are added up by sample, so that the data error is that of independent samples."""
     rows = torch.stack(block.trace_and_kappa(head.weight()))
@@ -217,7 +222,7 @@ def _softmax_sums(
 
 
 def _add_tokens(
-    surface: Surface, result: Pass, head: Head, a: Tensor, targets: Tensor, budget: Budget
+    surface: Surface, result: PassResult, head: Head, a: Tensor, targets: Tensor, budget: Budget
 ) -> Tensor:
     """A batch whose outputs are not formed; returns its weight."""
     assert budget.stream is not None
@@ -234,7 +239,7 @@ def _add_tokens(
     return weights.sum()
 
 
-def _add_margins(result: Pass, margins: Tensor, shown: Tensor) -> None:
+def _add_margins(result: PassResult, margins: Tensor, shown: Tensor) -> None:
     """Of shape (N, positions); class weights have no say in how often one counts."""
     zeros = torch.zeros_like(margins)
     sums = torch.where(shown, margins, zeros).sum(dim=1)

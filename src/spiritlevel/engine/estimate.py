@@ -62,20 +62,20 @@ class Estimate:
         return Estimate(factor * self.value, factor**2 * self.variance, self.dof, data)
 
 
-def cautious(count: float, dof: float) -> int:
+def cautious_count(count: float, dof: float) -> int:
     """A number of probes to promise, given how well the variance is known that it follows from.
 
-    >>> cautious(100, 1e9), cautious(100, 18)
+    >>> cautious_count(100, 1e9), cautious_count(100, 18)
     (106, 149)
     """
     # the standard deviation of a variance is √(2/dof) of it; nine times in ten this is enough
     return math.ceil(count * (1.05 + 1.3 * math.sqrt(2.0 / max(dof, 1.0))))
 
 
-def of_repetitions(values: list[float], data_variance: float | None = None) -> Estimate:
+def estimate_from_repetitions(values: list[float], data_variance: float | None = None) -> Estimate:
     """From independent repetitions with the same mean; at least two.
 
-    >>> found = of_repetitions([1.0, 2.0, 3.0])
+    >>> found = estimate_from_repetitions([1.0, 2.0, 3.0])
     >>> found.value, round(found.stderr, 4), found.dof
     (2.0, 0.5774, 2.0)
     """

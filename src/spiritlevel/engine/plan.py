@@ -17,19 +17,20 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from ..model import batches as _batches
-from ..model.layer_hooks import Use, parameter_uses, saved_bytes, tapped
+from ..model.batches import BatchLocation
+from ..model.layer_hooks import LayerUse, parameter_uses, recording_uses, saved_bytes
 from ..model.layers import (
     AbstractMatrixRule,
     AbstractRule,
+    ContractionRequest,
     Layout,
-    Wants,
     candidate_layouts,
     rule_for,
 )
 from ..model.model_state import ROOT
-from ..model.surface import Place, Surface
-from ..results import Cost
-from .head.finding import Head, find_heads
+from ..model.surface import Surface
+from ..records import Cost
+from .head.head_layer import Head, find_heads
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize
 
@@ -108,21 +109,21 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
     batch = surface.first_samples(PROBE_SAMPLES)
     modules = {name: surface.module(name) for name in rules}
     saving, sizes = saved_bytes()
-    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
+    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded, saving:
         outputs, targets = _probe(surface, batch)
     try:
         _check_independent(surface, batch, outputs.detach())
         _check_trainable(outputs)
         num_columns = surface.loss.num_columns(outputs, targets)
         shapes = _other_shapes(surface, modules)
-        routes, layouts = _find_routes(surface, rules, taps.uses, shapes, outputs)
+        routes, layouts = _find_routes(surface, rules, recorded.uses, shapes, outputs)
         generic = [name for name, route in routes.items() if route == "generic"]
         vectorize = bool(generic) and can_vectorize(
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
         )
         saved = _saved(surface.model, sizes) // PROBE_SAMPLES
         held = sum(surface.parameters[name].nbytes for name in generic)
-        uses = [(u, rules[u.layer], layouts[u.layer]) for u in taps.uses if u.layer in layouts]
+        uses = [(u, rules[u.layer], layouts[u.layer]) for u in recorded.uses if u.layer in layouts]
 
         def footprint_of(columns: int) -> Footprint:
             return footprint(
@@ -132,7 +133,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
                 num_columns=columns,
                 kappa=kappa,
                 memories=memories,
-                largest=_largest_output(taps.uses, PROBE_SAMPLES),
+                largest=_largest_output(recorded.uses, PROBE_SAMPLES),
                 on_cpu=surface.device.type == "cpu",
             )
 
@@ -140,7 +141,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             sweep=True,
             routes=routes,
             layouts=layouts,
-            heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
+            heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             num_outputs=outputs[0].numel(),
             num_columns=num_columns,
@@ -148,7 +149,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             probe_footprint=footprint_of(1),
         )
     finally:
-        taps.close()
+        recorded.close()
 
 
 def make_head_plan(surface: Surface) -> Plan:
@@ -156,7 +157,7 @@ def make_head_plan(surface: Surface) -> Plan:
     modules = {name: surface.module(name) for name in rules_of(surface)}
     batch = surface.first_samples(1)
     saving, sizes = saved_bytes()
-    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps, saving:
+    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded, saving:
         outputs, targets = _probe(surface, batch)
     try:
         _check_trainable(outputs)
@@ -167,14 +168,14 @@ def make_head_plan(surface: Surface) -> Plan:
             num_columns=1,
             kappa=False,
             memories=1,
-            largest=_largest_output(taps.uses, 1),
+            largest=_largest_output(recorded.uses, 1),
             on_cpu=surface.device.type == "cpu",
         )
         return Plan(
             sweep=False,
             routes={},
             layouts={},
-            heads=find_heads(taps.uses, outputs, surface.loss.positions(outputs, targets)),
+            heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=False,
             num_outputs=outputs[0].numel(),
             num_columns=surface.loss.num_columns(outputs, targets),
@@ -182,7 +183,7 @@ def make_head_plan(surface: Surface) -> Plan:
             probe_footprint=found,
         )
     finally:
-        taps.close()
+        recorded.close()
 
 
 def check_samples(surface: Surface, head: Head | None) -> None:
@@ -192,8 +193,8 @@ def check_samples(surface: Surface, head: Head | None) -> None:
     def run(part: Any) -> Tensor:
         with torch.no_grad():
             if head is not None and head.can_be_left_out:
-                return surface.features(part, where=Place(0), head=head.module)[0]
-            return surface.outputs(part, where=Place(0))[0]
+                return surface.features(part, where=BatchLocation(0), head=head.module)[0]
+            return surface.outputs(part, where=BatchLocation(0))[0]
 
     _check_independent(surface, batch, run(batch), run)
 
@@ -212,14 +213,14 @@ def _saved(model: nn.Module, sizes: dict[int, int]) -> int:
     return sum(size for address, size in sizes.items() if address not in own)
 
 
-def _largest_output(uses: list[Use], num_samples: int) -> int:
+def _largest_output(uses: list[LayerUse], num_samples: int) -> int:
     return max((use.output.nbytes for use in uses), default=0) // num_samples
 
 
 def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
     """Outputs of the probe; what is wrong with it is said of the user's own batches."""
     try:
-        result = surface.outputs(batch, where=Place(0))
+        result = surface.outputs(batch, where=BatchLocation(0))
         surface.settle()
         return result
     except SpiritlevelError:
@@ -244,7 +245,7 @@ def _check_independent(
 ) -> None:
     """A sample alone must give the outputs it gives in a batch, and a batch give them again."""
     with torch.no_grad():
-        run = run or (lambda part: surface.outputs(part, where=Place(0))[0])
+        run = run or (lambda part: surface.outputs(part, where=BatchLocation(0))[0])
         alone, again = run(_batches.take(batch, slice(1, 2))), run(batch)
     gaps = {
         f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES}": alone[0]
@@ -266,18 +267,18 @@ def _check_independent(
 
 def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
     """Output shapes of the same uses for another number of samples."""
-    # with gradients, though none is taken: without them torch may fuse layers past our taps
-    with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
+    # with gradients, though none is taken: without them torch may fuse layers past our hooks
+    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded:
         _probe(surface, surface.first_samples(OTHER_SAMPLES))
-    shapes = [use.output.shape for use in taps.uses]
-    taps.close()
+    shapes = [use.output.shape for use in recorded.uses]
+    recorded.close()
     return shapes
 
 
 def _find_routes(
     surface: Surface,
     rules: dict[str, AbstractRule],
-    uses: list[Use],
+    uses: list[LayerUse],
     shapes: list[torch.Size],
     outputs: Tensor,
 ) -> tuple[dict[str, Route], dict[str, Layout]]:
@@ -300,7 +301,7 @@ def _find_routes(
     layouts: dict[str, Layout] = {}
     broken: set[str] = set()
     foreign: set[str] = set()
-    wants = Wants(kappa=False, num_columns=1, contract=False)
+    wants = ContractionRequest(kappa=False, num_columns=1, contract=False)
     for i, (use, other) in enumerate(itertools.zip_longest(uses, shapes[: len(uses)])):
         rule = rules[use.layer]
         own = {key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id}
@@ -339,7 +340,7 @@ def _find_routes(
 
 def _find_layout(
     rule: AbstractRule,
-    use: Use,
+    use: LayerUse,
     other: torch.Size | None,
     delta: Tensor | None,
     known: Layout | None,

@@ -16,21 +16,28 @@ from ..errors import SpiritlevelError
 from ..model.losses import CrossEntropy
 from ..model.model_state import full_precision, twice_differentiable
 from ..model.surface import Surface
-from ..results import Cost
-from .activity import Places, find_places
+from ..records import Cost
+from .activity import ActivationSites, find_activation_sites
 from .certificate import Certificate, certify_parameters
-from .data_pass import Budget, Needs, Pass, run_pass
-from .estimate import Estimate, cautious
-from .head.finding import Head, choose_head
-from .head.rows import Block, iterate_blocks
+from .data_pass import Budget, Needs, PassResult, run_pass
+from .estimate import Estimate, cautious_count
+from .head.head_layer import Head, choose_head
+from .head.rows import HeadBlock, iterate_blocks
 from .options import Options
 from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .sweep.backward import Probes
-from .sweep.spreads import POWERS, Scales, Spread, find_spreads, scales_of, unseen_layers
-from .sweep.sums import Kind, pooled
+from .sweep.feature_scales import (
+    POWERS,
+    FeatureSpread,
+    Scales,
+    find_feature_spreads,
+    scales_from_spreads,
+    unseen_layers,
+)
+from .sweep.sums import RowKind, pooled_estimate
 from .weight_space.noise import Draws
-from .weight_space.perturbed import Perturbed
+from .weight_space.perturbed import PerturbedLoss
 from .weight_space.products import Products
 
 CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
@@ -63,8 +70,8 @@ class Workspace:
         self.cache: dict[Any, Any] = {}  # estimates that several measures share
         self._memory = memory
         self._plan: Plan | None = None
-        self._pass: Pass | None = None
-        self._more: list[Pass] = []  # further output probes
+        self._pass: PassResult | None = None
+        self._more: list[PassResult] = []  # further output probes
         self._wanted = Needs()
 
     def want(self, needs: Needs) -> None:
@@ -86,7 +93,7 @@ class Workspace:
         plan = self._network_plan
         if self._wanted.activity:
             with contextlib.suppress(SpiritlevelError):  # raised again for those who need it
-                _ = self.places  # looked for before the pass that counts
+                _ = self.activation_sites  # looked for before the pass that counts
         return plan
 
     @property
@@ -104,11 +111,11 @@ class Workspace:
         return self._plan
 
     @functools.cached_property
-    def places(self) -> Places:
+    def activation_sites(self) -> ActivationSites:
         """Where rectifiers are applied and layers called."""
         heads = [h for h in self._network_plan.heads.values() if h.fits and h.can_be_left_out]
         with full_precision():
-            return find_places(self.surface, heads[-1].module if heads else None)
+            return find_activation_sites(self.surface, heads[-1].module if heads else None)
 
     @functools.cached_property
     def head(self) -> Head:
@@ -128,9 +135,11 @@ class Workspace:
         }
 
     @functools.cached_property
-    def spreads(self) -> tuple[dict[str, Spread], Cost]:
+    def feature_spreads(self) -> tuple[dict[str, FeatureSpread], Cost]:
         """Of what goes into each layer, in all processes, and what finding it cost."""
-        return find_spreads(self.surface, self.plan.footprint.chunk(self.memory, sweep=False))
+        return find_feature_spreads(
+            self.surface, self.plan.footprint.chunk(self.memory, sweep=False)
+        )
 
     @functools.cached_property
     def unseen_layers(self) -> list[str]:
@@ -138,9 +147,9 @@ class Workspace:
         return unseen_layers(self.surface)
 
     @functools.cached_property
-    def scales(self) -> Scales:
+    def feature_scales(self) -> Scales:
         """What standardized features are divided by."""
-        return scales_of(self.spreads[0])
+        return scales_from_spreads(self.feature_spreads[0])
 
     @functools.cached_property
     def products(self) -> Products:
@@ -150,11 +159,11 @@ class Workspace:
         return Products(self.surface, chunk=min(chunk, self.plan.footprint.fitting))
 
     @functools.cached_property
-    def perturbed(self) -> Perturbed:
+    def perturbed(self) -> PerturbedLoss:
         """Loss and gradient at other weights than the network's own."""
         plain = self.plan.footprint.chunk(self.memory, sweep=False)
         size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
-        return Perturbed(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
+        return PerturbedLoss(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
 
     @functools.cached_property
     def draws(self) -> Draws:
@@ -173,7 +182,7 @@ class Workspace:
 
     # -- the pass over the data --------------------------------------------------------------
 
-    def run(self, needs: Needs) -> Pass:
+    def run(self, needs: Needs) -> PassResult:
         """The pass over the data, with at least these needs."""
         if self._pass is None or not self._pass.needs.covers(needs):
             self._wanted = self._wanted | needs
@@ -184,7 +193,7 @@ class Workspace:
             self._pass = self._run(self._wanted, probes)
         return self._pass
 
-    def head_blocks(self) -> Iterable[Block]:
+    def head_blocks(self) -> Iterable[HeadBlock]:
         """The rows of the head, kept from the pass or by running the network again."""
         run = self.run(Needs(head=True, features=True))
         if run.blocks is not None:
@@ -193,7 +202,7 @@ class Workspace:
         stream = self.memory // 4 if run.streamed else None
         return iterate_blocks(self.surface, self.head, chunk=chunk, stream=stream)
 
-    def _run(self, needs: Needs, probes: Probes | None) -> Pass:
+    def _run(self, needs: Needs, probes: Probes | None) -> PassResult:
         head = self.head if needs.head else None
         stream = None
         if (needs.head or needs.softmax or needs.margins) and not needs.sweep:
@@ -213,8 +222,8 @@ class Workspace:
             budget=budget,
             seed=self.seed,
             probes=probes,
-            places=self.places if needs.activity else None,
-            scales=self.scales if needs.standardized and needs.sweep else None,
+            sites=self.activation_sites if needs.activity else None,
+            scales=self.feature_scales if needs.standardized and needs.sweep else None,
         )
 
     def _streams(self, head: Head) -> bool:
@@ -252,7 +261,9 @@ class Workspace:
         offset = sum(self._counts[: self.surface.processes.rank])
         return Probes(self.seed, range(first, first + count), offset)
 
-    def sweep_to(self, needs: Needs, kind: Kind, factors: Mapping[str, float], rtol: float) -> None:
+    def sweep_to(
+        self, needs: Needs, kind: RowKind, factors: Mapping[str, float], rtol: float
+    ) -> None:
         """Add output probes until Σ factor × value of a kind is within `rtol`."""
         self.run(needs)
         while self.probed:
@@ -292,7 +303,7 @@ class Workspace:
         return sum(p.sweep.num_probes or 0 for p in self._passes)
 
     @property
-    def _passes(self) -> list[Pass]:
+    def _passes(self) -> list[PassResult]:
         return [] if self._pass is None else [self._pass, *self._more]
 
     @property
@@ -300,10 +311,10 @@ class Workspace:
         """Of all passes with a sweep."""
         return sum((p.cost for p in self._passes), Cost())
 
-    def sweep_estimate(self, kind: Kind, factors: Mapping[str, float]) -> Estimate:
+    def sweep_estimate(self, kind: RowKind, factors: Mapping[str, float]) -> Estimate:
         """Σ factor × value of the GGN's rows."""
         parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
-        return parts[0][1] if len(parts) == 1 else pooled(parts)
+        return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
 
     def sweep_neurons(self, layer: str) -> Tensor:
         """ρ(j) of the GGN, a row a probe; one row if exact."""
@@ -316,11 +327,11 @@ class Workspace:
             return f"{self.num_probes} output probes for {self.plan.num_columns} columns"
         return "the GGN exactly"
 
-    def sweep_budget(self, kind: Kind, factors: Mapping[str, float]) -> str:
+    def sweep_budget(self, kind: RowKind, factors: Mapping[str, float]) -> str:
         """What would have sufficed for the precision that was missed."""
         found, asked = self.sweep_estimate(kind, factors), self.precision
         wider = found.half_width(asked.confidence) / (asked.rtol * abs(found.value))
-        enough = cautious(self.num_probes * wider**2, found.dof)
+        enough = cautious_count(self.num_probes * wider**2, found.dof)
         return f"max_passes={enough} would have sufficed."
 
     # -- the record --------------------------------------------------------------------------

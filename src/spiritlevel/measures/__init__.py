@@ -1,5 +1,14 @@
-"""The catalogue: one folder per family, one function and one card per measure."""
+"""The catalogue: one folder per family, one function and one card per measure.
 
+What a measure of your own needs is importable from here:
+
+    from spiritlevel.measures import Measured, Measurement, Needs, Workspace, measure
+"""
+
+from ..engine.data_pass import Needs as Needs
+from ..engine.row_estimator import estimate_rows as estimate_rows
+from ..engine.workspace import Workspace as Workspace
+from ..records import Measurement as Measurement
 from . import activity as activity
 from . import bound as bound
 from . import curvature as curvature
@@ -9,13 +18,18 @@ from . import neuron as neuron
 from . import norms as norms
 from . import pac_bayes as pac_bayes
 from . import relative as relative
+from . import requirements as requirements
 from . import scaled as scaled
 from . import sensitivity as sensitivity
 from . import sharpness as sharpness
 from . import softmax as softmax
+from .hessian_results import hessian_measurement as hessian_measurement
+from .layer_weights import measured_weights as measured_weights
+from .registry import EVERY as EVERY
 from .registry import METHODS as METHODS
 from .registry import Card as Card
 from .registry import Measured as Measured
 from .registry import get as get
 from .registry import measure as measure
 from .registry import names as names
+from .registry import registered_cards as registered_cards

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 
 from ..engine.weight_space.eigenvalues import eigenpairs_of
 from ..engine.weight_space.lanczos import Eigenpairs, Subspace, Which
-from ..engine.weight_space.products import Space
+from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
-from ..results import Cost
+from ..records import Cost
 from .layer_weights import measured_weights
 
 ENDS: dict[str, Which] = {
@@ -76,7 +76,10 @@ def _found(workspace: Workspace, needed: Sequence[Block]) -> dict[Block, Found]:
     before = workspace.cost
     pairs = eigenpairs_of(
         workspace.products,
-        [Space(workspace.surface, None if name is None else [name]) for name, _ in missing],
+        [
+            ParameterSpace(workspace.surface, None if name is None else [name])
+            for name, _ in missing
+        ],
         operator="hessian",
         which=[end for _, end in missing],
         seed=workspace.seed,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 
-from ..engine.hessian import Found
+from ..engine.row_estimator import RowEstimate
 from ..engine.weight_space.eigenvalues import residual_tolerance
 from ..engine.weight_space.lanczos import Eigenpairs
 from ..engine.workspace import Workspace
-from ..results import Cost, Measurement, Status
+from ..records import Cost, Measurement, Status
 
 ROUND_OFF = 1e-7  # of a value: below the error that float32 weights and data bring along
 PACE_KNOWN = 0.1  # of a value: a residual below it shows at what pace it falls
 
 
-def hessian_measurement(workspace: Workspace, name: str, found: Found) -> Measurement:
+def hessian_measurement(workspace: Workspace, name: str, found: RowEstimate) -> Measurement:
     """With both errors, and the interval of the one that probes leave."""
     estimate = found.estimate
     common = {

@@ -8,7 +8,7 @@ import math
 from ..engine.plan import matrix_layers
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
-from ..results import Measurement, Status
+from ..records import Measurement, Status
 
 
 def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:

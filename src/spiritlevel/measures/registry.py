@@ -1,18 +1,19 @@
-"""Cards: the one place where a fact about a measure stands."""
+"""Cards: the one place where a fact about a measure stands, and the decorator that makes them."""
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
+from .. import plugins
 from ..engine.data_pass import Needs
 from ..engine.options import TEXTS
 from ..engine.plan import Plan
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError, suggestion
-from ..results import Cost, Measurement
+from ..records import Cost, Measurement
 from ..symmetries import SYMMETRIES
 from .requirements import Requirement
 
@@ -21,10 +22,10 @@ Direction = Literal["smaller is flatter", "larger is flatter"]
 NO_FLATNESS = "not a measure of flatness"
 EVERY = frozenset(SYMMETRIES)  # the claim of a measure that depends on the function alone
 METHODS = {
-    "formula": "exactly, or by probes with an error bar where the network asks for it",
-    "products": "by Hessian products until it has converged",
+    "formula": "exactly, or by probes with an error bar where the network requires it",
+    "products": "by products with the Hessian, until converged",
     "draws": "by random draws, with an error bar",
-    "search": "by a search for the worst case: the value is a lower bound of it",
+    "search": "by searching for the worst case: the value is a lower bound",
 }
 
 
@@ -36,12 +37,16 @@ class Measured:
     layers: dict[str, Measurement] = dataclasses.field(default_factory=dict)
 
     def recording(self, settings: Mapping[str, Any]) -> Measured:
-        """The same with more settings in the record."""
+        """The same measurements with more settings in their record."""
 
-        def noted(m: Measurement) -> Measurement:
+        def recorded(m: Measurement) -> Measurement:
             return dataclasses.replace(m, settings={**m.settings, **settings})
 
-        return Measured(noted(self.whole), {layer: noted(m) for layer, m in self.layers.items()})
+        layers = {layer: recorded(m) for layer, m in self.layers.items()}
+        return Measured(recorded(self.whole), layers)
+
+
+MeasureFunction: TypeAlias = Callable[[Workspace], Measured]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,19 +54,21 @@ class Card:
     """Everything that is claimed about a measure. The contract suite executes the claims."""
 
     name: str  # family.variant
-    summary: str  # one line, in words
+    summary: str  # one line
     formula: str  # LaTeX
     paper: str  # where it comes from, with the equation
-    invariant: frozenset[str]  # every other symmetry is claimed to move the value
+    invariant: frozenset[str]  # every other symmetry is claimed to change the value
     misleads: str  # when not to trust it
     direction: Direction | None  # None: networks are not ranked by it
-    needs: Needs  # the shared work it rests on
-    default: bool  # whether `measure(model, loader)` includes it
+    needs: Needs  # the shared work it builds on
+    default: bool  # whether `measure(model, data)` includes it
+    in_audit: bool  # whether `audit(model, data)` includes it although it is no default
+    counterpart: str | None  # a similar measure that does not change with the weights' scale
     requires: tuple[Requirement, ...]  # each raises where it is not met
-    options: tuple[str, ...]  # fields of Options that it reads
+    options: tuple[str, ...]  # the fields of Options that it reads
     found_by: FoundBy
-    cost_text: str  # where it is more than the shared pass
-    function: Callable[[Workspace], Measured]
+    cost_text: str  # where the cost is more than that of the shared pass
+    function: MeasureFunction
 
     @property
     def family(self) -> str:
@@ -70,11 +77,11 @@ class Card:
 
     @property
     def direction_in_words(self) -> str:
-        """Which of two values speaks of the flatter network."""
+        """Which of two values belongs to the flatter network."""
         return self.direction or NO_FLATNESS
 
     def refuse(self, workspace: Workspace) -> None:
-        """Raise where this cannot be computed, with what is missing."""
+        """Raise if this cannot be computed; the error says what is missing."""
         for requirement in self.requires:
             requirement(workspace, self.name)
 
@@ -90,10 +97,10 @@ class Card:
         if self.needs.sweep:
             return (
                 "1 forward, C−1 backwards (C for losses other than cross-entropy; a few probes "
-                "where C is large; Hessian products on top where the network is not certified)"
+                "if C is large; plus products with the Hessian if the network is not certified)"
             )
         if self.needs.products:
-            return "Hessian products (as many as it takes to converge)"
+            return "products with the Hessian, as many as it takes to converge"
         return "1 forward"
 
 
@@ -111,29 +118,27 @@ def measure(
     direction: Direction | None = "smaller is flatter",
     needs: Needs,
     default: bool = True,
+    in_audit: bool = False,
+    counterpart: str | None = None,
     requires: tuple[Requirement, ...] = (),
     options: tuple[str, ...] = (),
     found_by: FoundBy = "formula",
     cost: str = "",
-) -> Callable[[Callable[[Workspace], Measured]], Callable[[Workspace], Measured]]:
-    """Register a plain function as a measure. The function is returned unchanged."""
-    for kind, claimed, known in (
-        ("symmetries", set(invariant), set(SYMMETRIES)),
-        ("options", set(options), set(TEXTS)),
-    ):
-        if unknown := claimed - known:
-            raise SpiritlevelError(
-                f"Measure {name!r} claims unknown {kind} {sorted(unknown)}. Known: {sorted(known)}."
-            )
+) -> Callable[[MeasureFunction], MeasureFunction]:
+    """Register a function as a measure; the arguments become its card.
 
-    if direction not in (known_directions := (*get_args(Direction), None)):
+    The function takes a Workspace and gives a Measured. It is returned unchanged. Running the
+    definition again, as in a notebook, replaces the card.
+    """
+    _check_claims(name, invariant=invariant, requires=requires, options=options)
+    if direction not in (directions := (*get_args(Direction), None)):
         raise SpiritlevelError(
-            f"Measure {name!r} has the direction {direction!r}. Known: {known_directions}. None "
-            "is for what is no measure of flatness."
+            f"Measure {name!r} has the direction {direction!r}. Known: {directions}. Use None for "
+            "what does not measure flatness."
         )
 
-    def add(function: Callable[[Workspace], Measured]) -> Callable[[Workspace], Measured]:
-        if name in _CARDS:
+    def add(function: MeasureFunction) -> MeasureFunction:
+        if name in _CARDS and not _is_run_again(_CARDS[name].function, function):
             other = _CARDS[name].function
             raise SpiritlevelError(
                 f"Measure {name!r} is registered twice: by {other.__module__}.{other.__name__} and "
@@ -149,6 +154,8 @@ def measure(
             direction=direction,
             needs=needs,
             default=default,
+            in_audit=in_audit,
+            counterpart=counterpart,
             requires=requires,
             options=options,
             found_by=found_by,
@@ -162,10 +169,11 @@ def measure(
 
 def get(name: str) -> Card:
     """The card of a measure."""
+    cards = _all_cards()
     try:
-        return _CARDS[name]
+        return cards[name]
     except KeyError:
-        hint = suggestion(name, _CARDS, most=3)
+        hint = suggestion(name, cards, most=3)
         raise SpiritlevelError(
             f"No measure is called {name!r}.{hint} See `spiritlevel list`."
         ) from None
@@ -175,11 +183,51 @@ def names(pattern: str = "*") -> list[str]:
     """Names that match a pattern, sorted; a pattern without wildcards must name a measure."""
     if not set(pattern) & set("*?["):
         return [get(pattern).name]
-    found = sorted(fnmatch.filter(_CARDS, pattern))
-    if not found:
+    cards = _all_cards()
+    matching = sorted(fnmatch.filter(cards, pattern))
+    if not matching:
+        families = sorted({card.family for card in cards.values()})
         raise SpiritlevelError(
-            f"No measure matches {pattern!r}. Families: "
-            f"{', '.join(sorted({card.family for card in _CARDS.values()}))}. "
+            f"No measure matches {pattern!r}. Families: {', '.join(families)}. "
             "See `spiritlevel list`."
         )
-    return found
+    return matching
+
+
+def registered_cards() -> list[Card]:
+    """All cards, in the order in which they were registered."""
+    return list(_all_cards().values())
+
+
+def _all_cards() -> dict[str, Card]:
+    """The cards of this package, and those that installed packages add."""
+    plugins.load("spiritlevel.measures")
+    return _CARDS
+
+
+def _check_claims(
+    name: str,
+    *,
+    invariant: Iterable[str],
+    requires: tuple[Requirement, ...],
+    options: tuple[str, ...],
+) -> None:
+    for kind, claimed, known in (
+        ("symmetries", set(invariant), set(SYMMETRIES)),
+        ("options", set(options), set(TEXTS)),
+    ):
+        if unknown := claimed - known:
+            raise SpiritlevelError(
+                f"Measure {name!r} claims unknown {kind} {sorted(unknown)}. Known: {sorted(known)}."
+            )
+    if wrong := [requirement for requirement in requires if not callable(requirement)]:
+        raise SpiritlevelError(
+            f"Each of the requirements of measure {name!r} must be a function of the workspace and "
+            f"the measure's name. Got {wrong[0]!r}. See spiritlevel.measures.requirements."
+        )
+
+
+def _is_run_again(before: MeasureFunction, now: MeasureFunction) -> bool:
+    """Whether the same definition was executed a second time."""
+    place = (before.__module__, before.__qualname__)
+    return before is not now and place == (now.__module__, now.__qualname__)

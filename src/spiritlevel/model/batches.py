@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,18 @@ from ..errors import SpiritlevelError
 # (model, batch) -> (outputs, targets) or (outputs, targets, mask)
 Forward = Callable[[nn.Module, Any], tuple[Tensor, ...]]
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchLocation:
+    """Where a batch, or a part of one, lies in the data; errors name it."""
+
+    batch: int
+    start: int = 0  # its first sample, counted within the batch
+    first: int = 0  # its first sample, counted over all data of this process
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}"
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:

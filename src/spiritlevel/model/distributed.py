@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import SpiritlevelError
-from ..results import Cost
+from ..records import Cost
 
 
 class Processes:

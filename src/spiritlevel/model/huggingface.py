@@ -39,10 +39,10 @@ def loss_for(model: nn.Module, loss: Loss) -> Loss:
 
 def forward_for(model: nn.Module, loss: Loss, *, by_name: bool) -> Forward:
     """How a batch goes through; a loss given by name must be the model's own."""
-    return Call(loss, by_name) if is_pretrained(model) else default_forward
+    return PretrainedForward(loss, by_name) if is_pretrained(model) else default_forward
 
 
-class Call:
+class PretrainedForward:
     """Outputs and targets such that the mean loss is the one the model itself computes.
 
     Whether a model compares the output at a token with that token or with the next one does not
@@ -78,6 +78,13 @@ class Call:
             elif own == own:  # not a number where nothing counts: the next samples decide
                 self.shift = self._find_shift(model, inputs, outputs, labels, own)
 
+    def align(self, outputs: Tensor, labels: Tensor, own: float | None) -> tuple[Tensor, ...]:
+        """The same for outputs that are already there; `own` is the model's own loss of them."""
+        labels = _with_outputs(labels, outputs)
+        if self.shift is None and (own is None or own == own):  # not a number: the next decides
+            self.shift = own is not None and self._closest(outputs, labels, own)[0]
+        return _shifted(outputs, labels) if self.shift else (outputs, labels)
+
     def _outputs(self, model: nn.Module, inputs: dict[str, Any], labels: Tensor) -> Tensor:
         """An encoder–decoder reads the labels shifted by one, as it would do itself."""
         shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
@@ -95,27 +102,31 @@ class Call:
         own: float,
     ) -> bool:
         """Which reading of the labels gives the model's own loss of this batch."""
-        by_token = not labels.is_floating_point() and labels.shape == outputs.shape[:-1]
-        read = _with_outputs(labels, outputs)
-        candidates: dict[bool, tuple[Tensor, ...]] = {False: (outputs, read)}
-        if by_token and outputs.dim() == 3:
-            candidates[True] = _shifted(outputs, labels)
-        losses = {shift: self._mean(*pair) for shift, pair in candidates.items()}
-        apart = {shift: abs(value - own) for shift, value in losses.items()}
-        closest = min(apart, key=apart.__getitem__)
-        if losses[closest] == float("inf"):
+        closest, loss = self._closest(outputs, labels, own)
+        if loss == float("inf"):
             return False
-        if self.by_name and apart[closest] > APART * abs(own):
+        if self.by_name and abs(loss - own) > APART * abs(own):
             if not torch.equal(self._outputs(model, inputs, labels), outputs):
                 return closest  # chance is at work, which is said elsewhere
             raise SpiritlevelError(
-                f"The loss {self.loss.name!r} gives {losses[closest]:.4g} on the first batch, and "
+                f"The loss {self.loss.name!r} gives {loss:.4g} on the first batch, and "
                 f"the model's own loss is {own:.4g}. Pass the loss that the model uses: "
                 "loss='bce' for several labels a sample, loss='mse' for regression. To measure "
                 f"{self.loss.name!r} all the same, pass it as a torch module, for example "
                 "loss=torch.nn.CrossEntropyLoss()."
             )
         return closest
+
+    def _closest(self, outputs: Tensor, labels: Tensor, own: float) -> tuple[bool, float]:
+        """Whether shifting the labels comes closer to the model's own loss, and the loss then."""
+        by_token = not labels.is_floating_point() and labels.shape == outputs.shape[:-1]
+        read = _with_outputs(labels, outputs)
+        candidates: dict[bool, tuple[Tensor, ...]] = {False: (outputs, read)}
+        if by_token and outputs.dim() == 3:
+            candidates[True] = _shifted(outputs, labels)
+        losses = {shift: self._mean(*pair) for shift, pair in candidates.items()}
+        closest = min(losses, key=lambda shift: abs(losses[shift] - own))
+        return closest, losses[closest]
 
     def _mean(self, outputs: Tensor, targets: Tensor, *mask: Tensor) -> float:
         """The loss of one batch; infinite where labels do not fit, which the surface will say."""

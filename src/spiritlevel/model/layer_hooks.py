@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 
 @dataclasses.dataclass
-class Use:
+class LayerUse:
     """One call of a tapped module."""
 
     layer: str
@@ -32,12 +32,12 @@ class Use:
     on_input: Callable[[Tensor], None] | None = None
 
 
-class Taps:
+class LayerUses:
     """Records the uses of modules while open; `close` breaks the cycle through the graph."""
 
     def __init__(self) -> None:
         """Starts empty."""
-        self.uses: list[Use] = []
+        self.uses: list[LayerUse] = []
         self._hooks: list[Any] = []
         self._aliases: dict[int, Tensor] = {}
 
@@ -57,7 +57,7 @@ class Taps:
             return
         if not isinstance(output, Tensor):
             return
-        use = Use(layer, module, args[0].detach(), output.detach(), None)
+        use = LayerUse(layer, module, args[0].detach(), output.detach(), None)
         self.uses.append(use)
         if not output.requires_grad:
             return
@@ -79,21 +79,23 @@ class Taps:
 
 
 @contextlib.contextmanager
-def tapped(modules: Mapping[str, nn.Module], *, inputs: frozenset[str]) -> Iterator[Taps]:
+def recording_uses(
+    modules: Mapping[str, nn.Module], *, inputs: frozenset[str]
+) -> Iterator[LayerUses]:
     """Tap modules by layer name during the block; those in `inputs` also at their input."""
-    taps = Taps()
+    recorded = LayerUses()
     handles = []
     try:
         for layer, module in modules.items():
             if layer in inputs:
-                handles.append(module.register_forward_pre_hook(taps.before))
+                handles.append(module.register_forward_pre_hook(recorded.before))
             handles.append(
                 module.register_forward_hook(
-                    lambda m, args, out, layer=layer: taps.after(layer, m, args, out),
+                    lambda m, args, out, layer=layer: recorded.after(layer, m, args, out),
                     prepend=True,  # before any hook of the user's that replaces the output
                 )
             )
-        yield taps
+        yield recorded
     finally:
         for handle in handles:
             handle.remove()

@@ -17,17 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..errors import SpiritlevelError
-from ..results import Cost
+from ..records import Cost, Progress
 from . import batches as _batches
 from . import huggingface
 from . import model_state as hygiene
-from .batches import Forward
+from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .parameters import select_parameters
-
-Progress = Callable[[int, int | None], None]  # samples done, samples in all if known
 
 
 class Surface:
@@ -55,7 +53,9 @@ class Surface:
         self.progress = progress
         self.processes = processes or Processes(join=False)
         self.cost = Cost()
-        self._unchecked: tuple[_Verdict, Tensor, Tensor, Tensor, Any, Place, bool] | None = None
+        self._unchecked: (
+            tuple[_Verdict, Tensor, Tensor, Tensor, Any, BatchLocation, bool] | None
+        ) = None
         self.watched: Tensor | None = None
         # entered around every plain call of the model, by those who look inside while it runs
         self.observer: Callable[[], contextlib.AbstractContextManager[object]] = (
@@ -97,7 +97,7 @@ class Surface:
         self,
         batch: Any,
         *,
-        where: Place,
+        where: BatchLocation,
         watch: nn.Module | None = None,
         parameters: dict[str, Tensor] | None = None,
         may_overflow: bool = False,
@@ -119,10 +119,12 @@ class Surface:
 
     def _decide(self, batch: Any) -> None:
         """Before any batch goes through: how the model reads its labels, where that is open."""
-        if isinstance(self.forward, huggingface.Call):
+        if isinstance(self.forward, huggingface.PretrainedForward):
             self.forward.decide(self.model, batch)
 
-    def features(self, batch: Any, *, where: Place, head: nn.Module) -> tuple[Tensor, Tensor]:
+    def features(
+        self, batch: Any, *, where: BatchLocation, head: nn.Module
+    ) -> tuple[Tensor, Tensor]:
         """What goes into the head, and the targets, without computing the head's output."""
         self.settle()
         with _input_of(head) as taken, _stand_in(head), self.observer():
@@ -137,7 +139,7 @@ class Surface:
         mask: Tensor | None,
         finite: Tensor,
         batch: Any,
-        where: Place,
+        where: BatchLocation,
     ) -> Tensor:
         """The targets that count; `finite` is what must be so beside the batch itself."""
         self.cost += Cost(forwards=len(outputs))
@@ -200,12 +202,12 @@ class Surface:
 
     # -- the data ----------------------------------------------------------------------------
 
-    def batches(self) -> Iterator[tuple[Place, Any]]:
+    def batches(self) -> Iterator[tuple[BatchLocation, Any]]:
         """(place, batch on the model's device) for every batch of the loader."""
         seen = 0
         for index, batch in enumerate(self.data):
             batch = _batches.map_tensors(lambda t: t.to(self.device), batch)
-            yield Place(index, first=seen), batch
+            yield BatchLocation(index, first=seen), batch
             seen += _batches.num_samples(batch)
         if seen == 0 and self.processes.size == 1:
             raise SpiritlevelError(
@@ -214,7 +216,7 @@ class Surface:
                 "generator."
             )
 
-    def chunks(self, size: int) -> Iterator[tuple[Place, Any]]:
+    def chunks(self, size: int) -> Iterator[tuple[BatchLocation, Any]]:
         """The same data in pieces of at most `size` samples, reporting progress."""
         total = _total_samples(self.data)
         done = 0
@@ -225,7 +227,7 @@ class Surface:
                 yield place, _batches.take(batch, slice(start, start + size))
                 done += min(size, length - start)
                 if self.progress is not None:
-                    self.progress(done, total)
+                    self.progress(done, total, "passing over the data")
         self.settle()
 
     def count_samples(self) -> int:
@@ -271,18 +273,6 @@ class Surface:
     def preserved(self) -> contextlib.AbstractContextManager[None]:
         """Buffers and random states are on leaving what they were on entering."""
         return hygiene.preserved(self.model, self.device)
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where in the data a batch came from: its number, and its first sample in it and in all."""
-
-    batch: int
-    start: int = 0
-    first: int = 0
-
-    def __str__(self) -> str:
-        return f"batch {self.batch}"
 
 
 @contextlib.contextmanager
@@ -378,7 +368,7 @@ def _total_samples(data: Iterable[Any]) -> int | None:
     return None
 
 
-def _check_rows(outputs: Tensor, batch: Any, where: Place) -> None:
+def _check_rows(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
     count = _batches.num_samples(batch)
     if outputs.dim() == 0 or len(outputs) != count:
         raise SpiritlevelError(
@@ -388,7 +378,7 @@ def _check_rows(outputs: Tensor, batch: Any, where: Place) -> None:
         )
 
 
-def _check_finite(outputs: Tensor, batch: Any, where: Place) -> None:
+def _check_finite(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
     sample = _batches.nonfinite_sample(batch)
     if sample is not None:
         raise SpiritlevelError(

@@ -127,8 +127,8 @@ def _read_torch(name: str) -> object:
     except pickle.UnpicklingError as error:
         text = str(error)
         if "Weights only load failed" in text and "GLOBAL" in text:
-            found = re.search(r"GLOBAL ([\w.]+)", text)
-            what = f" ({found.group(1)})" if found else ""
+            python_object = re.search(r"GLOBAL ([\w.]+)", text)
+            what = f" ({python_object.group(1)})" if python_object else ""
             raise SpiritlevelError(
                 f"The checkpoint {name!r} was refused: it holds Python objects beside tensors"
                 f"{what}, and reading those would run code from the file. Where you trust it, save "
@@ -148,23 +148,23 @@ def _damaged(name: str, kind: str, error: Exception) -> SpiritlevelError:
     )
 
 
-def _find_tensors(found: object, name: str) -> tuple[dict[str, Tensor], str]:
+def _find_tensors(content: object, name: str) -> tuple[dict[str, Tensor], str]:
     """The mapping of names to tensors, and under which keys it stood."""
     path: list[str] = []
-    while isinstance(found, Mapping):
-        tensors = {str(k): v for k, v in found.items() if isinstance(v, Tensor)}
-        nested = [key for key in CONTAINERS if isinstance(found.get(key), Mapping)]
+    while isinstance(content, Mapping):
+        tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
+        nested = [key for key in CONTAINERS if isinstance(content.get(key), Mapping)]
         if tensors and not nested:
             return tensors, ".".join(path)
         if not nested:
             break
         path.append(nested[0])
-        found = found[nested[0]]
-    if isinstance(found, Mapping):
-        keys = ", ".join(map(repr, list(found)[:MAX_LISTED])) or "nothing"
+        content = content[nested[0]]
+    if isinstance(content, Mapping):
+        keys = ", ".join(map(repr, list(content)[:MAX_LISTED])) or "nothing"
         came = f"a dict with {keys}" + (f" under {'.'.join(path)!r}" if path else "")
     else:
-        came = f"an object of type {type(found).__name__}"
+        came = f"an object of type {type(content).__name__}"
     raise SpiritlevelError(
         f"The checkpoint {name!r} must hold a dict of tensors, at the top or under one of "
         f"{', '.join(map(repr, CONTAINERS))}. Got {came}. Save model.state_dict()."

@@ -11,8 +11,8 @@ from typing import Any
 from ..errors import SpiritlevelError, suggestion
 from .data.catalogue import CATALOGUE
 from .executors import local, processes, ray, vmap
-from .executors.live import Watch
 from .executors.pace import seconds_left
+from .executors.progress import Watch
 from .registry import study_names, study_text
 from .settings.checks import check as check
 from .settings.definition import Study
@@ -51,19 +51,19 @@ def find(name_or_path: str) -> Study:
 
 
 def default_folder(name: str, preset: str | None = None) -> pathlib.Path:
-    """Where a study is kept if nothing else is said."""
+    """The default folder of a study."""
     return pathlib.Path("studies") / "-".join(filter(None, (name, preset)))
 
 
 def data_to_fetch(study: Study) -> dict[str, str]:
     """Public data sets that a study needs, by the key that names them."""
-    found = {}
+    needed = {}
     for run in study.runs():
         for section, entries in (("data", run.data), ("task", run.task or {})):
             for key, value in entries.items():
                 if isinstance(value, str) and value in CATALOGUE:
-                    found[f"{section}.{key}"] = value
-    return found
+                    needed[f"{section}.{key}"] = value
+    return needed
 
 
 def execute(
@@ -76,7 +76,7 @@ def execute(
     per_gpu: int = 1,
     watch: Watch | None = None,
 ) -> Counts:
-    """Work until no run waits; how the runs ended.
+    """Execute the pending runs of a study; returns how many runs are in each state.
 
     Args:
         store: of the study.
@@ -84,8 +84,8 @@ def execute(
         workers: processes for "local" and "vmap", CPUs of the cluster that "ray" starts here.
         device: "cpu", "cuda"; workers take turns on several GPUs.
         address: of the Ray cluster; None starts one on this machine.
-        per_gpu: runs that share a GPU of the cluster; "local" and "vmap" go by `workers`.
-        watch: called a few times a second with how far it is, a `Standing`.
+        per_gpu: with "ray", runs that share a GPU.
+        watch: called a few times per second with a `StudyStatus`.
     """
     if executor not in EXECUTORS:
         raise SpiritlevelError(
@@ -96,7 +96,7 @@ def execute(
         raise SpiritlevelError(f"The 'workers' must be at least 1. Got {workers!r}.")
     if address is not None and executor != "ray":
         raise SpiritlevelError(
-            f"The 'address' is of a Ray cluster: it goes with executor 'ray'. Got {executor!r}."
+            f"The 'address' of a Ray cluster needs executor='ray'. Got {executor!r}."
         )
     ray.check_share(per_gpu, executor=executor, device=device)
     check_data(store)
@@ -133,7 +133,7 @@ def run(
 
 
 def resume(folder: str | os.PathLike[str], **how: Any) -> Store:
-    """Do what is left of the study in `folder`; runs that failed are tried again."""
+    """Finish the study in `folder`; failed runs are tried again."""
     store = Store.open(folder)
     try:
         store.retry_failed()
@@ -146,7 +146,7 @@ def resume(folder: str | os.PathLike[str], **how: Any) -> Store:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """How far a study is."""
+    """The progress of a study."""
 
     name: str
     counts: Counts
@@ -154,7 +154,7 @@ class State:
     failures: tuple[tuple[str, str], ...]  # id and error
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types."""
+        """A dict of plain types, ready for JSON."""
         return {
             "name": self.name,
             **dataclasses.asdict(self.counts),
@@ -165,7 +165,7 @@ class State:
 
 
 def state(store: Store) -> State:
-    """Counts, failures, and the time left if the rest goes as what is finished went."""
+    """Counts, failures, and an estimate of the time left from the finished runs."""
     rows = store.rows("runs")
     return State(
         name=store.study.name,

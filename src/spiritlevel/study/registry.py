@@ -33,11 +33,11 @@ class StudyFile(Protocol):
 
     @property
     def name(self) -> str:
-        """With its suffix."""
+        """The file name, with its suffix."""
         ...
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The whole file."""
+        """The content of the file."""
         ...
 
 
@@ -69,7 +69,7 @@ def register_study(file: StudyFile) -> None:
 
 
 def study_names() -> list[str]:
-    """The registered studies."""
+    """Names of the registered studies."""
     return sorted(_all_studies())
 
 
@@ -116,5 +116,5 @@ def unknown_task(name: str) -> SpiritlevelError:
 
 def _all_studies() -> dict[str, StudyFile]:
     plugins.load("spiritlevel.studies")
-    own = resources.files(f"{__package__}.library").iterdir()
-    return {f.name.removesuffix(SUFFIX): f for f in own if f.name.endswith(SUFFIX)} | _studies
+    library = resources.files(f"{__package__}.library").iterdir()
+    return {f.name.removesuffix(SUFFIX): f for f in library if f.name.endswith(SUFFIX)} | _studies

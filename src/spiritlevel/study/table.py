@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
+from ..measures.confounders import HELD_FIXED
 from .statistics import StudyStatistics, summary
 from .storage.store import Store
 
@@ -18,7 +19,7 @@ TARGETS = {
     "test_error": "1 − test accuracy",
 }
 # What a measure may merely repeat: how far training went, how certain and how large the network is.
-CONFOUNDERS = ("train_loss", "softmax.gini", "norms.weight")
+CONFOUNDERS = HELD_FIXED
 VALIDATION = ("validation_loss", "validation_accuracy")  # None where a study has no such data
 BOOKKEEPING = ("seed", "attempt", "seconds", "machine")  # numbers, but none a measure could repeat
 SHARES = ("error_gap", "test_error")  # means of a loss that lies between 0 and 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from ..records import Progress
 from .confidence import temperature_move
 from .homogeneity import weight_scale_move
 from .moves import Group, Move
@@ -38,7 +38,7 @@ def find_moves(
     *,
     head: str | None = None,
     generator: torch.Generator,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Found:
     """Look for all of MOVES; each one found was applied to a copy, run and compared.
 
@@ -57,7 +57,7 @@ def find_moves(
 class _Counted:
     """Counts the runs for `progress`; how many there will be is known only step by step."""
 
-    def __init__(self, run: Run, progress: Callable[[int, int], None] | None) -> None:
+    def __init__(self, run: Run, progress: Progress | None) -> None:
         self._run, self._progress = run, progress
         self.done = 0
         self.planned = 1
@@ -74,7 +74,7 @@ class _Counted:
 
     def _tell(self) -> None:
         if self._progress is not None:
-            self._progress(self.done, max(self.planned, self.done))
+            self._progress(self.done, max(self.planned, self.done), "looking for symmetries")
 
 
 def _search(model: nn.Module, run: _Counted, head: str | None, generator: torch.Generator) -> Found:

@@ -28,11 +28,11 @@ def report(place: int, **noise: float) -> sl.Report:
 
 
 @pytest.fixture
-def audit() -> sl.Audit:
+def audit() -> sl.results.Audit:
     # The confidence-only move comes first here and is drawn last all the same.
     order = (MOVES[2], *MOVES[:2])
     moved = {move: report(MOVES.index(move) + 1) for move in order}
-    return sl.Audit(report(0), moved, moves=dict.fromkeys(order, "a move"), absent={})
+    return sl.results.Audit(report(0), moved, moves=dict.fromkeys(order, "a move"), absent={})
 
 
 def texts(ax) -> list[list[str]]:
@@ -64,7 +64,7 @@ def test_a_line_separates_what_changes_confidence_alone(audit):
 def test_what_the_errors_leave_open_is_grey():
     wide = {"curvature": 5.0}
     moved = {MOVES[0]: report(1, **wide)}
-    audit = sl.Audit(report(0, **wide), moved, moves={MOVES[0]: "a move"}, absent={})
+    audit = sl.results.Audit(report(0, **wide), moved, moves={MOVES[0]: "a move"}, absent={})
     ax = plots.audit_matrix(audit)
     assert ax.texts[0].get_text() == "?"
     assert np.ma.getmaskarray(ax.images[0].get_array())[0, 0]
@@ -72,6 +72,6 @@ def test_what_the_errors_leave_open_is_grey():
 
 
 def test_an_audit_without_moves_says_what_to_read():
-    audit = sl.Audit(report(0), {}, moves={}, absent={})
+    audit = sl.results.Audit(report(0), {}, moves={}, absent={})
     with pytest.raises(sl.SpiritlevelError, match=r"found no move .* `print\(audit\)`"):
         plots.audit_matrix(audit)

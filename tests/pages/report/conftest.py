@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from spiritlevel import Audit, Comparison, Report
 from spiritlevel.analysis.spectra import Eigenvalues
-from spiritlevel.engine.weight_space.density import Density
+from spiritlevel.engine.weight_space.density import SpectralDensity
 from spiritlevel.pages.report import Spectrum
-from spiritlevel.results import Cost, Measurement, Status
+from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Status
 
 LOCAL = ("data:", "blob:", "about:")
 SETTINGS = {
@@ -183,7 +182,7 @@ def a_spectrum():
         )
         nodes = torch.tensor([[0.0, 4.0], [0.0, 2.0]]).double()
         weights = torch.tensor([[0.75, 0.25], [0.75, 0.25]]).double()
-        return Spectrum(pairs, Density(nodes, weights, size=400) if density else None)
+        return Spectrum(pairs, SpectralDensity(nodes, weights, size=400) if density else None)
 
     return make
 

@@ -1,7 +1,7 @@
 """The page of an audit."""
 
-from spiritlevel import Audit
 from spiritlevel.pages import report
+from spiritlevel.results import Audit
 
 
 def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):

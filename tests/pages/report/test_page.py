@@ -127,7 +127,7 @@ def test_a_figure_of_no_kind_is_refused():
 
 
 def test_every_formula_is_readable():
-    shown = {card.name: formula.to_html(card.formula) for card in api.measures()}
+    shown = {card.name: formula.to_html(card.formula) for card in api.cards()}
     assert [name for name, text in shown.items() if "\\" in text or "{}" in text] == []
     assert shown["norms.weight"] == "‖θ‖<sub>2</sub>"
     assert shown["activity.death"] == "(∑<sub>l</sub> P<sub>l</sub>)/(∑<sub>l</sub> N<sub>l</sub>)"

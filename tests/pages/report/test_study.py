@@ -186,7 +186,7 @@ def test_lead_says_that_there_is_nothing(tmp_path):
             )
         lead = page_of(store, resamples=0).lead
     assert lead.startswith("Over 12 runs no measure can be said to go with the gap.")
-    assert "after Holm's correction for 3 measures: n too small to tell" in lead
+    assert "after Holm's correction for 3 measures: no clear association at this n" in lead
 
 
 def test_a_confounder_that_explains_it_is_named(tmp_path):

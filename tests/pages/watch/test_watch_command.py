@@ -55,7 +55,7 @@ def test_it_serves_until_interrupted(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "nothing at" in answers[0]["waiting"]
     assert out.startswith(f"Watching {tmp_path / 'later'} at http://127.0.0.1:{port}/\n")
-    assert out.endswith("Ended. What was watched goes on.\n")
+    assert out.endswith("Stopped watching. The study or monitor continues.\n")
     assert (code, err) == (0, "")
     with pytest.raises(ConnectionError):
         socket.create_connection(("127.0.0.1", port), timeout=60)

@@ -172,7 +172,7 @@ def test_a_server_that_always_breaks_off_at_the_same_place(server, toy, tmp_path
     refused(
         "'data.bin' could not be fetched",
         "connection ended after 100000 of 400000 bytes .4 times in a row.",
-        "100000 of 400000 bytes that came are kept",
+        "100000 of 400000 bytes are kept",
         folder=tmp_path,
     )
     assert len(server.asked) == 4
@@ -374,7 +374,9 @@ def test_killed(server, toy, tmp_path):
 
 def test_folders_that_cannot_be_made(toy, tmp_path):
     (tmp_path / "file").write_text("x")
-    refused("cannot be made: Not a directory", "SPIRITLEVEL_DATA", folder=tmp_path / "file" / "x")
+    refused(
+        "cannot be created: Not a directory", "SPIRITLEVEL_DATA", folder=tmp_path / "file" / "x"
+    )
 
 
 def test_unknown_names():
@@ -429,7 +431,7 @@ def run():
 def test_command_fetch(server, toy, run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPIRITLEVEL_DATA", str(tmp_path))
     result = run("fetch", "toy")
-    assert f"toy: 1 file, 0.4 MB, checksums right, in {tmp_path / 'toy'}" in result.stdout
+    assert f"toy: 1 file, 0.4 MB, checksums verified, in {tmp_path / 'toy'}" in result.stdout
     assert "--data toy\n" in result.stdout
     result = run(
         "fetch", "toy", "--folder", str(tmp_path / "x"), "--source", server.address, code=1
@@ -445,7 +447,10 @@ def test_command_interrupted(toy, run, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("spiritlevel.cli.data.fetch_data", stop)
-    assert "What came is kept: run the same again to go on." in run("fetch", "toy", code=130).stderr
+    assert (
+        "The partial download is kept. Run the same command again to continue."
+        in run("fetch", "toy", code=130).stderr
+    )
 
 
 def test_command_list(run, tmp_path, monkeypatch):

@@ -167,7 +167,7 @@ VIT = ["channels=1", "size=8", "patch=4", "width=8", "depth=1", "heads=2", "pool
 
 
 def test_measure_from_the_command_line_takes_images():
-    options = [word for option in VIT for word in ("--option", option)]
+    options = [word for option in VIT for word in ("--model-arg", option)]
     args = ["measure", "--model", "vit_small", *options, "--samples", "20", "--measures", "head.*"]
     result = CliRunner().invoke(app, [*args, "--json", "-"])
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""Penalties in real runs of Lightning's Trainer: equal to a plain loop, resumed, refused."""
+"""Every penalty in real runs of Lightning's Trainer: equal to a plain loop, resumed, refused."""
 
 import csv
 import warnings
@@ -8,18 +8,17 @@ import torch
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.training import FlatnessPenalty, KappaPenalty
+from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
 from spiritlevel.training.sam.optimizers import SAM
+from training.penalty_zoo import PENALTIES, make_penalty
 
 lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 
-from spiritlevel.training.integrations.lightning import FlatnessPenaltyCallback  # noqa: E402
+from spiritlevel.training.integrations.lightning import PenaltyCallback  # noqa: E402
 from training.integrations.lightning_runs import Net, Recorder, assert_same_weights, fit  # noqa: E402
-
-SETTINGS = {"weight": 0.5, "every": 2, "probes": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +32,13 @@ def seeded():
     return torch.Generator().manual_seed(7)
 
 
-def plain_loop(net, batches, *, accumulate=1):
+def penalty_of(name, net, **options):
+    options = {"weight": 0.5, "every": 2} | options
+    return make_penalty(name, net, layer="net.0", generator=seeded(), **options)
+
+
+def plain_loop(net, penalty, batches, *, accumulate=1):
     """The same training without Lightning; what the penalty measured, batch by batch."""
-    penalty = FlatnessPenalty(net, **SETTINGS, generator=seeded())
     optimizer = net.configure_optimizers()
     net.train()
     values = []
@@ -43,7 +46,7 @@ def plain_loop(net, batches, *, accumulate=1):
         torch.manual_seed(index + 1)  # as the recorder does
         with penalty.shared_forward():
             loss = F.cross_entropy(net(x), y)
-        ((loss + penalty.of(loss, len(x))) / accumulate).backward()
+        ((loss + penalty(x, y, loss=loss)) / accumulate).backward()
         values.append(float(penalty.value))
         in_epoch = index % 3 + 1  # of three batches
         if in_epoch % accumulate == 0 or in_epoch == 3:
@@ -52,11 +55,13 @@ def plain_loop(net, batches, *, accumulate=1):
     return values
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_callback_trains_as_a_plain_loop_to_the_last_bit(tmp_path, accumulate):
+@pytest.mark.parametrize(
+    ("name", "accumulate"), [*((name, 1) for name in PENALTIES), ("trace_squared", 2), ("own", 2)]
+)
+def test_the_callback_trains_as_a_plain_loop_to_the_last_bit(tmp_path, name, accumulate):
     unchanged, net, plain = Net(), Net(), Net()
     batches, logger = [], CSVLogger(tmp_path)
-    callback = FlatnessPenaltyCallback(**SETTINGS, generator=seeded(), prog_bar=True)
+    callback = PenaltyCallback(penalty_of(name, net), prog_bar=True)
     trainer = fit(
         net,
         [Recorder(batches), callback],
@@ -66,16 +71,16 @@ def test_the_callback_trains_as_a_plain_loop_to_the_last_bit(tmp_path, accumulat
         log_every_n_steps=1,
     )
     assert len(batches) == 9
-    values = plain_loop(plain, batches, accumulate=accumulate)
+    values = plain_loop(plain, penalty_of(name, plain), batches, accumulate=accumulate)
     assert_same_weights(plain, net)
     fit(unchanged, [Recorder([])], tmp_path, accumulate_grad_batches=accumulate)
     assert not torch.equal(unchanged.net[0].weight, net.net[0].weight)
-    assert float(trainer.callback_metrics["flatness_penalty"]) == values[-1]
-    assert "flatness_penalty" in trainer.progress_bar_metrics
+    assert float(trainer.callback_metrics["penalty"]) == values[-1]
+    assert "penalty" in trainer.progress_bar_metrics
     with open(f"{logger.log_dir}/metrics.csv") as file:
-        rows = [row for row in csv.DictReader(file) if row.get("flatness_penalty")]
+        rows = [row for row in csv.DictReader(file) if row.get("penalty")]
     steps = [n for n in range(9) if n % 3 == 2 or n % 3 % accumulate == accumulate - 1]
-    assert [float(row["flatness_penalty"]) for row in rows] == pytest.approx(
+    assert [float(row["penalty"]) for row in rows] == pytest.approx(
         [values[n] for n in steps], rel=1e-6
     )
 
@@ -83,9 +88,8 @@ def test_the_callback_trains_as_a_plain_loop_to_the_last_bit(tmp_path, accumulat
 def test_a_part_of_the_module_and_a_batch_size_of_ones_own(tmp_path):
     net, plain = Net(), Net()
     options = {"weight": 0.5, "layers": "4"}
-    callback = FlatnessPenaltyCallback(
-        **options, generator=seeded(), module="net", batch_size=lambda batch: len(batch[0]) // 2
-    )
+    penalty = FlatnessPenalty(net.net, **options, generator=seeded())
+    callback = PenaltyCallback(penalty, batch_size=lambda batch: len(batch[0]) // 2)
     batches = []
     fit(net, [Recorder(batches), callback], tmp_path, epochs=1)
     penalty = FlatnessPenalty(plain.net, **options, generator=seeded())
@@ -95,25 +99,81 @@ def test_a_part_of_the_module_and_a_batch_size_of_ones_own(tmp_path):
         torch.manual_seed(index + 1)
         with penalty.shared_forward():
             loss = F.cross_entropy(plain(x), y)
-        (loss + penalty.of(loss, 4)).backward()
+        (loss + penalty(x, y, loss=loss, batch_size=4)).backward()
         optimizer.step()
         optimizer.zero_grad()
     assert_same_weights(plain, net)
+
+
+class Dicts(Net):
+    """Takes other batches than pairs of inputs and targets."""
+
+    def __init__(self, split):
+        super().__init__()
+        self.split = split
+
+    def on_after_batch_transfer(self, batch, index):
+        x, y = batch
+        return self.split(x, y)
+
+    def training_step(self, batch, index):
+        x, y = batch.values() if isinstance(batch, dict) else (batch[0], batch[2])
+        return F.cross_entropy(self(x), y)
+
+
+@pytest.mark.parametrize("kind", ["dict", "triple"])
+def test_other_batches(tmp_path, kind):
+    forms = {"dict": lambda x, y: {"x": x, "labels": y}, "triple": lambda x, y: (x, 0, y)}
+    net, plain = Dicts(forms[kind]), Net()
+    split = None if kind == "dict" else lambda batch: (batch[0], batch[2])
+    callback = PenaltyCallback(penalty_of("head_kappa", net), split=split)
+    fit(net, [callback], tmp_path, epochs=1, validation=False)
+    fit(plain, [PenaltyCallback(penalty_of("head_kappa", plain))], tmp_path, epochs=1)
+    assert_same_weights(plain, net)
+
+
+def test_targets_that_are_not_known_are_asked_for(tmp_path):
+    net = Dicts(lambda x, y: (x, 0, y))
+    callback = PenaltyCallback(HeadPenalty(net))
+    with pytest.raises(sl.SpiritlevelError, match=r"needs the targets of the batch"):
+        fit(net, [callback], tmp_path, validation=False)
+
+
+class Late(Net):
+    """Builds its layers when the Trainer asks for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.later, self.net = self.net, None
+
+    def configure_model(self):
+        self.net = self.net or self.later
+
+
+def test_a_penalty_that_is_made_at_the_start_of_training(tmp_path):
+    net, plain = Late(), Net()
+    callback = PenaltyCallback(lambda module: penalty_of("kappa", module))
+    fit(net, [callback], tmp_path, epochs=1)
+    assert callback.penalty.model is net
+    fit(plain, [PenaltyCallback(penalty_of("kappa", plain))], tmp_path, epochs=1)
+    assert torch.equal(plain.net[0].weight, net.net[0].weight)
 
 
 # -- resuming ----------------------------------------------------------------------------------
 
 
 class WithKappa(Net):
-    """A penalty on the outputs, and the two hooks that keep its state."""
+    """A penalty in training_step, and the two hooks that keep its state."""
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.penalty = KappaPenalty(self.net, "4", weight=0.5, every=4, generator=seeded())
+        self.penalty = KappaPenalty(self.net, 0.5, layer="4", every=4, generator=seeded())
 
     def training_step(self, batch, index):
-        outputs = self(batch[0])
-        return F.cross_entropy(outputs, batch[1]) + self.penalty(outputs, batch[1])
+        x, y = batch
+        with self.penalty.shared_forward():
+            loss = F.cross_entropy(self(x), y)
+        return loss + self.penalty(x, y, loss=loss)
 
     def on_save_checkpoint(self, checkpoint):
         checkpoint["penalty"] = self.penalty.state_dict()
@@ -122,13 +182,14 @@ class WithKappa(Net):
         self.penalty.load_state_dict(checkpoint["penalty"])
 
 
-@pytest.mark.parametrize("kind", ["callback", "training_step"])
+@pytest.mark.parametrize("kind", [*PENALTIES, "made later", "training_step"])
 def test_a_resumed_penalty_goes_on_where_it_was(tmp_path, kind):
     def run(*more, **options):
         net, callbacks = WithKappa(dropout=0.0), []
-        if kind == "callback":
+        if kind != "training_step":
             net = Net(dropout=0.0)  # Lightning keeps no random state
-            callbacks = [FlatnessPenaltyCallback(0.5, every=4, generator=seeded())]
+            penalty = penalty_of(kind if kind in PENALTIES else "own", net, every=4)
+            callbacks = [PenaltyCallback(penalty if kind in PENALTIES else lambda _: penalty)]
         fit(net, [*callbacks, *more], tmp_path, shuffle=False, **({"epochs": 4} | options))
         return net, (callbacks[0].penalty if callbacks else net.penalty).state_dict()
 
@@ -141,16 +202,16 @@ def test_a_resumed_penalty_goes_on_where_it_was(tmp_path, kind):
     assert torch.equal(state["generator"], end["generator"])
     # without its state the penalty would come at other steps: the comparison can tell
     kept = torch.load(tmp_path / "half.ckpt", weights_only=True)
-    kept["callbacks"].pop("FlatnessPenaltyCallback", None)
+    kept["callbacks"].pop("PenaltyCallback", None)
     if kind == "training_step":
-        kept["penalty"] = KappaPenalty(Net().net, "4", generator=seeded()).state_dict()
+        kept["penalty"] = KappaPenalty(Net().net, layer="4", generator=seeded()).state_dict()
     torch.save(kept, tmp_path / "bare.ckpt")
     anew, _ = run(resume=tmp_path / "bare.ckpt")
     assert not torch.equal(anew.net[0].weight, straight.net[0].weight)
 
 
 def test_the_state_before_training_is_that_of_the_checkpoint():
-    callback = FlatnessPenaltyCallback(every=4)
+    callback = PenaltyCallback(lambda module: FlatnessPenalty(module))
     assert callback.state_dict() == {}
     callback.load_state_dict({"steps": 3})
     assert callback.state_dict() == {"steps": 3}
@@ -191,7 +252,8 @@ class Eager(Net):
 
 @pytest.mark.parametrize(("kind", "calls"), [("skip", 4), ("give_up", 2), ("fail", 1)])
 def test_torch_is_left_as_it_was(tmp_path, kind, calls):
-    net, callback = Eager(kind), FlatnessPenaltyCallback()
+    net = Eager(kind)
+    callback = PenaltyCallback(FlatnessPenalty(net))
     if kind == "fail":
         with pytest.raises(ValueError, match="broken"):
             fit(net, [callback], tmp_path, epochs=2)
@@ -213,22 +275,30 @@ class Manual(Net):
         self.automatic_optimization = False
 
 
-def test_bad_arguments():
-    for options, text in [
-        ({"weight": -1.0}, r"'weight' .* Got -1\.0"),
-        ({"every": 0}, r"'every' .* Got 0"),
-        ({"probes": 0}, r"'probes' .* Got 0"),
+def test_bad_arguments(tmp_path):
+    for wrong, text in [
+        (0.01, r"'penalty' argument .* must be a Penalty.* Got 0\.01"),
+        (FlatnessPenalty, r"must be a Penalty.* Got <class"),
     ]:
         with pytest.raises(sl.SpiritlevelError, match=text):
-            FlatnessPenaltyCallback(**options)
+            PenaltyCallback(wrong)
+    with pytest.raises(sl.SpiritlevelError, match=r"must return a Penalty\. Got Net"):
+        fit(Net(), [PenaltyCallback(lambda module: module)], tmp_path)
+    other = PenaltyCallback(FlatnessPenalty(Net()))
+    with pytest.raises(sl.SpiritlevelError, match=r"Got a Net that Net does not contain"):
+        fit(Net(), [other], tmp_path)
 
 
 @pytest.mark.parametrize(
     ("net", "options", "text"),
     [
         (Manual, {}, r"automatic_optimization=False.*shared_forward"),
-        (lambda: Net(lambda p: SAM(torch.optim.SGD(p, 0.1))), {}, r"one backward a step\. Got SAM"),
-        (lambda: Net(torch.optim.LBFGS), {}, r"one backward a step\. Got LBFGS"),
+        (
+            lambda: Net(lambda p: SAM(torch.optim.SGD(p, 0.1))),
+            {},
+            r"one backward pass per step\. Got SAM",
+        ),
+        (lambda: Net(torch.optim.LBFGS), {}, r"one backward pass per step\. Got LBFGS"),
         (
             Net,
             {"plugins": MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))},
@@ -240,8 +310,9 @@ def test_bad_arguments():
 def test_runs_that_are_refused_before_the_first_batch(tmp_path, net, options, text):
     module = net()
     before = {name: value.clone() for name, value in module.state_dict().items()}
+    callback = PenaltyCallback(FlatnessPenalty(module))
     with pytest.raises(sl.SpiritlevelError, match=text):
-        fit(module, [FlatnessPenaltyCallback()], tmp_path, num_sanity_val_steps=0, **options)
+        fit(module, [callback], tmp_path, num_sanity_val_steps=0, **options)
     for name, value in before.items():
         assert torch.equal(value, module.state_dict()[name]), name
 
@@ -255,8 +326,9 @@ class Twice(torch.optim.SGD):
 
 
 def test_a_second_backward_is_refused(tmp_path):
-    with pytest.raises(sl.SpiritlevelError, match=r"one backward a batch\. Got a second"):
-        fit(Net(lambda p: Twice(p, lr=0.1)), [FlatnessPenaltyCallback()], tmp_path)
+    net = Net(lambda p: Twice(p, lr=0.1))
+    with pytest.raises(sl.SpiritlevelError, match=r"one backward pass per batch\. Got a second"):
+        fit(net, [PenaltyCallback(FlatnessPenalty(net))], tmp_path)
     assert not substituted()
 
 
@@ -265,6 +337,6 @@ def test_a_loss_that_is_not_finite(tmp_path):
     with torch.no_grad():
         net.net[4].weight[0, 0] = float("nan")
     with pytest.raises(sl.SpiritlevelError, match=r"must be finite\. Got nan"):
-        fit(net, [FlatnessPenaltyCallback()], tmp_path, validation=False)
+        fit(net, [PenaltyCallback(FlatnessPenalty(net))], tmp_path, validation=False)
     assert all(p.grad is None for p in net.parameters())
     assert not substituted()

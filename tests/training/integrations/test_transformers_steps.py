@@ -8,6 +8,7 @@ import torch
 import spiritlevel as sl
 from spiritlevel.training import FlatnessPenalty
 from spiritlevel.training.sam.optimizers import SAM
+from training.penalty_zoo import PENALTIES, make_penalty
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -67,12 +68,17 @@ def test_sam_in_a_plain_trainer_says_what_to_do(tmp_path):
         trainer.train()
 
 
-def test_penalty_trainer_adds_what_a_plain_loop_adds(tmp_path, monkeypatch):
+def penalty_of(name, model, **options):
+    options = {"weight": 0.5, "generator": torch.Generator().manual_seed(7)} | options
+    return make_penalty(name, model, layer="classifier", **options)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_penalty_trainer_adds_what_a_plain_loop_adds(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
 
     def penalty(model):
-        generator = torch.Generator().manual_seed(7)
-        return FlatnessPenalty(model, weight=0.5, generator=generator)
+        return penalty_of(name, model)
 
     model, plain = bert(0.0), bert(0.0)
     options = {"eval_strategy": "no", "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
@@ -87,7 +93,7 @@ def test_penalty_trainer_adds_what_a_plain_loop_adds(tmp_path, monkeypatch):
     def step(inputs):
         with added.shared_forward():
             loss = plain(**inputs).loss
-        (loss + added.of(loss, len(inputs["labels"]))).backward()
+        (loss + added(inputs, inputs["labels"], loss=loss)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -104,19 +110,20 @@ def test_penalty_trainer_logs_the_penalty_beside_the_loss(tmp_path):
     kwargs = {"penalty": penalty}
     trainer = trainer_for(model, tmp_path, kind=PenaltyTrainer, kwargs=kwargs, logging_steps=1)
     trainer.train()
-    logged = [entry for entry in trainer.state.log_history if "flatness_penalty" in entry]
+    logged = [entry for entry in trainer.state.log_history if "penalty" in entry]
     assert [entry["step"] for entry in logged] == [1, 2, 3, 4]
     assert all("loss" in entry for entry in logged)  # and no evaluation has it
-    values = [entry["flatness_penalty"] for entry in logged]
+    values = [entry["penalty"] for entry in logged]
     assert values[0] == values[1] == values[2] != values[3] == float(penalty.value)
 
 
-@pytest.mark.parametrize("restore", [False, True])
-def test_a_resumed_penalty_goes_on_where_it_was(tmp_path, restore):
+@pytest.mark.parametrize(
+    ("name", "restore"), [*((name, False) for name in PENALTIES), ("trace_squared", True)]
+)
+def test_a_resumed_penalty_goes_on_where_it_was(tmp_path, name, restore):
     def run(folder, resume=None, stop_after=None):
         model = bert()
-        generator = torch.Generator().manual_seed(7)
-        penalty = FlatnessPenalty(model, weight=0.5, every=3, generator=generator)
+        penalty = penalty_of(name, model, every=3)
         trainer = trainer_for(
             model,
             tmp_path / folder,
@@ -139,8 +146,8 @@ def test_a_resumed_penalty_goes_on_where_it_was(tmp_path, restore):
     checkpoint = tmp_path / "broken" / "checkpoint-4"  # 2 steps before the next penalty
     again, measured, state = run("broken", str(checkpoint))
     assert measured == values
-    for name, value in weights.items():
-        assert torch.equal(value, again[name]), name
+    for path, value in weights.items():
+        assert torch.equal(value, again[path]), path
     assert state["steps"] == end["steps"] == 8
     assert state["value"] == end["value"]
     assert torch.equal(state["generator"], end["generator"])
@@ -151,6 +158,11 @@ def test_a_resumed_penalty_goes_on_where_it_was(tmp_path, restore):
     path.write_text(json.dumps(kept))
     anew, _, _ = run("broken", str(checkpoint))
     assert not torch.equal(anew["classifier.weight"], weights["classifier.weight"])
+
+
+def test_penalty_trainer_needs_a_penalty(tmp_path):
+    with pytest.raises(sl.SpiritlevelError, match=r"'penalty' .* must be a Penalty\. Got 0\.01"):
+        trainer_for(bert(), tmp_path, kind=PenaltyTrainer, kwargs={"penalty": 0.01})
 
 
 @pytest.mark.parametrize("kind", [SAMTrainer, PenaltyTrainer])

@@ -9,7 +9,6 @@ differs between two networks cannot be made equal, so it is named beside the dif
 
 from .comparison import FORMAT as FORMAT
 from .comparison import Comparison as Comparison
-from .differences import COUNTERPARTS as COUNTERPARTS
 from .differences import AlsoDiffering as AlsoDiffering
 from .differences import Disagreement as Disagreement
 from .differences import Explained as Explained
@@ -18,3 +17,4 @@ from .measuring import compare as compare
 from .measuring import matched_comparison as matched_comparison
 from .measuring import measure_for_comparison as measure_for_comparison
 from .orders import Place as Place
+from .orders import counterparts as counterparts

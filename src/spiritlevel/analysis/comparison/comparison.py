@@ -10,11 +10,11 @@ from typing import Any
 
 from ... import api
 from ...errors import SpiritlevelError
-from ...results import Measurement, Report, aligned, read_json
-from ..confounders import CONFOUNDERS, GINI
+from ...measures.confounders import GINI, MEASURED_ALONG
+from ...records import Measurement, Report, aligned, read_json
 from . import findings
-from .differences import COUNTERPARTS, AlsoDiffering, Disagreement, Explained, Pair
-from .orders import Place, directions, flatness_sign, flatter_by, larger, round_off
+from .differences import AlsoDiffering, Disagreement, Explained, Pair
+from .orders import Place, counterparts, directions, flatness_sign, flatter_by, larger, round_off
 
 FORMAT = "spiritlevel-comparison-1"
 
@@ -144,7 +144,7 @@ class Comparison:
     def _confounders(self, flatter: str, sharper: str) -> dict[str, Pair]:
         """Those that differ between the two beyond the errors."""
         found = {}
-        for name in CONFOUNDERS:
+        for name in MEASURED_ALONG:
             if name in self.measures:
                 one, other = self.value(name, flatter), self.value(name, sharper)
                 if larger(one, other) or larger(other, one):
@@ -160,7 +160,7 @@ class Comparison:
 
     def _by_scale(self, measure: str, flatter: str, sharper: str) -> str:
         """What became of the order under the counterpart; empty where it stands, or without one."""
-        counterpart = COUNTERPARTS.get(measure)
+        counterpart = counterparts().get(measure)
         if counterpart not in self.measures or self.certain(counterpart, flatter, sharper):
             return ""
         kept = "turns round" if self.certain(counterpart, sharper, flatter) else "is lost"
@@ -179,17 +179,17 @@ class Comparison:
 
     def unchecked(self) -> dict[str, str]:
         """Measures that rescaling of layers moves and nothing here checks for it, and why not."""
-        cards = {card.name: card for card in api.measures()}
-        found = {}
+        cards = {card.name: card for card in api.cards()}
+        reasons = {}
         for measure in self.ranked:
             if "layer_rescale" in cards[measure].invariant:
                 continue
-            counterpart = COUNTERPARTS.get(measure)
+            counterpart = cards[measure].counterpart
             if counterpart is None:
-                found[measure] = "the catalogue has no measure that is like it but for the scale"
+                reasons[measure] = "no other measure is like it except for the scale"
             elif counterpart not in self.measures:
-                found[measure] = f"{counterpart} could not be measured on all of these networks"
-        return found
+                reasons[measure] = f"{counterpart} could not be measured on all of these networks"
+        return reasons
 
     # -- writing -----------------------------------------------------------------------------
 

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-COUNTERPARTS = {  # what measures nearly the same, but not the scale of the weights
-    "curvature.trace": "relative.kappa",
-    "curvature.ggn_trace": "relative.kappa",
-    "curvature.lambda_max": "scaled.lambda_max",
-    "decomposition.centered": "relative.kappa",
-    "head.trace": "head.kappa",
-    "head.lambda_max": "head.scaled_lambda_max",
-    "sharpness.worst": "sharpness.adaptive",
-    "sharpness.m_worst": "sharpness.adaptive_m_worst",
-    "sharpness.average": "sharpness.adaptive_average",
-    "pac_bayes.sigma": "pac_bayes.magnitude",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Disagreement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..confounders import CONFOUNDERS
+from ...measures.confounders import MEASURED_ALONG
 from .differences import AlsoDiffering, Pair
 
 if TYPE_CHECKING:
@@ -76,8 +76,9 @@ def not_separable(comparison: Comparison) -> list[str]:
 
 def in_words(pair: Pair, flatter: str) -> str:
     """A confounder with its direction and both values."""
+    label = MEASURED_ALONG[pair.confounder]
     return (
-        f"{CONFOUNDERS[pair.confounder]} ({pair.direction} in {flatter!r}: {pair.in_flatter:.3g} "
+        f"{label} ({pair.direction} in {flatter!r}: {pair.in_flatter:.3g} "
         f"against {pair.in_sharper:.3g})"
     )
 

@@ -8,12 +8,15 @@ from typing import Any
 from torch import nn
 
 from ... import api
+from ...engine.options import Options
+from ...engine.precision import Method
 from ...errors import SpiritlevelError
-from ...results import Report
-from ..confounders import CONFOUNDERS
+from ...measures.confounders import MEASURED_ALONG
+from ...model.batches import Forward
+from ...records import Progress, Report
 from ..equal_confidence import equally_confident
 from .comparison import Comparison
-from .differences import COUNTERPARTS
+from .orders import counterparts
 
 
 def compare(
@@ -23,7 +26,19 @@ def compare(
     measures: str | Sequence[str] | None = None,
     match_confidence: bool = True,
     on_report: Callable[[str, Report], None] | None = None,
-    **options: Any,
+    loss: api.Loss = "cross_entropy",
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    forward: Forward | None = None,
+    method: Method = "auto",
+    rtol: float = 0.05,
+    confidence: float = 0.95,
+    max_passes: int = 100,
+    options: Options | Mapping[str, Any] | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Measure several networks on the same data and set them side by side.
 
@@ -36,7 +51,8 @@ def compare(
         match_confidence: measure once more with the logits scaled until all networks are equally
             confident, to see which differences that explains; twice the cost.
         on_report: called with (name, report) as soon as a network is measured.
-        **options: everything else that `measure` takes.
+
+    The other arguments are those of `measure`.
 
     >>> import torch, spiritlevel as sl
     >>> x, y = torch.eye(3), torch.tensor([0, 1, 2])
@@ -52,14 +68,28 @@ def compare(
             "The 'models' argument must be a mapping of names to modules, {name: model, …}. Got "
             f"{type(models).__name__}."
         )
+    arguments: dict[str, Any] = {
+        "measures": measures,
+        "loss": loss,
+        "layers": layers,
+        "head": head,
+        "forward": forward,
+        "method": method,
+        "rtol": rtol,
+        "confidence": confidence,
+        "max_passes": max_passes,
+        "options": options,
+        "memory": memory,
+        "seed": seed,
+        "distributed": distributed,
+        "progress": progress,
+    }
     reports: dict[str, Report] = {}
     for name, model in models.items():
-        reports[name] = measure_for_comparison(model, data, measures=measures, **options)
+        reports[name] = measure_for_comparison(model, data, **arguments)
         if on_report is not None:
             on_report(name, reports[name])
-    return matched_comparison(
-        reports, models, data, measures=measures, match=match_confidence, **options
-    )
+    return matched_comparison(reports, models, data, match=match_confidence, **arguments)
 
 
 def measure_for_comparison(
@@ -67,17 +97,17 @@ def measure_for_comparison(
     data: Iterable[Any],
     *,
     measures: str | Sequence[str] | None,
-    **options: Any,
+    **arguments: Any,
 ) -> Report:
     """One network by the measures asked for, the confounders, and what checks them for scale."""
     if measures is None:
-        asked = [card.name for card in api.measures() if card.default]
+        asked = [card.name for card in api.cards() if card.default]
     else:
         patterns = [measures] if isinstance(measures, str) else measures
-        asked = [card.name for pattern in patterns for card in api.measures(pattern)]
-    counterparts = [COUNTERPARTS[name] for name in asked if name in COUNTERPARTS]
-    also = dict.fromkeys([*CONFOUNDERS, *counterparts])
-    return api.measure_also(model, data, also=also, measures=measures, **options)
+        asked = [card.name for pattern in patterns for card in api.cards(pattern)]
+    twins = [twin for name in asked if (twin := counterparts().get(name))]
+    also = dict.fromkeys([*MEASURED_ALONG, *twins])
+    return api.measure_also(model, data, also=also, measures=measures, **arguments)
 
 
 def matched_comparison(
@@ -87,17 +117,17 @@ def matched_comparison(
     *,
     measures: str | Sequence[str] | None,
     match: bool,
-    **options: Any,
+    **arguments: Any,
 ) -> Comparison:
     """From reports of the networks as they are, and measuring them again at equal confidence."""
     if not match or len(reports) < 2:
         return Comparison(reports)
     try:
-        copies = equally_confident(models, data, **options)
+        copies = equally_confident(models, data, **arguments)
     except SpiritlevelError as error:
         return Comparison(reports, unmatched=str(error))
     again = {
-        name: measure_for_comparison(model, data, measures=measures, **options)
+        name: measure_for_comparison(model, data, measures=measures, **arguments)
         for name, model in copies.items()
     }
     return Comparison(reports, matched=again)

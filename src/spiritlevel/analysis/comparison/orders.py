@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping
 
 from ... import api
-from ...results import Measurement, Report
+from ...records import Measurement, Report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,12 @@ class Place:
 
 def directions() -> dict[str, str | None]:
     """Which values speak of flatter networks, by the cards; None: the measure ranks nothing."""
-    return {card.name: card.direction for card in api.measures()}
+    return {card.name: card.direction for card in api.cards()}
+
+
+def counterparts() -> dict[str, str]:
+    """By measure, the one that is like it but does not change with the scale of the weights."""
+    return {card.name: card.counterpart for card in api.cards() if card.counterpart}
 
 
 def flatness_sign(direction: str | None) -> int:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ...engine.weight_space.eigenvalues import eigenpairs_of
+from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.perturbed import Weights
-from ...engine.weight_space.products import Space
 from ...engine.workspace import Workspace
 from .filters import random_direction
 from .networks import Between, Network, tensors_of
@@ -103,7 +103,7 @@ def random_bearings(workspace: Workspace, *, dimensions: int, biases: bool) -> B
 
 def eigen_bearings(workspace: Workspace, *, dimensions: int, max_passes: int) -> Bearings:
     """Unit eigenvectors of the largest eigenvalues, with the slope of the loss along them."""
-    space = Space(workspace.surface)
+    space = ParameterSpace(workspace.surface)
     (pairs,) = eigenpairs_of(
         workspace.products,
         [space],
@@ -113,7 +113,7 @@ def eigen_bearings(workspace: Workspace, *, dimensions: int, max_passes: int) ->
         seed=workspace.seed,
         max_products=max_passes,
     )
-    gradient = workspace.perturbed.here.gradient
+    gradient = workspace.perturbed.unperturbed.gradient
     ways = []
     for i in range(dimensions):
         vector = pairs.vectors[i]

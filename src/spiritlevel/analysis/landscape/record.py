@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...results import Cost, read_json
+from ...records import Cost, read_json
 
 FORMAT = "spiritlevel-landscape-1"
 

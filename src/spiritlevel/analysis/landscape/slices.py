@@ -14,7 +14,7 @@ from ...api import open_workspace
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...model.batches import Forward
-from ...model.surface import Progress
+from ...records import Progress
 from . import fingerprints
 from .directions import Bearings, eigen_bearings, path_bearings, random_bearings
 from .evaluation import Height
@@ -67,8 +67,8 @@ def landscape(
         layers: move only the parameters of these modules; not on a path.
         max_passes: products with the Hessian that "eigen" may take.
         cache: a file that keeps finished points; the same call later goes on from there.
-        progress: called with (samples done, samples in all), anew for each product with the
-            Hessian, and then for the slice as a whole.
+        progress: as for `measure`; the count starts again for each product with the Hessian, and
+            then for the slice as a whole.
 
     The other arguments are those of `measure`. `plots.landscape` draws the result.
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
-from ...model.surface import Progress
+from ...records import Progress
 from . import fingerprints
 from .cache import Cache, Point
 from .directions import Points
@@ -77,4 +77,6 @@ def _count_all(
     """Let the next pass report the samples of the whole slice, not its own."""
     if progress is not None:
         start, total = workspace.num_samples * before, workspace.num_samples * points
-        workspace.surface.progress = lambda done, _: progress(start + group * done, total)
+        workspace.surface.progress = lambda done, _, what: progress(
+            start + group * done, total, "the loss on the slice"
+        )

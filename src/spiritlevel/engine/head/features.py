@@ -11,9 +11,9 @@ from torch import Tensor
 from ...errors import NotApplicable, SpiritlevelError
 from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import full_precision
-from ...results import Cost
+from ...records import Cost
 from ..workspace import STREAM_FROM, Workspace
-from .finding import Head
+from .head_layer import Head
 
 LEAST_ROWS, MOST_ROWS = 4, 20_000  # a density looks at all pairs of rows
 

@@ -19,9 +19,10 @@ from ...math.head import head_kappa, head_product, head_trace
 from ...math.margins import stream_margins
 from ...math.positions import OutputCurvature, Positions, row_curvature
 from ...math.streaming import TokenSums, stream_product, stream_tokens
+from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
-from ...model.surface import Place, Surface
-from .finding import Head
+from ...model.surface import Surface
+from .head_layer import Head
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ class TokenBlock:
         )
 
 
-Block = RowBlock | TokenBlock
+HeadBlock = RowBlock | TokenBlock
 
 
 def block_of_outputs(
@@ -138,14 +139,16 @@ def margins_of_tokens(
 
 def iterate_blocks(
     surface: Surface, head: Head, *, chunk: int, stream: int | None
-) -> Iterator[Block]:
+) -> Iterator[HeadBlock]:
     """The rows of all data, by running the network; `stream` is a budget in bytes, or None."""
     for where, batch in surface.chunks(chunk):
         with torch.no_grad():
             yield _block(surface, head, where, batch, stream)
 
 
-def _block(surface: Surface, head: Head, where: Place, batch: Any, stream: int | None) -> Block:
+def _block(
+    surface: Surface, head: Head, where: BatchLocation, batch: Any, stream: int | None
+) -> HeadBlock:
     if stream is not None:
         a, targets = surface.features(batch, where=where, head=head.module)
         return block_of_tokens(surface, head, a, targets, stream)[0]

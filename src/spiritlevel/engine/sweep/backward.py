@@ -22,23 +22,24 @@ from ...math.contractions import gradient_trace
 from ...math.curvature import Signed
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
-from ...model.layer_hooks import Use, deepest, tapped
+from ...model.batches import BatchLocation
+from ...model.layer_hooks import LayerUse, deepest, recording_uses
 from ...model.layers import (
     AbstractCall,
     AbstractMatrixCall,
     Contracted,
+    ContractionRequest,
+    KappaWeight,
     PatchCall,
-    Relative,
-    Wants,
-    Weight,
+    WeightMatrix,
     over_columns,
 )
-from ...model.surface import Place, Surface
+from ...model.surface import Surface
 from ..plan import Plan, Route, matrix_layers, rules_of
+from .feature_scales import Scales, by_column
 from .footprint import held_columns
 from .per_sample import per_sample_gradients
-from .spreads import Scales, by_column
-from .sums import Drawn, Sums
+from .sums import ChunkValues, SweepSums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,24 +70,24 @@ class Sweep:
         """
         scales = scales or {}
         self.surface, self.plan, self.rho, self.probes = surface, plan, rho, probes
-        self.sums = Sums(surface, None if probes is None else len(probes.streams), scales)
+        self.sums = SweepSums(surface, None if probes is None else len(probes.streams), scales)
         self.num_columns = plan.num_columns if probes is None else 1
         self.rules = {
             layer: rule for layer, rule in rules_of(surface).items() if layer in plan.layouts
         }
         self.names = {id(p): name for name, p in surface.parameters.items()}
-        self.wants = Wants(kappa=kappa, num_columns=self.num_columns)
-        self.weights: dict[str, Weight] = {}
+        self.wants = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
+        self.weights: dict[str, WeightMatrix] = {}
         self.matrices = matrix_layers(surface)
         for layer, rule in self.matrices.items():
             module = surface.module(layer)
             matrix = rule.matrix(module, cast(Tensor, module.weight).detach())
             matrix = _at_least_float(matrix)
-            kappas = {"kappa": Relative.of(matrix)} if kappa else {}
+            kappas = {"kappa": KappaWeight.of(matrix)} if kappa else {}
             for kind, of_layers in scales.items():
                 if layer in of_layers:  # one that is never called has no features
-                    kappas[kind] = Relative.of(matrix, by_column(of_layers[layer], matrix))
-            self.weights[layer] = Weight(matrix, kappas, rule.neurons(module), rho)
+                    kappas[kind] = KappaWeight.of(matrix, by_column(of_layers[layer], matrix))
+            self.weights[layer] = WeightMatrix(matrix, kappas, rule.neurons(module), rho)
             count = matrix.shape[0] * rule.neurons(module)
             self.sums.neurons[layer] = torch.zeros(
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
@@ -102,23 +103,23 @@ class Sweep:
         return {k: n for k, n in named.items() if self.plan.routes[n] in ("single", "sum")}
 
     def run(
-        self, batch: Any, where: Place, watch: nn.Module | None
+        self, batch: Any, where: BatchLocation, watch: nn.Module | None
     ) -> tuple[Tensor, Tensor, OutputCurvature]:
         """Forward, all factor columns, and the sums over this chunk."""
         surface = self.surface
         inputs = frozenset(self.weights) if self.rho else frozenset()
-        with torch.enable_grad(), tapped(self.modules, inputs=inputs) as taps:
+        with torch.enable_grad(), recording_uses(self.modules, inputs=inputs) as recorded:
             outputs, targets = surface.outputs(batch, where=where, watch=watch)
         try:
             with torch.no_grad():
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
                 rows = _Rows(self.sums, len(outputs))
-                edges = self._listen(taps.uses, rows)
+                edges = self._listen(recorded.uses, rows)
                 deep = deepest(outputs, edges) if edges else []
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
                     self._columns(outputs, columns, deep, rows, batch)
-                    for use in taps.uses:
+                    for use in recorded.uses:
                         for listener in (use.on_output, use.on_input):
                             if isinstance(listener, _AbstractListener):
                                 listener.flush()
@@ -126,11 +127,11 @@ class Sweep:
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
         finally:
-            taps.close()
+            recorded.close()
         return outputs.detach(), targets, curvature
 
     def _draws(
-        self, curvature: OutputCurvature, where: Place, num_samples: int
+        self, curvature: OutputCurvature, where: BatchLocation, num_samples: int
     ) -> Iterator[Iterable[Signed]]:
         """All factor columns at once, or what each probe puts in their place."""
         if self.probes is None:
@@ -167,7 +168,7 @@ class Sweep:
         if generic:
             self._contract_generic(generic, batch, kept, rows)
 
-    def _listen(self, uses: list[Use], rows: _Rows) -> list[Any]:
+    def _listen(self, uses: list[LayerUse], rows: _Rows) -> list[Any]:
         """Attach each use's contraction to the gradients it will receive."""
         edges = []
         for use in uses:
@@ -201,7 +202,7 @@ class Sweep:
             return 1
         return held_columns(output.nbytes, self.num_columns, on_cpu=on_cpu)
 
-    def wants_of(self, named: dict[str, str], layer: str) -> Wants:
+    def wants_of(self, named: dict[str, str], layer: str) -> ContractionRequest:
         """Contractions only for a weight that is used once."""
         weight = named.get("weight")
         single = weight is not None and self.plan.routes[weight] == "single"
@@ -251,7 +252,7 @@ class Sweep:
 class _Rows:
     """Values of one chunk by parameter or layer; added up in float64 once all columns are there."""
 
-    def __init__(self, sums: Sums, num_samples: int) -> None:
+    def __init__(self, sums: SweepSums, num_samples: int) -> None:
         self.sums = sums
         self.num_samples = num_samples
         self.factor = torch.empty(0)  # what the current column counts, shape: (N,)
@@ -281,7 +282,7 @@ class _Rows:
         """`terms` of shape (N, B, neurons)."""
         self.values.setdefault(("neurons", layer), []).append((terms, factor))
 
-    def collect(self, device: torch.device) -> Drawn:
+    def collect(self, device: torch.device) -> ChunkValues:
         """The values of the columns so far; the next ones start anew."""
         rows = {
             kind: torch.zeros(len(index), self.num_samples, dtype=torch.float64, device=device)
@@ -301,7 +302,7 @@ class _Rows:
                 row = (factor * values).sum(dim=1)
             rows[kind][self.sums.index[kind][name]] = row
         self.values.clear()
-        return Drawn(rows, neurons)
+        return ChunkValues(rows, neurons)
 
 
 def _columns(factors: list[Tensor]) -> Tensor:
@@ -348,7 +349,7 @@ class _OutputListener(_AbstractListener):
     routes: dict[str, Route]
     call: AbstractCall
     named: dict[str, str]
-    weight: Weight | None  # the layer's matrix, where it is contracted use by use
+    weight: WeightMatrix | None  # the layer's matrix, where it is contracted use by use
 
     def contract(self, factors: Tensor) -> None:
         """The weight by its own form, everything else by its per-sample gradients."""

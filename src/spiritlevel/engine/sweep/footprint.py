@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ...math import contractions
-from ...model.layer_hooks import Use
+from ...model.layer_hooks import LayerUse
 from ...model.layers import AbstractMatrixRule, AbstractRule, Layout
 
 # Starting many small contractions takes longer than the contractions, above all on a GPU: columns
@@ -68,7 +68,7 @@ class Footprint:
 
 
 def footprint(
-    uses: list[tuple[Use, AbstractRule, Layout]],
+    uses: list[tuple[LayerUse, AbstractRule, Layout]],
     *,
     saved: int,
     generic: int,

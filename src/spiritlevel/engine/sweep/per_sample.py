@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...model import batches as _batches
 from ...model.surface import Surface
-from ...results import Cost
+from ...records import Cost
 
 
 def per_sample_gradients(

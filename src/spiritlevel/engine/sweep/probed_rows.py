@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ...model.surface import Place
-from ...results import Cost
-from ..estimate import Estimate, cautious
+from ...model.batches import BatchLocation
+from ...records import Cost
+from ..estimate import Estimate, cautious_count
 from ..workspace import EXACT_COLUMNS, MIN_SPREADS, Workspace
-from .sums import RowSums, pooled
+from .sums import RowSums, pooled_estimate
 
 Factors = Mapping[str, float]  # by row
 Run = Callable[[range | None], RowSums]  # a pass with these probes, or with all columns
@@ -34,7 +34,7 @@ class SampleNumbers:
             counts = processes.gather(workspace.surface.count_samples())
             self.offset = sum(counts[: processes.rank])
 
-    def of(self, where: Place, count: int) -> Tensor:
+    def of(self, where: BatchLocation, count: int) -> Tensor:
         """Of the samples of a chunk."""
         return (self.offset + where.first + torch.arange(count)).to(self.device)
 
@@ -60,7 +60,7 @@ class ProbedRows:
     def estimate(self, factors: Factors) -> Estimate:
         """Σ over rows of factor × mean value."""
         parts = [(count or 1, rows.estimate(factors, count)) for count, rows in self._parts]
-        return parts[0][1] if len(parts) == 1 else pooled(parts)
+        return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
 
     def refine(self, factors: Factors, rtol: float) -> Estimate:
         """Add probes until the sum is within `rtol`, or the passes are spent."""
@@ -95,7 +95,7 @@ class ProbedRows:
         """What was reached, and what would have sufficed for `rtol`."""
         asked = self.workspace.precision
         wider = found.half_width(asked.confidence) / abs(found.value)
-        enough = cautious(self.num_probes * (wider / rtol) ** 2, found.dof)
+        enough = cautious_count(self.num_probes * (wider / rtol) ** 2, found.dof)
         return f"{self.text}; max_passes={enough} would have sufficed."
 
     def _add(self, streams: range | None) -> None:

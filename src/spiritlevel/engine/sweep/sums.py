@@ -21,11 +21,11 @@ from ..estimate import Estimate
 from ..moments import Moments
 from ..plan import matrix_layers
 
-Kind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
+RowKind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
 
 
 @dataclasses.dataclass
-class Drawn:
+class ChunkValues:
     """The values of one chunk: of all factor columns together, or of one probe."""
 
     rows: dict[str, Tensor]  # by kind, shape: (rows, N)
@@ -91,11 +91,11 @@ class RowSums:
         return float(c @ moments.sums) ** 2 / squares if squares > 0 else float(moments.count)
 
 
-class Sums:
+class SweepSums:
     """All kinds; `num_probes` is None for an exact sweep."""
 
     def __init__(
-        self, surface: Surface, num_probes: int | None = None, more: Iterable[Kind] = ()
+        self, surface: Surface, num_probes: int | None = None, more: Iterable[RowKind] = ()
     ) -> None:
         """A row a parameter for the trace, a row a layer whose weight acts as a matrix for κ, ρ.
 
@@ -114,7 +114,7 @@ class Sums:
         self.index = {kind: sums.between.index for kind, sums in self.kinds.items()}
         self.neurons: dict[str, Tensor] = {}  # ρ(j) of each such layer by probe, not yet averaged
 
-    def add(self, draws: list[Drawn], weights: Tensor) -> None:
+    def add(self, draws: list[ChunkValues], weights: Tensor) -> None:
         """One chunk: a single draw of all columns, or one a probe."""
         for kind, sums in self.kinds.items():
             sums.add([drawn.rows[kind] for drawn in draws], weights)
@@ -128,11 +128,11 @@ class Sums:
             sums.reduce(processes)
         processes.sum_(*self.neurons.values())
 
-    def estimate(self, kind: Kind, factors: Mapping[str, float]) -> Estimate:
+    def estimate(self, kind: RowKind, factors: Mapping[str, float]) -> Estimate:
         """Σ over rows of factor × mean value."""
         return self.kinds[kind].estimate(factors, self.num_probes)
 
-    def effective_samples(self, kind: Kind, factors: Mapping[str, float]) -> float:
+    def effective_samples(self, kind: RowKind, factors: Mapping[str, float]) -> float:
         """How many samples decide a sum of rows."""
         return self.kinds[kind].effective_samples(factors)
 
@@ -141,7 +141,7 @@ class Sums:
         return self.neurons[layer] / self.kinds["rho"].between.total_weight
 
 
-def pooled(parts: list[tuple[int, Estimate]]) -> Estimate:
+def pooled_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
     """Estimates of one number from different probes, each with how many probes it took."""
     total = sum(count for count, _ in parts)
     value = sum(count * e.value for count, e in parts) / total

@@ -19,7 +19,7 @@ MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Density:
+class SpectralDensity:
     """Eigenvalue distribution as seen by random vectors: each gives nodes with weights of sum 1.
 
     A vector's row is its own Gauss quadrature: exact for polynomials of degree below twice the
@@ -36,7 +36,7 @@ class Density:
         Unbiased for Tr(H^power)/size if the signs or directions of the vectors are random.
 
         >>> nodes = torch.tensor([[1.0], [3.0]]).double()
-        >>> density = Density(nodes, torch.ones_like(nodes), size=5)
+        >>> density = SpectralDensity(nodes, torch.ones_like(nodes), size=5)
         >>> density.moment(1)
         (2.0, 1.0)
         """
@@ -44,8 +44,9 @@ class Density:
         # After `size` steps nothing of the matrix is left unseen.
         if not (power >= 0 and (power < 2 * steps or steps >= self.size)):
             raise SpiritlevelError(
-                f"The 'power' argument of Density.moment must be in 0..{2 * steps - 1} for {steps} "
-                f"steps. Got {power!r}. For higher powers take {power // 2 + 1} steps or more."
+                f"The 'power' argument of SpectralDensity.moment must be in 0..{2 * steps - 1} for "
+                f"{steps} steps. Got {power!r}. For higher powers take {power // 2 + 1} steps or "
+                "more."
             )
         sums = (self.weights * self.nodes**power).sum(dim=1)
         if num_vectors == 1:
@@ -59,7 +60,7 @@ class Density:
             width: Standard deviation of the Gaussian; by default 1% of the range of the nodes.
 
         >>> nodes, weights = torch.tensor([[[0.0, 1.0]], [[0.75, 0.25]]]).double()
-        >>> density = Density(nodes, weights, size=4)
+        >>> density = SpectralDensity(nodes, weights, size=4)
         >>> grid, height = density.curve(width=0.05)
         >>> round(float(torch.trapezoid(height, grid)), 6)
         1.0
@@ -73,14 +74,14 @@ class Density:
             width = WIDTH * max(high - low, WIDTH * max(abs(low), abs(high))) or WIDTH
         if not 0 < width < math.inf:
             raise SpiritlevelError(
-                f"The 'width' argument of Density.curve must be positive. Got {width!r}. "
+                f"The 'width' argument of SpectralDensity.curve must be positive. Got {width!r}. "
                 f"Leave it out for {WIDTH:.0%} of the range {high - low:.3g}."
             )
         need = math.ceil((high - low) / width) + 2 * MARGIN + 1
         if num_points < need:  # wider steps would miss peaks, and the integral with them
             raise SpiritlevelError(
-                f"The 'num_points' argument of Density.curve must be at least {need}, one a width. "
-                f"Got {num_points!r}. Raise it, or raise width={width:.3g}."
+                f"The 'num_points' argument of SpectralDensity.curve must be at least {need}, one "
+                f"per width. Got {num_points!r}. Raise it, or raise width={width:.3g}."
             )
         low, high = low - MARGIN * width, high + MARGIN * width
         grid = torch.linspace(low, high, num_points, dtype=torch.float64)
@@ -97,7 +98,7 @@ class Density:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Density:
+    def from_dict(cls, data: Mapping[str, Any]) -> SpectralDensity:
         """The inverse of `to_dict`."""
         nodes = torch.tensor(data["nodes"], dtype=torch.float64)
         weights = torch.tensor(data["weights"], dtype=torch.float64)
@@ -192,7 +193,7 @@ class Quadrature:
             self._current = self._current[going.to(following.device)]
             self._previous = self._previous[going.to(following.device)]
 
-    def result(self) -> Density:
+    def result(self) -> SpectralDensity:
         """Nodes and weights of every start vector, from the steps taken so far."""
         if not self._step:
             raise SpiritlevelError(
@@ -206,7 +207,7 @@ class Quadrature:
             values, vectors = torch.linalg.eigh(T)
             nodes[row, :k], weights[row, :k] = values, vectors[0].square()
             nodes[row, k:] = values[-1]  # weight 0, at a place that does not widen the range
-        return Density(nodes, weights, self._size)
+        return SpectralDensity(nodes, weights, self._size)
 
 
 def _dot(A: Tensor, B: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ...math.signs import random_signs
-from .density import Density, Quadrature
+from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which, solve
-from .products import Operator, Products, Request, Space
+from .parameter_space import ParameterSpace
+from .products import Operator, Products, Request
 
 # ‖Hv − λv‖/|λ| at which an eigenvalue is taken as found. The value itself is then as good or better
 # (its error falls with the square of the residual); half precision has no more digits to give.
@@ -25,7 +26,7 @@ _STREAM = 2000  # of random signs: apart from those of probes
 
 def eigenpairs_of(
     products: Products,
-    spaces: Sequence[Space],
+    spaces: Sequence[ParameterSpace],
     *,
     operator: Operator,
     num: int = 1,
@@ -64,13 +65,13 @@ def eigenpairs_of(
 
 def density_of(
     products: Products,
-    space: Space,
+    space: ParameterSpace,
     *,
     operator: Operator,
     num_vectors: int,
     steps: int,
     seed: int,
-) -> Density:
+) -> SpectralDensity:
     """The spectral density of one block."""
     numbers = torch.arange(num_vectors, device=space.device)
     start = random_signs(seed, _STREAM, numbers, space.size, _vector_dtype(space))
@@ -83,18 +84,18 @@ def residual_tolerance(dtype: torch.dtype) -> float:
     return RESIDUALS.get(dtype, HALF_RESIDUAL)
 
 
-def basis_size(space: Space, num: int) -> int:
+def basis_size(space: ParameterSpace, num: int) -> int:
     """Lanczos vectors to keep: what fits, and enough to converge."""
     held = BASIS_BYTES // (4 * max(space.size, 1))
     return max(MIN_BASIS, 4 * num, min(MAX_BASIS, held))
 
 
-def _vector_dtype(space: Space) -> torch.dtype:
+def _vector_dtype(space: ParameterSpace) -> torch.dtype:
     """Lanczos vectors are float32 at least: in half precision they would not stay orthogonal."""
     return torch.promote_types(space.dtype, torch.float32)
 
 
-def _start(space: Space, num: int, seed: int, warm: Tensor | None) -> Tensor:
+def _start(space: ParameterSpace, num: int, seed: int, warm: Tensor | None) -> Tensor:
     """Random signs, or the vectors of an earlier result with a few of them mixed in."""
     numbers = torch.arange(num, device=space.device)
     rows = random_signs(seed, _STREAM + 1, numbers, space.size, _vector_dtype(space))
@@ -108,7 +109,7 @@ def _start(space: Space, num: int, seed: int, warm: Tensor | None) -> Tensor:
 
 
 def _multiplier(
-    products: Products, spaces: Sequence[Space], operator: Operator
+    products: Products, spaces: Sequence[ParameterSpace], operator: Operator
 ) -> Callable[[dict[int, Tensor]], dict[int, Tensor]]:
     def multiply(directions: dict[int, Tensor]) -> dict[int, Tensor]:
         requests = [Request(operator, spaces[i], rows) for i, rows in directions.items()]

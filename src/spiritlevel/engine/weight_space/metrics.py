@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from ...math.signs import random_signs
-from ...model.layers import Relative
+from ...model.layers import KappaWeight
 from ...model.surface import Surface
 from ..plan import matrix_layers
-from ..sweep.spreads import by_column
-from ..sweep.sums import Kind
-from .products import Space
+from ..sweep.feature_scales import by_column
+from ..sweep.sums import RowKind
+from .parameter_space import ParameterSpace
 
-_STREAMS: dict[Kind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_var": 1, "rho": 2}
+_STREAMS: dict[RowKind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_var": 1, "rho": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Metric:
     def __init__(
         self,
         surface: Surface,
-        kind: Kind,
+        kind: RowKind,
         rows: Sequence[str],
         scales: Mapping[str, Tensor] | None = None,
     ) -> None:
@@ -54,13 +54,13 @@ class Metric:
 
         `scales` are those of the features by layer, where κ is one of standardized features.
         """
-        self.kind: Kind = kind
+        self.kind: RowKind = kind
         if kind in ("trace", "rho"):
             make = _identity if kind == "trace" else _rho
             self.rows = {name: make(surface, name) for name in rows}
         else:
             self.rows = {name: _kappa(surface, name, (scales or {}).get(name)) for name in rows}
-        self.space = Space(surface, [row.parameter for row in self.rows.values()])
+        self.space = ParameterSpace(surface, [row.parameter for row in self.rows.values()])
         self.parts: dict[str, slice] = {}
         end = 0
         for name, row in self.rows.items():
@@ -119,7 +119,7 @@ def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
     g, out, width = matrix.shape
     inverse = matrix.new_ones(1, 1, 1)
     if scale is not None:
-        relative = Relative.of(matrix, by_column(scale, matrix))
+        relative = KappaWeight.of(matrix, by_column(scale, matrix))
         assert relative.inverse is not None
         matrix, inverse = relative.matrix, relative.inverse
     if out <= width:  # the square root of W Wᵀ does what W does, with fewer signs

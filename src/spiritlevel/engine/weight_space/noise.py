@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...model.surface import Surface
-from .perturbed import Perturbed, Weights, flat
+from .perturbed import PerturbedLoss, Weights, flatten_weights
 from .probes import VECTOR_BYTES
 
 Target = Literal["loss", "error"]
@@ -48,7 +48,7 @@ class Draws:
         """Drawn, or kept from when it was drawn for another level or measure."""
         found = self._kept.get(number)
         if found is None:
-            found = flat(normal_numbers(self.surface, self.seed, "noise", number))
+            found = flatten_weights(normal_numbers(self.surface, self.seed, "noise", number))
             size = found.numel() * found.element_size()
             if (len(self._kept) + 1) * size <= self.memory:
                 self._kept[number] = found
@@ -58,7 +58,7 @@ class Draws:
 class Noise:
     """N(0, σ²), or N(0, σ²θ²) for every weight."""
 
-    def __init__(self, perturbed: Perturbed, draws: Draws, *, relative: bool) -> None:
+    def __init__(self, perturbed: PerturbedLoss, draws: Draws, *, relative: bool) -> None:
         self.perturbed, self.draws, self.relative = perturbed, draws, relative
         held = sum(p.numel() * p.element_size() for p in perturbed.weights.values())
         self.together = max(1, VECTOR_BYTES // (2 * held))  # draws that a pass over the data takes
@@ -67,7 +67,7 @@ class Noise:
         """Of each draw, the mean over its two points less the value at the weights themselves."""
         perturbed = self.perturbed
         scores = perturbed.losses if target == "loss" else perturbed.errors
-        here = perturbed.loss_here if target == "loss" else perturbed.error_here
+        here = perturbed.unperturbed_loss if target == "loss" else perturbed.unperturbed_error
         found: list[float] = []
         for first in range(0, len(draws), self.together):
             pairs = [self._pair(sigma, draw) for draw in draws[first : first + self.together]]
@@ -79,5 +79,5 @@ class Noise:
     def _pair(self, sigma: float, draw: int) -> tuple[Weights, Weights]:
         step = sigma * self.draws[draw]
         if self.relative:
-            step *= self.perturbed.own.abs()
+            step *= self.perturbed.flat_weights.abs()
         return self.perturbed.displaced(step), self.perturbed.displaced(-step)

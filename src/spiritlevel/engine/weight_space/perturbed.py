@@ -12,22 +12,23 @@ from torch import Tensor
 
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
+from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
 from ...model.model_state import full_precision
-from ...model.surface import Place, Surface
-from ...results import Cost
-from .products import Space
+from ...model.surface import Surface
+from ...records import Cost
+from .parameter_space import ParameterSpace
 
 Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are
 Score = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to Σ over the batch, float64
 OVERFLOW = 1e30  # stands for the loss of a network that overflows
 ROUND_OFF = 4  # units in the last place that a mean loss is known to
 
-Part = list[tuple[Place, Any]]  # batches that are measured together
+Part = list[tuple[BatchLocation, Any]]  # batches that are measured together
 
 
 @dataclasses.dataclass(frozen=True)
-class Slope:
+class LossAndGradient:
     """Mean loss and its gradient in the measured parameters, which is in float64."""
 
     loss: float
@@ -35,7 +36,7 @@ class Slope:
     weight: float  # what the sums were divided by; 0 where no target counts
 
 
-class Perturbed:
+class PerturbedLoss:
     """The loss as a function of the weights; every point is one pass over the data.
 
     Differences of losses cancel. Sums are taken in float64, from outputs that the network has in
@@ -47,16 +48,16 @@ class Perturbed:
         """Samples that go through the network at a time, without and with a backward."""
         self.surface = surface
         self.chunk, self.gradient_chunk = chunk, gradient_chunk
-        self.space = Space(surface)
+        self.space = ParameterSpace(surface)
 
     @functools.cached_property
-    def own(self) -> Tensor:
+    def flat_weights(self) -> Tensor:
         """The measured parameters as one vector, in float64."""
-        return flat(self.weights)
+        return flatten_weights(self.weights)
 
     def displaced(self, step: Tensor) -> Weights:
         """The weights a step away, in the parameters' own types."""
-        return self.space.split(self.own + step)
+        return self.space.split(self.flat_weights + step)
 
     @property
     def weights(self) -> Weights:
@@ -64,17 +65,17 @@ class Perturbed:
         return {name: p.detach() for name, p in self.surface.parameters.items()}
 
     @functools.cached_property
-    def here(self) -> Slope:
+    def unperturbed(self) -> LossAndGradient:
         """Loss and gradient at the network's own weights; worked out once."""
-        return self.slope({})
+        return self.loss_and_gradient({})
 
     @functools.cached_property
-    def loss_here(self) -> float:
-        """The loss as `losses` has it: in float32 that of `here` may differ in the last digit."""
+    def unperturbed_loss(self) -> float:
+        """As `losses` computes it; in float32 `unperturbed.loss` may differ in the last digit."""
         return self.losses([{}])[0]
 
     @functools.cached_property
-    def error_here(self) -> float:
+    def unperturbed_error(self) -> float:
         """The share of missed targets at the network's own weights."""
         return self.errors([{}])[0]
 
@@ -108,7 +109,7 @@ class Perturbed:
         surface.processes.sum_(sums)
         return (sums[:-1] / sums[-1]).tolist()
 
-    def slope(self, point: Weights) -> Slope:
+    def loss_and_gradient(self, point: Weights) -> LossAndGradient:
         """Loss and gradient at a point, over the data of all processes."""
         surface = self.surface
         with surface.processes.together():
@@ -122,7 +123,7 @@ class Perturbed:
             )
         return found
 
-    def part_slope(self, point: Weights, part: Part) -> Slope:
+    def part_loss_and_gradient(self, point: Weights, part: Part) -> LossAndGradient:
         """The same over a few batches of this process; other processes take no part in it."""
         return _means(*self._sums(point, part))
 
@@ -146,7 +147,7 @@ class Perturbed:
         if part:
             yield part
 
-    def _append(self, part: Part, where: Place, piece: Any) -> None:
+    def _append(self, part: Part, where: BatchLocation, piece: Any) -> None:
         if part:
             first, held = part[-1]
             if _batches.num_samples(held) + _batches.num_samples(piece) <= self.gradient_chunk:
@@ -156,7 +157,9 @@ class Perturbed:
                     return
         part.append((where, piece))
 
-    def _sums(self, point: Weights, batches: Iterable[tuple[Place, Any]]) -> tuple[Tensor, Weights]:
+    def _sums(
+        self, point: Weights, batches: Iterable[tuple[BatchLocation, Any]]
+    ) -> tuple[Tensor, Weights]:
         """Σ loss and Σ weight, and Σ gradient."""
         surface = self.surface
         at = self.weights | point
@@ -187,12 +190,14 @@ class Perturbed:
         return missed.where(whole, loss.weights(outputs, targets)).double().sum()
 
 
-def flat(parts: Weights) -> Tensor:
+def flatten_weights(parts: Weights) -> Tensor:
     """As one vector in float64."""
     return torch.cat([part.flatten().double() for part in parts.values()])
 
 
-def _means(total: Tensor, sums: Weights) -> Slope:
+def _means(total: Tensor, sums: Weights) -> LossAndGradient:
     loss, weight = total.tolist()
     by = weight or 1.0
-    return Slope(loss / by, {name: value.div_(by) for name, value in sums.items()}, weight)
+    return LossAndGradient(
+        loss / by, {name: value.div_(by) for name, value in sums.items()}, weight
+    )

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...results import Cost
-from ..estimate import Estimate, cautious, of_repetitions
+from ...records import Cost
+from ..estimate import Estimate, cautious_count, estimate_from_repetitions
 from ..moments import Moments
 from .metrics import Metric
 from .products import Operator, Products, Request
@@ -95,7 +95,7 @@ class WeightProbes:
         values, c = self._combined(operator, factors)
         moments = self.parts.get(operator)
         spread = None if moments is None else moments.stderr(list(factors), list(factors.values()))
-        found = of_repetitions(values, None if spread is None else spread**2)
+        found = estimate_from_repetitions(values, None if spread is None else spread**2)
         if self.known is not None:
             ones = torch.ones_like(self.known)[None]
             known = self.metric.by_row(self.known[None], ones)[0].cpu()
@@ -106,7 +106,9 @@ class WeightProbes:
 
     def spread(self, operator: Operator, factors: Mapping[str, float], count: int) -> float:
         """Variance of one probe, from the first `count`."""
-        return of_repetitions(self._combined(operator, factors)[0][:count]).variance * count
+        return (
+            estimate_from_repetitions(self._combined(operator, factors)[0][:count]).variance * count
+        )
 
     def _combined(
         self, operator: Operator, factors: Mapping[str, float]
@@ -199,4 +201,4 @@ def promised_count(count: float, estimate: Estimate) -> int:
     (153, 196)
     """
     lowest = max(0.1, 1.0 - 1.3 * estimate.stderr / abs(estimate.value))  # two probes tell little
-    return cautious(count / lowest**2, estimate.dof)
+    return cautious_count(count / lowest**2, estimate.dof)

@@ -1,6 +1,6 @@
 """Products with the Hessian, its residual H − GGN, and the GGN, over all data.
 
-Three ways give the same numbers:
+Three methods give the same numbers:
 
 reverse      backward of the gradient. The gradient's graph of a chunk serves every vector.
 forward      a forward derivative of the gradient: needs no second backward.
@@ -25,60 +25,20 @@ from torch.func import grad, jvp
 
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
+from ...model.batches import BatchLocation
 from ...model.layer_hooks import lacks_second_derivative
 from ...model.model_state import full_precision, twice_differentiable
-from ...model.surface import Place, Surface
-from ...results import Cost
+from ...model.surface import Surface
+from ...records import Cost
+from .parameter_space import ParameterSpace
 
 Operator = Literal["hessian", "residual", "ggn"]
-Way = Literal["reverse", "forward", "difference"]
-One = Callable[["Space", Tensor], Tensor]  # (block of parameters, flat vector) -> flat vector
-Product = Callable[["Space", Tensor], Tensor]  # the same for the rows of a matrix
+ProductMethod = Literal["reverse", "forward", "difference"]
+VectorProduct = Callable[[ParameterSpace, Tensor], Tensor]  # of one flat vector
+RowProducts = Callable[[ParameterSpace, Tensor], Tensor]  # of every row of a matrix
 
 PROBE_SAMPLES = 2
 TOGETHER = 8  # vectors that one backward takes on a GPU, which has nothing to do while Python asks
-
-
-class Space:
-    """Some parameters as one vector, in the order of their names."""
-
-    def __init__(self, surface: Surface, names: Sequence[str] | None = None) -> None:
-        """All measured parameters if no names are given."""
-        self.names = tuple(surface.parameters if names is None else names)
-        self.shapes = [surface.parameters[name].shape for name in self.names]
-        self.dtypes = [surface.parameters[name].dtype for name in self.names]
-        ends = [0]
-        for shape in self.shapes:
-            ends.append(ends[-1] + shape.numel())
-        self.size = ends[-1]
-        self.slices = {
-            name: slice(a, b) for name, a, b in zip(self.names, ends, ends[1:], strict=False)
-        }
-        self.dtype, self.device = surface.dtype, surface.device
-
-    def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """By name, in the parameters' shapes and types, without a copy where they are the same.
-
-        Dimensions before the last stay in front.
-        """
-        if len(set(self.dtypes)) == 1:
-            vector = vector.to(self.dtypes[0])  # all at once
-        kinds = zip(self.slices.items(), self.shapes, self.dtypes, strict=True)
-        front = vector.shape[:-1]
-        return {
-            name: vector[..., part].view(front + shape).to(dtype)
-            for (name, part), shape, dtype in kinds
-        }
-
-    def join(self, parts: Sequence[Tensor | None], front: Sequence[int] = ()) -> Tensor:
-        """The inverse, for parts with these dimensions in front; None is zero."""
-        flat = [
-            torch.zeros(*front, shape.numel(), dtype=self.dtype, device=self.device)
-            if values is None
-            else values.reshape(*front, -1).to(self.dtype)
-            for shape, values in zip(self.shapes, parts, strict=True)
-        ]
-        return torch.cat(flat, dim=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +46,7 @@ class Request:
     """Vectors to multiply by one operator, restricted to one block of parameters."""
 
     operator: Operator
-    space: Space
+    space: ParameterSpace
     vectors: Tensor  # shape: (count, size)
 
 
@@ -94,32 +54,44 @@ class Products:
     """Products over the data of a surface, one pass for any number of requests."""
 
     def __init__(
-        self, surface: Surface, *, chunk: int, way: Way | None = None, together: int | None = None
+        self,
+        surface: Surface,
+        *,
+        chunk: int,
+        method: ProductMethod | None = None,
+        together: int | None = None,
     ) -> None:
-        """`way=None` takes the first of the three that the model admits.
+        """`method=None` takes the first of the three that the model supports.
 
         `together` bounds the vectors that one backward takes; None: several on a GPU, else one.
         """
         self.surface = surface
         self.chunk = chunk
-        if way is not None and way not in get_args(Way):
+        if method is not None and method not in get_args(ProductMethod):
             raise SpiritlevelError(
-                f"The 'way' of Hessian products must be one of {', '.join(get_args(Way))}. "
-                f"Got {way!r}."
+                "The 'method' argument of Products must be one of "
+                f"{', '.join(get_args(ProductMethod))}. Got {method!r}. Leave it out to take the "
+                "first that the model supports."
             )
-        self.way = way or choose_way(surface)
+        self.method = method or choose_method(surface)
         self.together = together or self._choose_together()
 
     def _choose_together(self) -> int:
         """One where the CPU computes, and where an operation of the model cannot be batched."""
-        if self.surface.device.type != "cuda" or self.way != "reverse":
+        if self.surface.device.type != "cuda" or self.method != "reverse":
             return 1
-        batch, space = self.surface.first_samples(PROBE_SAMPLES), Space(self.surface)
+        batch, space = self.surface.first_samples(PROBE_SAMPLES), ParameterSpace(self.surface)
         ones = torch.ones(2, space.size, dtype=space.dtype, device=space.device)
         try:
             with full_precision(), twice_differentiable():
                 _, product = _make(
-                    self.surface, batch, Place(0), ("hessian",), space.names, self.way, together=2
+                    self.surface,
+                    batch,
+                    BatchLocation(0),
+                    ("hessian",),
+                    space.names,
+                    self.method,
+                    together=2,
                 )
                 product["hessian"](space, ones)
         except RuntimeError:
@@ -150,7 +122,7 @@ class Products:
             together = max(1, min(self.together, self.chunk // length))  # memory is for `chunk`
             with full_precision(), twice_differentiable():
                 weight, product = _make(
-                    self.surface, batch, where, operators, tuple(names), self.way, together
+                    self.surface, batch, where, operators, tuple(names), self.method, together
                 )
                 found = [product[r.operator](r.space, r.vectors) for r in requests]
                 del product  # or its graph would live on while the next one is made
@@ -159,22 +131,24 @@ class Products:
             yield weight, found
 
 
-def choose_way(surface: Surface) -> Way:
-    """The first way that the model admits, tried on two samples."""
+def choose_method(surface: Surface) -> ProductMethod:
+    """The first method that the model supports, tried on two samples."""
     batch = surface.first_samples(PROBE_SAMPLES)
-    space = Space(surface)
+    space = ParameterSpace(surface)
     ones = torch.ones(space.size, dtype=space.dtype, device=space.device)
     failures = []
-    for way in get_args(Way):
+    for method in get_args(ProductMethod):
         try:
             with full_precision(), twice_differentiable():
-                if way == "reverse":
+                if method == "reverse":
                     _check_second_derivative(surface, batch)
-                _, product = _make(surface, batch, Place(0), ("hessian",), space.names, way)
+                _, product = _make(
+                    surface, batch, BatchLocation(0), ("hessian",), space.names, method
+                )
                 product["hessian"](space, ones[None])
-            return way
+            return method
         except (RuntimeError, NotImplementedError) as error:
-            failures.append(f"{way}: {str(error).strip().splitlines()[0]}")
+            failures.append(f"{method}: {str(error).strip().splitlines()[0]}")
     raise SpiritlevelError(
         "No product with the Hessian of this model can be formed, not even from its gradients. "
         f"Tried {'; '.join(failures)}. Check that loss.backward() works on it."
@@ -184,7 +158,7 @@ def choose_way(surface: Surface) -> Way:
 def _check_second_derivative(surface: Surface, batch: Any) -> None:
     """Raise RuntimeError where a second backward would miss a part of the derivative."""
     with torch.enable_grad():
-        outputs, _ = surface.outputs(batch, where=Place(0))
+        outputs, _ = surface.outputs(batch, where=BatchLocation(0))
         leaves = list(surface.parameters.values())
         gradients = torch.autograd.grad(outputs.sum(), leaves, create_graph=True, allow_unused=True)
     surface.cost += Cost(backwards=len(outputs))
@@ -195,19 +169,19 @@ def _check_second_derivative(surface: Surface, batch: Any) -> None:
 def _make(
     surface: Surface,
     batch: Any,
-    where: Place,
+    where: BatchLocation,
     operators: tuple[Operator, ...],
     names: tuple[str, ...],
-    way: Way,
+    method: ProductMethod,
     together: int = 1,
-) -> tuple[float, dict[Operator, Product]]:
+) -> tuple[float, dict[Operator, RowProducts]]:
     """Weight of a chunk, and a function for each operator."""
-    if way == "reverse":
+    if method == "reverse":
         return _reverse(surface, batch, where, operators, names, together)
-    return _functional(surface, batch, where, operators, way)
+    return _functional(surface, batch, where, operators, method)
 
 
-def _each(one: One) -> Product:
+def _each(one: VectorProduct) -> RowProducts:
     """Row after row."""
     return lambda space, vectors: torch.stack([one(space, v) for v in vectors])
 
@@ -215,11 +189,11 @@ def _each(one: One) -> Product:
 def _reverse(
     surface: Surface,
     batch: Any,
-    where: Place,
+    where: BatchLocation,
     operators: tuple[Operator, ...],
     names: tuple[str, ...],
     together: int,
-) -> tuple[float, dict[Operator, Product]]:
+) -> tuple[float, dict[Operator, RowProducts]]:
     """Graphs of gradients, built once for all vectors."""
     parameters = {name: surface.parameters[name] for name in names}
     leaves = list(parameters.values())
@@ -228,7 +202,7 @@ def _reverse(
         wide = outputs.double()
         total = surface.loss.values(wide, targets).sum()
         weight = float(surface.loss.weights(outputs.detach(), targets).double().sum())
-        found: dict[Operator, Product] = {}
+        found: dict[Operator, RowProducts] = {}
         for operator in operators:
             surface.cost += Cost(backwards=len(outputs))
             if operator == "ggn":
@@ -248,8 +222,8 @@ def _second_backward(
     gradients: Mapping[str, Tensor | None],
     parameters: Mapping[str, torch.nn.Parameter],
     together: int,
-) -> Product:
-    def several(space: Space, vectors: Tensor) -> Tensor:
+) -> RowProducts:
+    def several(space: ParameterSpace, vectors: Tensor) -> Tensor:
         pairs = [(gradients[name], v) for name, v in space.split(vectors).items()]
         live = [(g, v) for g, v in pairs if g is not None and g.requires_grad]
         if not live:  # outputs that are linear in these parameters, under a linear loss
@@ -273,7 +247,7 @@ def _reverse_ggn(
     outputs: Tensor,
     targets: Tensor,
     parameters: dict[str, torch.nn.Parameter],
-) -> One:
+) -> VectorProduct:
     """Jv is the derivative of ⟨Jᵀu, v⟩ in u; then A, then one more backward."""
     curvature = surface.loss.curvature(outputs.detach().double(), targets)
     u = torch.zeros_like(outputs, requires_grad=True)
@@ -281,7 +255,7 @@ def _reverse_ggn(
     pulled = torch.autograd.grad(outputs, leaves, u, create_graph=True, allow_unused=True)
     by_name = dict(zip(parameters, pulled, strict=True))
 
-    def product(space: Space, vector: Tensor) -> Tensor:
+    def product(space: ParameterSpace, vector: Tensor) -> Tensor:
         pairs = [(by_name[name], v) for name, v in space.split(vector).items()]
         live = [(g, v) for g, v in pairs if g is not None and g.requires_grad]
         if not live:
@@ -301,10 +275,10 @@ def _reverse_ggn(
 def _functional(
     surface: Surface,
     batch: Any,
-    where: Place,
+    where: BatchLocation,
     operators: tuple[Operator, ...],
-    way: Way,
-) -> tuple[float, dict[Operator, Product]]:
+    method: ProductMethod,
+) -> tuple[float, dict[Operator, RowProducts]]:
     """The model as a function of its parameters; each vector runs it anew."""
     with torch.no_grad():
         outputs, targets = surface.outputs(batch, where=where)
@@ -321,11 +295,11 @@ def _functional(
             return lambda p: (model(p).double() * signal).sum()
         return lambda p: surface.loss.values(model(p).double(), targets).sum()
 
-    derivative = _forward_derivative if way == "forward" else _central_difference
-    gradient = grad if way == "forward" else _plain_gradient
+    derivative = _forward_derivative if method == "forward" else _central_difference
+    gradient = grad if method == "forward" else _plain_gradient
 
-    def product(operator: Operator) -> One:
-        def multiply(space: Space, vector: Tensor) -> Tensor:
+    def product(operator: Operator) -> VectorProduct:
+        def multiply(space: ParameterSpace, vector: Tensor) -> Tensor:
             start = {name: surface.parameters[name].detach() for name in space.names}
             direction = space.split(vector)
             if operator != "ggn":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ...engine.activity import Activity, Kind
-from ...engine.data_pass import Needs, Pass
+from ...engine.activity import Activity, ActivityKind
+from ...engine.data_pass import Needs, PassResult
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
-from ...results import Cost, Measurement
+from ...records import Cost, Measurement
 from ..registry import EVERY, Measured, measure
 from .requirements import layer_inputs, rectifier
 
@@ -143,7 +143,7 @@ def activation_norm(workspace: Workspace) -> Measured:
 def gradient_norm(workspace: Workspace) -> Measured:
     """Of each layer's own parameters, and of all."""
     run = workspace.run(Needs())
-    gradient = workspace.perturbed.here.gradient
+    gradient = workspace.perturbed.unperturbed.gradient
     squares = {name: float(value.square().sum()) for name, value in gradient.items()}
     # each sample went forward and back once, here or in another measure that needed the same
     cost = run.cost + Cost(forwards=run.num_samples, backwards=run.num_samples)
@@ -158,7 +158,7 @@ def gradient_norm(workspace: Workspace) -> Measured:
     return Measured(norm(squares), layers)
 
 
-def _seen(workspace: Workspace, kind: Kind) -> tuple[Pass, Activity]:
+def _seen(workspace: Workspace, kind: ActivityKind) -> tuple[PassResult, Activity]:
     run = workspace.run(ACTIVITY)
     assert run.activity is not None
     run.activity.refuse(kind)

@@ -8,7 +8,7 @@ from ...errors import SpiritlevelError
 
 def rectifier(workspace: Workspace, name: str) -> None:
     """Something that cuts off at 0."""
-    if not workspace.places.rectifiers:
+    if not workspace.activation_sites.rectifiers:
         raise SpiritlevelError(
             f"The measure {name!r} needs a network with rectifiers: nn.ReLU, F.relu, ReLU6, "
             "clamp(min=0) or the like, whose outputs are exactly 0. The network runs none. Other "
@@ -18,7 +18,7 @@ def rectifier(workspace: Workspace, name: str) -> None:
 
 def layer_inputs(workspace: Workspace, name: str) -> None:
     """A measured layer that takes numbers in."""
-    if not workspace.places.layers:
+    if not workspace.activation_sites.layers:
         raise SpiritlevelError(
             f"The measure {name!r} needs a trainable linear or convolutional layer that the model "
             f"calls, among the chosen layers. Got {', '.join(workspace.surface.layers())}. "

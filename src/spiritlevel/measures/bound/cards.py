@@ -19,11 +19,11 @@ import math
 from typing import Any
 
 from ...engine.data_pass import Needs
-from ...engine.estimate import Estimate, cautious
+from ...engine.estimate import Estimate, cautious_count
 from ...engine.head.features import HeadFeatures, check_rows, head_features
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
-from ...results import Measurement, Status
+from ...records import Measurement, Status
 from ..registry import Measured, measure
 from ..requirements import head
 from .feature_density import (
@@ -248,7 +248,7 @@ def _drawn(workspace: Workspace, name: str, found: Estimate, count: int, text: s
         status = Status.NOT_CONVERGED
         enough = next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)
         if math.isfinite(enough):
-            text += f". max_passes={cautious(enough, found.dof)} would have sufficed."
+            text += f". max_passes={cautious_count(enough, found.dof)} would have sufficed."
         else:
             text += f". Try max_passes={4 * asked.max_passes}."
     margin = found.half_width(asked.confidence)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...engine.data_pass import Needs
-from ...engine.hessian import Found, columns_text, precise, probes_text
+from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, probes_text
 from ...engine.workspace import Workspace
-from ...results import Measurement, Status
+from ...records import Measurement, Status
 from ..eigenvalues import known_of_network, of_network
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..registry import Measured, measure
@@ -27,18 +27,21 @@ PRODUCTS = Needs(products=True)
         "and scale."
     ),
     needs=SWEEP,
+    counterpart="relative.kappa",
 )
 def trace(workspace: Workspace) -> Measured:
     """Per layer: the parameters of that module, bias included."""
     names = list(workspace.surface.parameters)
-    rows = precise(workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0))
+    rows = estimate_rows(
+        workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0)
+    )
     layers = {
         layer: hessian_measurement(
-            workspace, "curvature.trace", rows.found(dict.fromkeys(own, 1.0))
+            workspace, "curvature.trace", rows.result(dict.fromkeys(own, 1.0))
         )
         for layer, own in workspace.surface.layers().items()
     }
-    return Measured(hessian_measurement(workspace, "curvature.trace", rows.found()), layers)
+    return Measured(hessian_measurement(workspace, "curvature.trace", rows.result()), layers)
 
 
 @measure(
@@ -53,6 +56,7 @@ def trace(workspace: Workspace) -> Measured:
     ),
     needs=SWEEP,
     default=False,
+    counterpart="relative.kappa",
 )
 def ggn_trace(workspace: Workspace) -> Measured:
     """The same sums as the trace, claimed for the GGN alone: no certificate needed."""
@@ -67,7 +71,7 @@ def ggn_trace(workspace: Workspace) -> Measured:
         if judged and not estimate.within(workspace.precision.rtol, workspace.precision.confidence):
             status = Status.NOT_CONVERGED
             text = f"{text}; {workspace.sweep_budget('trace', whole)}"
-        found = Found(estimate, "GGN", status, text, workspace.sweep_cost)
+        found = RowEstimate(estimate, "GGN", status, text, workspace.sweep_cost)
         return hessian_measurement(workspace, "curvature.ggn_trace", found)
 
     layers = {layer: of(names) for layer, names in workspace.surface.layers().items()}
@@ -97,7 +101,7 @@ def trace_squared(workspace: Workspace) -> Measured:
         status = Status.NOT_CONVERGED
         advice = f"max_passes={square.enough} would have sufficed"
         text = "; ".join(filter(None, [text, square.reason, f"{advice}."]))
-    found = Found(square.estimate, "Hessian", status, text, workspace.cost - before)
+    found = RowEstimate(square.estimate, "Hessian", status, text, workspace.cost - before)
     return Measured(hessian_measurement(workspace, "curvature.trace_squared", found))
 
 
@@ -114,6 +118,8 @@ def trace_squared(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     found_by="products",
     default=False,
+    counterpart="scaled.lambda_max",
+    in_audit=True,
 )
 def lambda_max(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""

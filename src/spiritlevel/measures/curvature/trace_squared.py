@@ -20,10 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...engine.estimate import Estimate, of_repetitions
+from ...engine.estimate import Estimate, estimate_from_repetitions
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import BASIS_BYTES
 from ...engine.weight_space.lanczos import Subspace
+from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.probes import (
     CLUSTERS,
     GROWTH,
@@ -33,7 +34,7 @@ from ...engine.weight_space.probes import (
     next_count,
     promised_count,
 )
-from ...engine.weight_space.products import Request, Space
+from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
 from ...math.signs import random_signs
 from .deflation import Deflation, LanczosDeflation, sketched
@@ -100,7 +101,7 @@ class _Probes:
             workspace.products,
             workspace.seed,
         )
-        self.space = Space(workspace.surface)
+        self.space = ParameterSpace(workspace.surface)
         self.values: list[float] = []  # ‖Hz‖², or ‖PHPz‖² where some directions are known
         self.passes = 0
         self.data_variance: float | None = None  # None for one part of the data
@@ -132,7 +133,7 @@ class _Probes:
 
     def estimate(self) -> tuple[Estimate, Estimate]:
         """Tr(H²), and the part of it that probes are needed for."""
-        rest = of_repetitions(self.values, self.data_variance)
+        rest = estimate_from_repetitions(self.values, self.data_variance)
         whole = rest
         if self._known is not None:
             whole = Estimate(self._known.value, data_variance=0.0) + rest

@@ -9,7 +9,7 @@ from ...engine.estimate import Estimate
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
-from ...results import Measurement, Status
+from ...records import Measurement, Status
 from ..hessian_results import ROUND_OFF
 from ..layer_weights import largest_layer, measured_weights
 from ..registry import Measured, measure
@@ -47,6 +47,7 @@ COST = (
         "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs a few output "
         "probes)"
     ),
+    counterpart="relative.kappa",
 )
 def centered(workspace: Workspace) -> Measured:
     """From the path matrices where they are formed, otherwise from factor columns or probes."""

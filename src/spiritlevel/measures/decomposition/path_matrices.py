@@ -25,10 +25,10 @@ from ...errors import SpiritlevelError
 from ...math.positions import Positions
 from ...math.sample_lanczos import Largest, largest_eigenvalues
 from ...math.signs import random_signs
+from ...model.batches import BatchLocation
 from ...model.layer_hooks import deepest, lacks_second_derivative
 from ...model.model_state import twice_differentiable
-from ...model.surface import Place
-from ...results import Cost
+from ...records import Cost
 from .paths import Paths, Seen
 
 GRAM_OUTPUTS = 32  # up to here M is formed; its eigenvalues are then exact
@@ -78,7 +78,7 @@ def _formed(paths: Paths) -> PathMatrices:
     # all columns of all layers, and those of one layer in float64 once more
     held = 2 * num_outputs * _output_bytes(paths)
 
-    def values(seen: Seen, where: Place) -> list[Tensor]:
+    def values(seen: Seen, where: BatchLocation) -> list[Tensor]:
         basis = softmax_basis(seen.positions).to(seen.outputs.device)
         grams = _grams(seen, basis)
         columns = torch.stack([column for column, _ in seen.curvature.columns()], dim=1)
@@ -148,7 +148,7 @@ def _by_products(paths: Paths) -> PathMatrices:
     residuals = {"bound": zeros, "top": zeros.clone()}
     steps = torch.zeros((), dtype=torch.float64, device=surface.device)
 
-    def values(seen: Seen, where: Place) -> list[Tensor]:
+    def values(seen: Seen, where: BatchLocation) -> list[Tensor]:
         numbers = paths.numbers.of(where, seen.num_samples)
         elements = seen.outputs[0].numel()
         start = random_signs(workspace.seed, _STREAM, numbers, elements, torch.float64)
@@ -223,7 +223,7 @@ def _largest(
 def _go(
     paths: Paths,
     found: list[Moments],
-    values: Callable[[Seen, Place], list[Tensor]],
+    values: Callable[[Seen, BatchLocation], list[Tensor]],
     *,
     chunk: int,
 ) -> None:
@@ -240,7 +240,7 @@ def _go(
 
 def _output_bytes(paths: Paths) -> int:
     """What all pre-activations of one sample take in float64."""
-    with paths.opened(paths.surface.first_samples(1), Place(0)) as seen:
+    with paths.opened(paths.surface.first_samples(1), BatchLocation(0)) as seen:
         return sum(8 * use.output.numel() for use in seen.used)
 
 

@@ -24,11 +24,11 @@ from ...errors import SpiritlevelError
 from ...math.curvature import SoftmaxCurvature
 from ...math.positions import OutputCurvature, PositionCurvature, Positions
 from ...math.signs import random_signs
-from ...model.layer_hooks import Use, deepest, tapped
+from ...model.batches import BatchLocation
+from ...model.layer_hooks import LayerUse, deepest, recording_uses
 from ...model.layers import AbstractMatrixRule
 from ...model.losses import CrossEntropy
 from ...model.model_state import full_precision
-from ...model.surface import Place
 
 _STREAM = 3000  # of random signs: apart from those of the sweep
 
@@ -75,22 +75,24 @@ class Paths:
                 self.rules[path], self.owner[path] = rule, owners[id(weight)]
 
     @contextlib.contextmanager
-    def opened(self, batch: Any, where: Place) -> Iterator[Seen]:
+    def opened(self, batch: Any, where: BatchLocation) -> Iterator[Seen]:
         """One batch with its graph."""
         modules: dict[str, nn.Module] = {path: self.surface.module(path) for path in self.rules}
-        with torch.enable_grad(), tapped(modules, inputs=frozenset()) as taps:
+        with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded:
             outputs, targets = self.surface.outputs(batch, where=where)
         try:
             with torch.no_grad():
-                yield Seen(self, outputs, targets, taps.uses)
+                yield Seen(self, outputs, targets, recorded.uses)
         finally:
-            taps.close()
+            recorded.close()
 
 
 class Seen:
     """Outputs of a batch and the places in its graph where layers gave theirs."""
 
-    def __init__(self, paths: Paths, outputs: Tensor, targets: Tensor, uses: list[Use]) -> None:
+    def __init__(
+        self, paths: Paths, outputs: Tensor, targets: Tensor, uses: list[LayerUse]
+    ) -> None:
         """The sums of squared inputs are worked out once."""
         self.paths, self.outputs = paths, outputs
         loss = paths.surface.loss
@@ -101,11 +103,11 @@ class Seen:
         self.weights = loss.weights(outputs.detach(), targets).double()
         self.live = {layer: [u for u in uses if self._owns(layer, u)] for layer in paths.layers}
 
-    def _owns(self, layer: str, use: Use) -> bool:
+    def _owns(self, layer: str, use: LayerUse) -> bool:
         return use.edge is not None and self.paths.owner[use.layer] == layer
 
     @property
-    def used(self) -> list[Use]:
+    def used(self) -> list[LayerUse]:
         """Of all layers."""
         return [use for uses in self.live.values() for use in uses]
 
@@ -130,11 +132,11 @@ class Seen:
             total += rule.squared_inputs(use.module, use.input, use.output.shape, layout)
         return total
 
-    def flat(self, use: Use, delta: Tensor) -> Tensor:
+    def flat(self, use: LayerUse, delta: Tensor) -> Tensor:
         """The gradient at a use, one row a sample, float64."""
         return self._layout(use).split(delta).reshape(self.num_samples, -1).double()
 
-    def _layout(self, use: Use) -> Any:
+    def _layout(self, use: LayerUse) -> Any:
         layout = self.paths.plan.layouts[use.layer]
         return dataclasses.replace(layout, num_samples=self.num_samples)
 
@@ -181,7 +183,7 @@ def _signal(seen: Seen, columns: Any) -> Tensor:
     deep = deepest(seen.outputs, seen.edges) if seen.edges else []
     factor = torch.zeros_like(seen.weights)
 
-    def listen(row: int, use: Use) -> Any:
+    def listen(row: int, use: LayerUse) -> Any:
         def add(delta: Tensor) -> None:
             total[row] += factor * seen.flat(use, delta).square().sum(dim=1)
 

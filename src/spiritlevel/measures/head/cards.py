@@ -7,14 +7,14 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ...engine.data_pass import Needs, Pass
+from ...engine.data_pass import Needs, PassResult
 from ...engine.head.rows import RowBlock
 from ...engine.weight_space.lanczos import Eigenpairs, eigenpairs
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.head import head_trace_squared_pairs
 from ...math.signs import random_signs
-from ...results import Cost, Measurement
+from ...records import Cost, Measurement
 from ..hessian_results import eigenvalue_measurement
 from ..registry import Measured, measure
 from ..requirements import head
@@ -41,6 +41,7 @@ PAPER = "Taleghani et al., An accurate flatness measure"
     ),
     needs=HEAD,
     requires=(head,),
+    counterpart="head.kappa",
 )
 def head_trace(workspace: Workspace) -> Measured:
     """For cross-entropy as in the formula; for other losses Tr A_n replaces the Gini term."""
@@ -109,6 +110,7 @@ def head_trace_squared(workspace: Workspace) -> Measured:
     needs=STORED,
     found_by="products",
     requires=(head,),
+    counterpart="head.scaled_lambda_max",
 )
 def head_lambda_max(workspace: Workspace) -> Measured:
     """Lanczos on H·V = mean A_n (V φ_n) φ_nᵀ until the residual is that of the products."""
@@ -207,7 +209,7 @@ def _closed_form(workspace: Workspace, name: str, row: str) -> Measured:
 
 
 def _measurement(
-    workspace: Workspace, run: Pass, name: str, value: float, data_stderr: float | None
+    workspace: Workspace, run: PassResult, name: str, value: float, data_stderr: float | None
 ) -> Measurement:
     return Measurement(
         name,
@@ -234,7 +236,7 @@ def _settings(workspace: Workspace) -> dict[str, object]:
     return workspace.settings() | {"head": workspace.head.layer}
 
 
-def _pair_blocks(workspace: Workspace, run: Pass) -> list[RowBlock]:
+def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:
     """The rows of all processes in blocks of at most PAIR_BLOCK."""
     own = [block for block in workspace.head_blocks() if isinstance(block, RowBlock)]
     if run.streamed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine.data_pass import Needs
-from ...engine.hessian import precise
+from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
 from ..hessian_results import hessian_measurement
 from ..layer_weights import largest_layer, measured_weights
@@ -29,12 +29,12 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ap
 def rho_sum(workspace: Workspace) -> Measured:
     """ρ_σ of each layer and ρ^Σ of the network."""
     weights = measured_weights(workspace, "neuron.rho_sum")
-    rows = precise(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
+    rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
     layers = {
-        layer: hessian_measurement(workspace, "neuron.rho_sum", rows.found({layer: 1.0}))
+        layer: hessian_measurement(workspace, "neuron.rho_sum", rows.result({layer: 1.0}))
         for layer in weights
     }
-    return Measured(hessian_measurement(workspace, "neuron.rho_sum", rows.found()), layers)
+    return Measured(hessian_measurement(workspace, "neuron.rho_sum", rows.result()), layers)
 
 
 @measure(
@@ -50,7 +50,7 @@ def rho_sum(workspace: Workspace) -> Measured:
 def rho_max(workspace: Workspace) -> Measured:
     """ρ of each layer and ρ^max of the network; in a conv the neuron is the input channel."""
     weights = measured_weights(workspace, "neuron.rho_max")
-    rows = precise(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
+    rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
 
     layers = {
         layer: hessian_measurement(workspace, "neuron.rho_max", rows.sharpest_neuron(layer))

@@ -16,9 +16,10 @@ from torch import Tensor
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
 from ...errors import NotApplicable
+from ...model.batches import BatchLocation
 from ...model.model_state import full_precision
-from ...model.surface import Place, Surface
-from ...results import Cost
+from ...model.surface import Surface
+from ...records import Cost
 from .radial import squared_slopes
 
 PROBE_SAMPLES = 3
@@ -40,7 +41,7 @@ def check_homogeneous(workspace: Workspace, name: str) -> int:
         surface = workspace.surface
         batch = surface.first_samples(PROBE_SAMPLES)
         with torch.no_grad(), full_precision():
-            outputs, _ = surface.outputs(batch, where=Place(0))
+            outputs, _ = surface.outputs(batch, where=BatchLocation(0))
             workspace.cache["degree"] = _degree(outputs, _doubled(surface, batch))
     degree: int | None = workspace.cache["degree"]
     if degree is None:

@@ -24,11 +24,12 @@ from ...engine.moments import Moments
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
+from ...model.batches import BatchLocation
 from ...model.layer_hooks import lacks_second_derivative
 from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import full_precision, twice_differentiable
-from ...model.surface import Place, Surface
-from ...results import Cost
+from ...model.surface import Surface
+from ...records import Cost
 
 Way = Literal["forward", "reverse", "difference"]
 
@@ -140,7 +141,7 @@ def _centred(loss: Loss, outputs: Tensor, targets: Tensor, v: Tensor) -> Tensor:
 # -- the derivative ------------------------------------------------------------------------------
 
 
-def push(surface: Surface, batch: Any, where: Place, way: Way) -> Pushed:
+def push(surface: Surface, batch: Any, where: BatchLocation, way: Way) -> Pushed:
     """Outputs, targets and Dz[θ] of a batch."""
     return {"forward": _forward, "reverse": _reverse, "difference": _difference}[way](
         surface, batch, where
@@ -155,7 +156,7 @@ def choose_way(surface: Surface) -> Way:
     for way in ways:
         try:
             with full_precision(), twice_differentiable():
-                found[way] = push(surface, batch, Place(0), way).along
+                found[way] = push(surface, batch, BatchLocation(0), way).along
         except (RuntimeError, NotImplementedError) as error:
             if isinstance(error, SpiritlevelError):
                 raise
@@ -173,7 +174,7 @@ def _weights(surface: Surface) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in surface.parameters.items()}
 
 
-def _forward(surface: Surface, batch: Any, where: Place) -> Pushed:
+def _forward(surface: Surface, batch: Any, where: BatchLocation) -> Pushed:
     with torch.no_grad(), forward_ad.dual_level():
         duals = {name: forward_ad.make_dual(p, p) for name, p in _weights(surface).items()}
         outputs, targets = surface.outputs(batch, where=where, parameters=duals)
@@ -183,7 +184,7 @@ def _forward(surface: Surface, batch: Any, where: Place) -> Pushed:
     return Pushed(value.detach(), targets, along.detach())
 
 
-def _reverse(surface: Surface, batch: Any, where: Place) -> Pushed:
+def _reverse(surface: Surface, batch: Any, where: BatchLocation) -> Pushed:
     leaves = {name: p.requires_grad_() for name, p in _weights(surface).items()}
     with torch.enable_grad():
         outputs, targets = surface.outputs(batch, where=where, parameters=leaves)
@@ -202,7 +203,7 @@ def _reverse(surface: Surface, batch: Any, where: Place) -> Pushed:
     return Pushed(outputs.detach(), targets, along.detach())
 
 
-def _difference(surface: Surface, batch: Any, where: Place) -> Pushed:
+def _difference(surface: Surface, batch: Any, where: BatchLocation) -> Pushed:
     with torch.no_grad():
         outputs, targets = surface.outputs(batch, where=where)
         step = torch.finfo(outputs.dtype).eps ** (1 / 5)  # round-off and the fifth order meet here

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
+from ...model.batches import BatchLocation
 from ...model.distributed import unwrapped
 from ...model.losses import CrossEntropy
-from ...model.surface import Place
 
 
 def class_targets(workspace: Workspace, name: str) -> None:
@@ -23,7 +23,7 @@ def class_targets(workspace: Workspace, name: str) -> None:
     if "target type" not in workspace.cache:
         with torch.no_grad():
             _, targets = workspace.surface.outputs(
-                workspace.surface.first_samples(1), where=Place(0)
+                workspace.surface.first_samples(1), where=BatchLocation(0)
             )
         workspace.cache["target type"] = targets.dtype
     if workspace.cache["target type"].is_floating_point:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from ...engine.data_pass import Needs
-from ...engine.estimate import cautious
+from ...engine.estimate import cautious_count
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
-from ...results import Measurement, Status
+from ...records import Measurement, Status
 from ..registry import EVERY, Measured, measure
 from .requirements import target
 from .sigma_search import Crossing, SigmaSearch
@@ -39,6 +39,7 @@ LIMITS = (
     options=("deviation", "target", "draws"),
     found_by="draws",
     cost=COST,
+    counterpart="pac_bayes.magnitude",
 )
 def sigma(workspace: Workspace) -> Measured:
     """The same noise vectors at every noise level."""
@@ -136,6 +137,6 @@ def _missed(workspace: Workspace, found: Crossing, margin: float) -> str:
     )
     return (
         f"reached ±{margin / found.flatness.value:.1%} at {asked.confidence:.0%}, asked for "
-        f"±{asked.rtol:.1%}. The option draws={cautious(count, found.flatness.dof)} would have "
-        "sufficed; max_passes has no say here."
+        f"±{asked.rtol:.1%}. The option draws={cautious_count(count, found.flatness.dof)} would "
+        "have sufficed; max_passes has no say here."
     )

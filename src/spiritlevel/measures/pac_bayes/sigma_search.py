@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ...engine.estimate import Estimate, of_repetitions
+from ...engine.estimate import Estimate, estimate_from_repetitions
 from ...engine.weight_space.noise import Noise, Target
 from ...engine.workspace import Workspace
 from ...model.losses import CrossEntropy
@@ -103,7 +103,7 @@ class SigmaSearch:
     def _level(self, log_sigma: float, draws: range) -> _Level:
         self.levels += 1
         rises = self.noise.rises(math.exp(log_sigma), draws, self.target)
-        return _Level(log_sigma, of_repetitions(rises))
+        return _Level(log_sigma, estimate_from_repetitions(rises))
 
     def _bracket(
         self, start: float, step: float, draws: range

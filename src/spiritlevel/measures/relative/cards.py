@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from ...engine.data_pass import Needs
-from ...engine.hessian import precise
-from ...engine.sweep.sums import Kind
+from ...engine.row_estimator import estimate_rows
+from ...engine.sweep.sums import RowKind
 from ...engine.workspace import Workspace
-from ...results import Measurement
+from ...records import Measurement
 from ..hessian_results import hessian_measurement
 from ..layer_weights import largest_layer, measured_weights
 from ..registry import EVERY, Measured, measure
@@ -47,12 +47,12 @@ TWO_PASSES = (
 def kappa(workspace: Workspace) -> Measured:
     """κ of a layer is mean ‖Wᵀ G‖² over samples and factor columns."""
     weights = measured_weights(workspace, "relative.kappa")
-    rows = precise(workspace, "kappa", weights, dict.fromkeys(weights, 1.0))
+    rows = estimate_rows(workspace, "kappa", weights, dict.fromkeys(weights, 1.0))
     layers = {
-        layer: hessian_measurement(workspace, "relative.kappa", rows.found({layer: 1.0}))
+        layer: hessian_measurement(workspace, "relative.kappa", rows.result({layer: 1.0}))
         for layer in weights
     }
-    return Measured(hessian_measurement(workspace, "relative.kappa", rows.found()), layers)
+    return Measured(hessian_measurement(workspace, "relative.kappa", rows.result()), layers)
 
 
 @measure(
@@ -110,14 +110,14 @@ def kappa_var(workspace: Workspace) -> Measured:
     return _standardized(workspace, "relative.kappa_var", "kappa_var")
 
 
-def _standardized(workspace: Workspace, name: str, kind: Kind) -> Measured:
+def _standardized(workspace: Workspace, name: str, kind: RowKind) -> Measured:
     """From the sweep of all other κ; the features' scales took a forward pass of their own."""
     weights = measured_weights(workspace, name)
-    rows = precise(workspace, kind, weights, dict.fromkeys(weights, 1.0))
+    rows = estimate_rows(workspace, kind, weights, dict.fromkeys(weights, 1.0))
 
     def measured(factors: dict[str, float] | None) -> Measurement:
-        found = rows.found(factors)
-        found = dataclasses.replace(found, cost=found.cost + workspace.spreads[1])
+        found = rows.result(factors)
+        found = dataclasses.replace(found, cost=found.cost + workspace.feature_spreads[1])
         return hessian_measurement(workspace, name, found)
 
     return Measured(measured(None), {layer: measured({layer: 1.0}) for layer in weights})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from ...engine.data_pass import Needs
-from ...engine.hessian import precise
+from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
-from ...results import Measurement, Status
+from ...records import Measurement, Status
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import largest_layer, measured_weights
@@ -36,12 +36,12 @@ def scaled_trace(workspace: Workspace) -> Measured:
     weights = measured_weights(workspace, "scaled.trace")
     norms = {name: _squared_norm(workspace, name) for name in weights.values()}
     names = list(workspace.surface.parameters)
-    rows = precise(workspace, "trace", {name: name for name in names}, norms)
+    rows = estimate_rows(workspace, "trace", {name: name for name in names}, norms)
     layers = {
-        layer: hessian_measurement(workspace, "scaled.trace", rows.found({name: norms[name]}))
+        layer: hessian_measurement(workspace, "scaled.trace", rows.result({name: norms[name]}))
         for layer, name in weights.items()
     }
-    return Measured(hessian_measurement(workspace, "scaled.trace", rows.found()), layers)
+    return Measured(hessian_measurement(workspace, "scaled.trace", rows.result()), layers)
 
 
 @measure(

@@ -6,10 +6,10 @@ import dataclasses
 
 from ...engine.data_pass import Needs
 from ...engine.estimate import Estimate
-from ...engine.hessian import precise
+from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.probed_rows import ProbedRows
 from ...engine.workspace import Workspace
-from ...results import Measurement, Status
+from ...records import Measurement, Status
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import measured_weights
@@ -167,7 +167,7 @@ def robustness_prediction(workspace: Workspace) -> Measured:
     """κ of the same layer, with its error."""
     name = "sensitivity.robustness_prediction"
     turned, weights = turned_layer(workspace, name), measured_weights(workspace, name)
-    found = precise(workspace, "kappa", weights, {turned.layer: 1.0}).found()
+    found = estimate_rows(workspace, "kappa", weights, {turned.layer: 1.0}).result()
     text = f"layer {turned.layer!r}" + (f"; κ: {found.text}" if found.text else "")
     scaled = found.estimate.scaled(turned.factor)
     m = hessian_measurement(workspace, name, dataclasses.replace(found, estimate=scaled, text=text))

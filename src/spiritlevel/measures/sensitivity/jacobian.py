@@ -14,7 +14,7 @@ from ...engine.sweep.sums import RowSums
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.signs import random_signs
-from ...model.surface import Place
+from ...model.batches import BatchLocation
 
 _STREAM = 5000  # of random signs: apart from all others
 ALL, OUTSIDE = "all", "outside"
@@ -58,7 +58,7 @@ def check_input(workspace: Workspace, measure: str) -> torch.Size:
     if "input" not in workspace.cache:
         batch = workspace.surface.first_samples(1)
         with torch.no_grad(), input_leaf(workspace.surface.model) as found:
-            workspace.surface.outputs(batch, where=Place(0))
+            workspace.surface.outputs(batch, where=BatchLocation(0))
         workspace.cache["input"] = found
     return _only(workspace.cache["input"], 1, measure).shape[1:]
 

@@ -18,8 +18,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...engine.estimate import Estimate, cautious, of_repetitions
-from ...engine.head.finding import Head
+from ...engine.estimate import Estimate, cautious_count, estimate_from_repetitions
+from ...engine.head.head_layer import Head
 from ...engine.plan import matrix_layers
 from ...engine.weight_space.probes import GROWTH, PILOT, ROUND_OFF, VECTOR_BYTES, next_count
 from ...engine.workspace import Workspace
@@ -28,7 +28,7 @@ from ...math.orthogonal import haar_rows, unique_qr
 from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
 from ...model.layers.patches import PatchRule
 from ...model.model_state import full_precision
-from ...results import Cost
+from ...records import Cost
 
 
 def feature_layer(workspace: Workspace, measure: str) -> str:
@@ -85,7 +85,7 @@ class Robustness:
         asked = self.workspace.precision
         self._draw(max(2, min(PILOT, asked.max_passes)))
         while True:
-            found, count = of_repetitions(self.values), len(self.values)
+            found, count = estimate_from_repetitions(self.values), len(self.values)
             if found.stderr <= ROUND_OFF * abs(found.value):  # nothing was left to chance
                 return dataclasses.replace(found, variance=0.0)
             if found.within(asked.rtol, asked.confidence):
@@ -191,7 +191,7 @@ class Robustness:
                 "precision has no meaning yet. Raise max_passes, or read the interval."
             )
         relative = reached / abs(found.value)
-        enough = cautious(len(self.values) * (relative / asked.rtol) ** 2, found.dof)
+        enough = cautious_count(len(self.values) * (relative / asked.rtol) ** 2, found.dof)
         return (
             f"{self.text()}; reached ±{relative:.1%} at {share}, asked for ±{asked.rtol:.1%}. "
             f"max_passes={enough} would have sufficed."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...engine.estimate import Estimate, cautious, of_repetitions
+from ...engine.estimate import Estimate, cautious_count, estimate_from_repetitions
 from ...engine.precision import Precision
 from ...engine.weight_space.noise import Noise
 from ...engine.weight_space.probes import GROWTH, PILOT, next_count
@@ -25,7 +25,7 @@ def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> tuple
 
     draw(max(2, min(PILOT, allowed)))
     while True:
-        found, count = of_repetitions(values), len(values)
+        found, count = estimate_from_repetitions(values), len(values)
         if not found.variance or found.within(asked.rtol, asked.confidence):
             return found, count
         wanted = math.ceil(1.05 * min(_sufficient(found, count, asked), GROWTH * count))
@@ -37,7 +37,7 @@ def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> tuple
 
 def passes_that_suffice(found: Estimate, count: int, asked: Precision) -> int:
     """A `max_passes` that would bring the estimate within what was asked for."""
-    return PASSES_A_DRAW * cautious(_sufficient(found, count, asked), found.dof)
+    return PASSES_A_DRAW * cautious_count(_sufficient(found, count, asked), found.dof)
 
 
 def _sufficient(found: Estimate, count: int, asked: Precision) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...engine.data_pass import Needs
 from ...engine.workspace import Workspace
-from ...results import Cost, Measurement, Status
+from ...records import Cost, Measurement, Status
 from ..registry import EVERY, Measured, measure
 from .average_case import average_rise, passes_that_suffice
 from .worst_case import Ball, Worst
@@ -43,6 +43,8 @@ SIZE_OF_BIASES = (
     options=("rho", "ascent_steps", "restarts"),
     found_by="search",
     cost=CLIMB_COST,
+    counterpart="sharpness.adaptive",
+    in_audit=True,
 )
 def worst(workspace: Workspace) -> Measured:
     """By climbs along the gradient and from random starts."""
@@ -65,6 +67,7 @@ def worst(workspace: Workspace) -> Measured:
     options=("adaptive_rho", "ascent_steps", "restarts"),
     found_by="search",
     cost=CLIMB_COST,
+    in_audit=True,
 )
 def adaptive(workspace: Workspace) -> Measured:
     """As sharpness.worst in coordinates ε/|θ|, which rescaling leaves alone."""
@@ -88,6 +91,7 @@ def adaptive(workspace: Workspace) -> Measured:
     options=("rho", "m", "ascent_steps"),
     found_by="search",
     cost=GROUP_COST,
+    counterpart="sharpness.adaptive_m_worst",
 )
 def m_worst(workspace: Workspace) -> Measured:
     """One climb a group."""
@@ -138,6 +142,7 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
     options=("sigma",),
     found_by="draws",
     cost=NOISE_COST,
+    counterpart="sharpness.adaptive_average",
 )
 def average(workspace: Workspace) -> Measured:
     """Over pairs of noise and its mirror image."""
@@ -225,7 +230,7 @@ def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool
     if not found.variance:  # noise that changes nothing, or the same in every direction
         return Measured(Measurement(name, found.value, exact=True, text=text, **common))  # type: ignore[arg-type]
     margin = found.half_width(asked.confidence)
-    status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.loss_here)
+    status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.unperturbed_loss)
     if lost > asked.rtol * abs(found.value):
         text += f"; round-off alone may be ±{lost:.1g}: use more noise, or a network in float64"
     if not found.within(asked.rtol, asked.confidence):

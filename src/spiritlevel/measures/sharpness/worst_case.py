@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...engine.weight_space.noise import normal_numbers
-from ...engine.weight_space.perturbed import Part, Slope, Weights, flat
+from ...engine.weight_space.perturbed import LossAndGradient, Part, Weights, flatten_weights
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
 from .ascent import Peak, Point, ascend
@@ -49,10 +49,10 @@ class Ball:
     @functools.cached_property
     def scale(self) -> Tensor | None:
         """s; None for 1."""
-        return self.perturbed.own.abs() if self.relative else None
+        return self.perturbed.flat_weights.abs() if self.relative else None
 
-    def _point(self, place: Tensor, slope: Slope) -> Point:
-        gradient = flat(slope.gradient)
+    def _point(self, place: Tensor, slope: LossAndGradient) -> Point:
+        gradient = flatten_weights(slope.gradient)
         return Point(place, slope.loss, gradient if self.scale is None else self.scale * gradient)
 
     def _weights(self, place: Tensor) -> Weights:
@@ -61,7 +61,9 @@ class Ball:
 
     def _random(self, number: int) -> Tensor:
         """A direction of length ρ, drawn in these coordinates; none where a weight is zero."""
-        drawn = flat(normal_numbers(self.workspace.surface, self.workspace.seed, "start", number))
+        drawn = flatten_weights(
+            normal_numbers(self.workspace.surface, self.workspace.seed, "start", number)
+        )
         if self.scale is not None:
             drawn = drawn * (self.scale > 0)
         return drawn * (self.radius / drawn.norm().clamp(min=1e-300))
@@ -71,7 +73,7 @@ class Ball:
     def over_all_data(self) -> Worst:
         """From a start along the gradient and from random ones."""
         restarts = self.workspace.options.restarts
-        return self._worst(self.perturbed.slope, self.perturbed.here, restarts)
+        return self._worst(self.perturbed.loss_and_gradient, self.perturbed.unperturbed, restarts)
 
     def over_groups(self, size: int) -> tuple[Worst, int]:
         """The mean over groups of `size` samples of the worst case of each, and how many there are.
@@ -83,7 +85,7 @@ class Ball:
         totals = torch.zeros(7, dtype=torch.float64, device=surface.device)
         with surface.processes.together():  # groups are of one process: nobody waits in between
             for part in self.perturbed.parts(size):
-                here = self.perturbed.part_slope({}, part)
+                here = self.perturbed.part_loss_and_gradient({}, part)
                 if here.weight == 0.0:  # nothing in it counts
                     continue
                 found = self._worst(functools.partial(self._of_part, part), here, 0)
@@ -96,12 +98,14 @@ class Ball:
         found = Worst(rise, residual, unfinished, climbs=climbs, steps=steps, apart=0.0)
         return found, groups
 
-    def _of_part(self, part: Part, point: Weights) -> Slope:
-        return self.perturbed.part_slope(point, part)
+    def _of_part(self, part: Part, point: Weights) -> LossAndGradient:
+        return self.perturbed.part_loss_and_gradient(point, part)
 
-    def _worst(self, slope: Callable[[Weights], Slope], here: Slope, restarts: int) -> Worst:
+    def _worst(
+        self, slope: Callable[[Weights], LossAndGradient], here: LossAndGradient, restarts: int
+    ) -> Worst:
         """Along the gradient and from `restarts` random starts; from one at least without it."""
-        centre = self._point(torch.zeros_like(self.perturbed.own), here)
+        centre = self._point(torch.zeros_like(self.perturbed.flat_weights), here)
         if self.scale is not None and not bool(self.scale.any()):
             return Worst(0.0, 0.0, 0.0, 0, 0, 0.0)  # weights of size zero leave no ball
 

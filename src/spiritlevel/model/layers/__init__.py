@@ -3,7 +3,7 @@
 A `Call` is one use of a layer on one batch. It takes the gradient δ at the layer's output and gives
 the per-sample gradients of the layer's parameters, or, for weights that act as a matrix, directly
 their contractions (`math/contractions.py`). A kind that has no rule here is not refused: its
-parameters go the generic way (`estimators/per_sample.py`).
+parameters go the generic route (`engine/sweep/per_sample.py`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 from torch import nn
 
 from .embedding import EmbeddingRule
+from .layer_rule import AbstractCall as AbstractCall
+from .layer_rule import AbstractMatrixCall as AbstractMatrixCall
+from .layer_rule import AbstractMatrixRule as AbstractMatrixRule
+from .layer_rule import AbstractRule as AbstractRule
+from .layer_rule import ContractionRequest as ContractionRequest
+from .layout import Layout as Layout
+from .layout import candidate_layouts as candidate_layouts
 from .patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
 from .patches import PatchCall as PatchCall
-from .rules import AbstractCall as AbstractCall
-from .rules import AbstractMatrixCall as AbstractMatrixCall
-from .rules import AbstractMatrixRule as AbstractMatrixRule
-from .rules import AbstractRule as AbstractRule
-from .rules import Contracted as Contracted
-from .rules import Layout as Layout
-from .rules import Relative as Relative
-from .rules import Wants as Wants
-from .rules import Weight as Weight
-from .rules import candidate_layouts as candidate_layouts
-from .rules import over_columns as over_columns
 from .scale import ScaleRule
+from .weight_matrix import Contracted as Contracted
+from .weight_matrix import KappaWeight as KappaWeight
+from .weight_matrix import WeightMatrix as WeightMatrix
+from .weight_matrix import over_columns as over_columns
 
 _RULES: list[tuple[tuple[type[nn.Module], ...], AbstractRule]] = [
     ((nn.Linear,), LinearRule()),

@@ -11,15 +11,9 @@ from torch import Tensor, nn
 
 from ...math import contractions
 from ...math.contractions import Shape
-from .rules import (
-    AbstractMatrixCall,
-    AbstractMatrixRule,
-    Contracted,
-    Layout,
-    Wants,
-    Weight,
-    over_columns,
-)
+from .layer_rule import AbstractMatrixCall, AbstractMatrixRule, ContractionRequest
+from .layout import Layout
+from .weight_matrix import Contracted, WeightMatrix, over_columns
 
 
 @dataclasses.dataclass
@@ -52,7 +46,9 @@ class EmbeddingCall(AbstractMatrixCall):
         index = self.tokens[:, :, None].expand_as(signal)
         return {"weight": G.scatter_add(1, index, signal)}
 
-    def contract(self, deltas: list[Tensor], factors: Tensor, weight: Weight) -> list[Contracted]:
+    def contract(
+        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+    ) -> list[Contracted]:
         """As for any matrix; the neurons are the tokens."""
         vectors = self.module.weight.detach()[self.tokens]
 
@@ -82,7 +78,7 @@ class EmbeddingRule(AbstractMatrixRule):
         return len(out) - 1
 
     def begin(
-        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: ContractionRequest
     ) -> EmbeddingCall:
         """Find once which positions share a token."""
         assert isinstance(module, nn.Embedding)

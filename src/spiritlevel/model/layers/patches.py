@@ -13,16 +13,10 @@ from torch import Tensor
 
 from ...math import contractions
 from ...math.contractions import Form, Shape
-from .rules import (
-    AbstractMatrixCall,
-    AbstractMatrixRule,
-    Contracted,
-    Layout,
-    Wants,
-    Weight,
-    over_columns,
-)
+from .layer_rule import AbstractMatrixCall, AbstractMatrixRule, ContractionRequest
+from .layout import Layout
 from .unfold import conv_windows, transposed_windows
+from .weight_matrix import Contracted, WeightMatrix, over_columns
 
 # Patches of a few samples at a time stay in a CPU core's cache; and a fresh allocation of all of
 # them costs ten times the copy, since the system hands out memory above 32 MiB page by page.
@@ -59,7 +53,9 @@ class PatchCall(AbstractMatrixCall):
         """G of the bias, shape (N, out)."""
         return self.rule.signal(self.module, delta, self.layout).sum(dim=3).flatten(1)
 
-    def contract(self, deltas: list[Tensor], factors: Tensor, weight: Weight) -> list[Contracted]:
+    def contract(
+        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+    ) -> list[Contracted]:
         """Trace, κ and, in the direct form, the terms of ρ."""
         if self.form == "direct":
             return self._contract_direct(deltas, factors, weight)
@@ -78,7 +74,7 @@ class PatchCall(AbstractMatrixCall):
         return [Contracted(factors, trace, dict(zip(weight.kappas, kappas, strict=True)), None)]
 
     def _contract_direct(
-        self, deltas: list[Tensor], factors: Tensor, weight: Weight
+        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
     ) -> list[Contracted]:
         """Blocks of samples: their patches are then in cache for all columns."""
         signals = [self.rule.signal(self.module, delta, self.layout) for delta in deltas]
@@ -133,7 +129,7 @@ class PatchRule(AbstractMatrixRule):
         """Sum x, shaped as the layer's input, over all but samples and input neurons."""
 
     def begin(
-        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: ContractionRequest
     ) -> PatchCall:
         """Choose the form and compute once what all factor columns share."""
         shape = self.shape(module, a, out, layout)

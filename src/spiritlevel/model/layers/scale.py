@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .rules import AbstractCall, AbstractRule, Layout, Wants
+from .layer_rule import AbstractCall, AbstractRule, ContractionRequest
+from .layout import Layout
 
 
 @dataclasses.dataclass
@@ -70,7 +71,7 @@ class ScaleRule(AbstractRule):
         return 1
 
     def begin(
-        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: Wants
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: ContractionRequest
     ) -> ScaleCall:
         """The input normalized, without γ and β."""
         trailing = isinstance(module, nn.LayerNorm | nn.RMSNorm)

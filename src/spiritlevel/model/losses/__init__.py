@@ -6,10 +6,10 @@ positions and not samples are averaged; class weights and what is ignored or mas
 way.
 """
 
+from .callable_loss import CallableLoss as CallableLoss
 from .cross_entropy import CrossEntropy as CrossEntropy
 from .elementwise import BinaryCrossEntropy as BinaryCrossEntropy
 from .elementwise import MeanSquaredError as MeanSquaredError
-from .own import CallableLoss as CallableLoss
 from .protocol import Loss as Loss
 from .protocol import as_mask as as_mask
 from .resolve import resolve as resolve

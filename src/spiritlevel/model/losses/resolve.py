@@ -8,9 +8,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
+from .callable_loss import CallableLoss
 from .cross_entropy import CrossEntropy
 from .elementwise import BinaryCrossEntropy, MeanSquaredError
-from .own import CallableLoss
 from .protocol import Loss
 
 _BY_NAME: dict[str, Callable[[], Loss]] = {

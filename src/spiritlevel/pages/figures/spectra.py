@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...engine.weight_space.density import Density
+from ...engine.weight_space.density import SpectralDensity
 from .style import COLOURS, FONT, new_figure, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def density(found: Density, eigenvalues: Sequence[float] = (), *, ax: Axes | None = None) -> Axes:
+def density(
+    found: SpectralDensity, eigenvalues: Sequence[float] = (), *, ax: Axes | None = None
+) -> Axes:
     """The density of eigenvalues on a log scale, with single eigenvalues as ticks below it."""
     if ax is None:
         ax = new_figure(6.0, 3.4).subplots()

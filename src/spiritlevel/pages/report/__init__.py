@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from typing import Any
 
 from ...analysis.audit import Audit
 from ...analysis.comparison import Comparison
 from ...analysis.spectra import Eigenvalues
-from ...engine.weight_space.density import Density
+from ...engine.weight_space.density import SpectralDensity
 from ...errors import SpiritlevelError
 from ...files import write_atomically
-from ...results import Report
+from ...results import Progress, Report
 from ...study.storage.store import Store
 from . import audit, comparison, measurement, spectrum
 from .page import render as render
@@ -32,7 +31,7 @@ from .spectrum import Spectrum as Spectrum
 
 
 def html(result: Any, *, title: str = "") -> str:
-    """The page of a Report, Audit, Comparison, Eigenvalues, Density, Spectrum or study Store.
+    """The page of a Report, Audit, Comparison, Eigenvalues, SpectralDensity, Spectrum or Store.
 
     Args:
         result: what `measure`, `audit`, `compare`, `eigenvalues` or `density` returned, both of
@@ -52,7 +51,7 @@ def page_of(
     *,
     title: str = "",
     target: str = "gap",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Page:
     """The page as plain data, to look into or to change before `render` writes it.
 
@@ -60,7 +59,7 @@ def page_of(
         result: as for `html`.
         title: as for `html`.
         target: what the measures of a study are judged by.
-        progress: called with steps done and steps in all, of a study.
+        progress: called with (measures done, measures in all, a measure's name), of a study.
     """
     if isinstance(result, Report):
         return measurement.page_of(result, title=title)
@@ -70,7 +69,7 @@ def page_of(
         return comparison.page_of(result, title=title)
     if isinstance(result, Eigenvalues):
         result = Spectrum(eigenvalues=result)
-    elif isinstance(result, Density):
+    elif isinstance(result, SpectralDensity):
         result = Spectrum(density=result)
     if isinstance(result, Spectrum):
         return spectrum.page_of(result, title=title)
@@ -80,7 +79,7 @@ def page_of(
         page = study.page_of(result, target=target, progress=progress)
         return dataclasses.replace(page, title=title) if title else page
     raise SpiritlevelError(
-        "A page can be made of a Report, an Audit, a Comparison, Eigenvalues, a Density, a "
+        "A page can be made of a Report, an Audit, a Comparison, Eigenvalues, a SpectralDensity, a "
         f"Spectrum or the Store of a study. Got {type(result).__name__}. Pass what "
         "spiritlevel.measure, audit, compare or eigenvalues returned, or Store.open(folder)."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...analysis.audit import WORDS, Audit, cell
-from ...analysis.confounders import CONFOUNDERS
+from ...measures.confounders import MEASURED_ALONG
 from ...symmetries import CONFIDENCE_ONLY
 from . import numbers
 from .measurement import MEASURE, layers, whole
@@ -117,7 +117,7 @@ def _moves(audit: Audit) -> list[Part]:
 
 def _confounders(audit: Audit) -> list[Part]:
     rows: list[list[Cell]] = [
-        [CONFOUNDERS[name], name, *numbers.cells(m)] for name, m in audit.confounders().items()
+        [MEASURED_ALONG[name], name, *numbers.cells(m)] for name, m in audit.confounders().items()
     ]
     intro = Text(
         [

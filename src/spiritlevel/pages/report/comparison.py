@@ -7,7 +7,7 @@ from typing import Any
 
 from ...analysis.comparison import Comparison
 from ...analysis.comparison import findings as sentences
-from ...analysis.confounders import CONFOUNDERS
+from ...measures.confounders import MEASURED_ALONG
 from ...results import Measurement
 from . import numbers
 from .measurement import MEASURE
@@ -185,12 +185,12 @@ def _explained(comparison: Comparison) -> list[Part]:
 
 
 def _confounders(comparison: Comparison) -> list[Part]:
-    present = [name for name in CONFOUNDERS if name in comparison.measures]
+    present = [name for name in MEASURED_ALONG if name in comparison.measures]
     if not present:
         return [Text(["No confounder could be measured on all of these networks."])]
     columns = [Column("what"), MEASURE, *(Column(name) for name in comparison.reports)]
     rows: list[list[Cell]] = [
-        [CONFOUNDERS[name], name]
+        [MEASURED_ALONG[name], name]
         + [comparison.value(name, network).value for network in comparison.reports]
         for name in present
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...analysis.spectra import Eigenvalues
-from ...engine.weight_space.density import Density
+from ...engine.weight_space.density import SpectralDensity
 from ...errors import SpiritlevelError
 from ...results import Cost
 from . import markup, numbers
@@ -27,7 +27,7 @@ class Spectrum:
     """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
 
     eigenvalues: Eigenvalues | None = None
-    density: Density | None = None
+    density: SpectralDensity | None = None
 
     def __post_init__(self) -> None:
         if self.eigenvalues is None and self.density is None:
@@ -65,7 +65,7 @@ class Spectrum:
                 cost=Cost(**pairs["cost"]),
                 settings=dict(pairs["settings"]),
             )
-        return cls(pairs, None if density is None else Density.from_dict(density))
+        return cls(pairs, None if density is None else SpectralDensity.from_dict(density))
 
 
 def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
@@ -175,7 +175,7 @@ def _figure(spectrum: Spectrum) -> Figure:
     return Figure("density-figure", "Density of eigenvalues", "density", data, table, caption)
 
 
-def _moments(density: Density | None) -> list[Part]:
+def _moments(density: SpectralDensity | None) -> list[Part]:
     if density is None:
         return []
     rows: list[list[Cell]] = []

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from ...measures import names
+from ...results import Progress
 from ...study import table
 from ...study.statistics import MeasureStatistics, StudyStatistics
 from ...study.statistics.correlations import FINDINGS
@@ -14,7 +15,7 @@ from ...study.storage.store import Store
 from . import study_experiment, study_figures, study_pairs, study_tables, study_training
 from .parts import Cards, Page, Section, Text
 from .study_judgement import judge
-from .study_population import Population, Progress, label, read
+from .study_population import Population, label, read
 from .study_subject import subject
 from .study_words import chance, coefficient, machines, title
 
@@ -34,7 +35,8 @@ def page_of(
         target: what the measures are judged by: an outcome, or a measure of the study.
         resamples: of the bootstrap, for this target; 0 leaves it out.
         found: the statistics for this target where they are there already, with their bootstrap.
-        progress: called with measures done and measures in all, once the statistics are there.
+        progress: called with (measures done, measures in all, a measure's name), once the
+            statistics are there.
     """
     if found is None:
         found = table.statistics(store, target=target, resamples=resamples)

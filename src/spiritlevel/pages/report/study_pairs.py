@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...results import Progress
 from ...study.statistics import Correlation, Regression, StudyStatistics, regression
 from ...study.statistics.text import percent
 from ...study.table import TARGETS
 from .parts import Cell, Column, Figure, Section, Table, Text
-from .study_population import Population, Progress, finite, label, number, quartiles, setting
+from .study_population import Population, finite, label, number, quartiles, setting
 from .study_words import chance, coefficient, interval, short, title
 
 MOST_CELLS = 6000  # of the table below the picture; beyond, each measure is summed up in a row
@@ -33,7 +34,7 @@ def scatter(
     pairs = []
     for i, name in enumerate(measures):
         if progress is not None:
-            progress(i, len(measures))
+            progress(i, len(measures), name)
         again = {target: found[name].bootstrap}
         pairs.append([_pair(population, name, t, again.get(t, {})) for t in targets])
     data = {

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...study import table
 from ...study.settings.definition import Study
 from ...study.storage.store import Counts, Store
 from .parts import Cell
-
-Progress = Callable[[int, int], None]  # steps done, steps in all
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...measures import names
+from ...measures.confounders import IN_PAPERS
 from ...study.statistics import Correlation, partial_correlation, pearson, spearman
 from ..experiment import Cell, Figure, Row, Section, Series, Table
 from .findings import estimate
@@ -14,10 +15,7 @@ from .rows import column
 
 GAP = "gap"
 FEW = 10  # networks, below which a correlation says nothing
-CONFOUNDERS = {  # what differs between networks without being flatness
-    "train_loss": "training loss",
-    "softmax.gini": "uncertainty (1 − ‖p‖²)",
-}
+CONFOUNDERS = IN_PAPERS
 
 
 def converged(rows: Sequence[Row]) -> list[Row]:

@@ -79,11 +79,12 @@ def _train(
         drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
         for part in drawn.split(training["batch_size"]):
             due, started = penalty.due, time.perf_counter()
+            x, y = data.x[part], data.y[part]
             optimizer.zero_grad()
             with penalty.shared_forward():
-                loss = F.cross_entropy(model(data.x[part]), data.y[part])
+                loss = F.cross_entropy(model(x), y)
             between = time.perf_counter()
-            term = penalty.of(loss, len(part))
+            term = penalty(x, y, loss=loss)
             idle = time.perf_counter() - between if options["weight"] == 0.0 else 0.0
             (loss + term).backward()
             nn.utils.clip_grad_norm_(model.parameters(), options["clip"])

@@ -21,7 +21,8 @@ from ..registry import find
 
 FORMAT = "spiritlevel-experiment-1"
 DIGITS = 6  # of a recorded number: enough for every table, and a third of the size
-SCALES = ("paper", "h200", "", "quick")  # presets, by how near they are to the papers
+# Presets, by how near they are to the papers.
+SCALES = ("paper", "h200-low-rates", "h200", "", "quick")
 MACHINE = ("device", "threads", "trained", "spiritlevel", "torch", "python")  # not whose it is
 
 

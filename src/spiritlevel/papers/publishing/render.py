@@ -21,7 +21,7 @@ VERDICTS: dict[Agreement, str] = {
     "no": "not reproduced",
     "undecided": "undecided at this scale",
 }
-GPU, WORKERS = "h200", 8  # the preset that is made for one, and how many share it
+GPU, WORKERS = "h200", 8  # how names of presets made for one start, and how many share it
 SYMMETRIES = {
     "layer_rescale": "rescaling of layers",
     "neuron_rescale": "rescaling of neurons",
@@ -118,17 +118,17 @@ def _elsewhere(first: Result, others: Sequence[Result]) -> list[str]:
     if not others:
         return []
     said = "; ".join(
-        f"{_scale(other.record)} ({len(other.record.rows)} runs): {other.verdict}"
+        f"{scale_in_words(other.record)} ({len(other.record.rows)} runs): {other.verdict}"
         for other in others
     )
-    return [f"The above is {_scale(first.record)}. It was also run {said}; see the end."]
+    return [f"The above is {scale_in_words(first.record)}. It was also run {said}; see the end."]
 
 
 def _other_scale(scale: Result) -> list[str]:
     """The whole outcome at another scale; claim, rule and measures stand above."""
     record = scale.record
     return [
-        f"## Also run {_scale(record)}",
+        f"## Also run {scale_in_words(record)}",
         f"**{scale.verdict.capitalize()}.** {escape(scale.outcome.conclusion)}",
         markdown_table(parts_of(scale.outcome.findings)),
         *_why(scale.outcome),
@@ -141,7 +141,8 @@ def _other_scale(scale: Result) -> list[str]:
     ]
 
 
-def _scale(record: Record) -> str:
+def scale_in_words(record: Record) -> str:
+    """To go on with "It was run"."""
     return f"with the preset {record.preset}" if record.preset else "without a preset"
 
 
@@ -203,7 +204,7 @@ def _commands(record: Record) -> str:
     before = _study_kept_in(str((study.runs()[0].task or {}).get("population", "")))
     for name in filter(None, (before, record.name)):
         preset = f" --preset {record.preset}" if record.preset else ""
-        where = f" --device cuda --workers {WORKERS}" if record.preset == GPU else ""
+        where = f" --device cuda --workers {WORKERS}" if record.preset.startswith(GPU) else ""
         lines.append(f"$ spiritlevel study run {name}{preset}{where}")
     return "\n".join(lines)
 
@@ -244,7 +245,7 @@ def _duration(seconds: float) -> str:
 def _cards(experiment: Experiment) -> Table:
     rows: list[Sequence[Cell]] = []
     for name in experiment.measures:
-        (card,) = api.measures(name)
+        (card,) = api.cards(name)
         moves = ["unchanged" if s in card.invariant else "moves" for s in SYMMETRIES]
         rows.append([name, *moves, card.misleads])
     return Table(("measure", *SYMMETRIES.values(), "when it misleads"), rows)

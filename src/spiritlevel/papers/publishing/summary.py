@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...analysis.audit import NEARLY
 from ..experiment import PAPERS, Experiment
 from .audited import AuditRecord, audit_table
-from .render import VERDICTS, Result, escape, markdown_table
+from .render import VERDICTS, Result, escape, markdown_table, scale_in_words
 
 Scales = Sequence[Result]  # of one experiment, that nearest to the paper first
 HOW = (
@@ -97,17 +97,20 @@ def _tally(found: Sequence[Scales]) -> str:
     twice = sum(len(scales) > 1 for scales in found)
     if twice:
         text += (
-            f" {twice} of them were run at two scales; each stands where the larger one puts it, "
-            "with what the smaller one said."
+            f" {twice} of them were run more than once, at another scale or with other rates; "
+            "each stands where the one nearest to the paper puts it, with what the others said."
         )
     return text
 
 
 def _overview(found: Sequence[Scales]) -> str:
-    titles = ("experiment", "what", "here", "runs", "machine", "at a smaller scale")
+    titles = ("experiment", "what", "here", "runs", "machine", "also run")
     lines = [list(titles), ["---"] * len(titles)]
     for first, *others in found:
-        smaller = "; ".join(f"{other.verdict} ({len(other.record.rows)} runs)" for other in others)
+        also = "; ".join(
+            f"{scale_in_words(other.record)} ({len(other.record.rows)} runs): {other.verdict}"
+            for other in others
+        )
         lines.append(
             [
                 _page(first),
@@ -115,7 +118,7 @@ def _overview(found: Sequence[Scales]) -> str:
                 first.verdict,
                 str(len(first.record.rows)),
                 escape(_devices(first)),
-                smaller or "–",
+                also or "–",
             ]
         )
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -143,7 +146,8 @@ def _entry(scales: Scales) -> str:
         f"*Here* ({len(first.record.rows)} runs, {escape(_devices(first))}): "
         f"{escape(first.outcome.conclusion)}",
         *(
-            f"*At a smaller scale* ({len(other.record.rows)} runs), {other.verdict}: "
+            f"*Also run {scale_in_words(other.record)}* ({len(other.record.rows)} runs), "
+            f"{other.verdict}: "
             f"{escape(other.outcome.conclusion)}"
             for other in others
         ),

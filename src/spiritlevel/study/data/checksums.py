@@ -16,8 +16,8 @@ def has_checksum(path: str | os.PathLike[str], checksum: str) -> bool:
 def file_checksum(path: str | os.PathLike[str], algorithm: str) -> str:
     """The file's hash, as `algorithm:digits`."""
     # Machines with hardened crypto refuse MD5 unless told that nothing secret hangs on it.
-    found = hashlib.new(algorithm, usedforsecurity=False)
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):
-            found.update(chunk)
-    return f"{algorithm}:{found.hexdigest()}"
+            digest.update(chunk)
+    return f"{algorithm}:{digest.hexdigest()}"

@@ -84,10 +84,10 @@ def read_cifar(
     for file, content in files.items():
         at = where(place, file)
         read = _from_records if is_binary else _from_pickle
-        images, found = read(content, at=at, kind=kind, labels=labels, rows=rows)
-        _check_labels(found, at=at, classes=kind.classes[labels])
+        images, classes = read(content, at=at, kind=kind, labels=labels, rows=rows)
+        _check_labels(classes, at=at, classes=kind.classes[labels])
         pixels.append(images)
-        targets.append(found)
+        targets.append(classes)
     images = torch.cat(pixels).view(-1, 3, 32, 32)
     return images.float().div_(255), torch.cat(targets).long()
 
@@ -108,11 +108,11 @@ def _find(
         places += [path / inner for inner in (*kind.folders, *kind.archives)]
     incomplete = ""
     for place in filter(pathlib.Path.exists, places):
-        found = read_members(place, {*binary, *pickles})
+        members = read_members(place, {*binary, *pickles})
         for names in (binary, pickles):
-            if all(name in found for name in names):
-                return place, {name: found[name] for name in names}, names is binary
-            missing = [name for name in names if name not in found]
+            if all(name in members for name in names):
+                return place, {name: members[name] for name in names}, names is binary
+            missing = [name for name in names if name not in members]
             if len(missing) < len(names):
                 incomplete = incomplete or f"{str(place)!r} lacks {', '.join(missing)}"
     raise SpiritlevelError(
@@ -143,7 +143,7 @@ def _from_pickle(
     content: bytes, *, at: str, kind: _Kind, labels: str, rows: int | None
 ) -> tuple[Tensor, Tensor]:
     try:
-        found = unpickle(content)
+        unpickled = unpickle(content)
     except pickle.UnpicklingError as error:
         raise SpiritlevelError(
             f"The data file {at} must be a pickle of arrays, lists and text. It was refused, "
@@ -151,13 +151,14 @@ def _from_pickle(
             f"Fetch it again, or take the binary version: `spiritlevel data fetch {kind.name}`."
         ) from error
     parts = {}
-    if isinstance(found, dict):
-        parts = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in found.items()}
+    if isinstance(unpickled, dict):
+        parts = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in unpickled.items()}
     array, targets = parts.get("data"), parts.get(kind.keys[labels])
     if not isinstance(array, PickledArray) or not isinstance(targets, list):
         raise SpiritlevelError(
             f"The data file {at} must be a dict with the array 'data' and the list "
-            f"{kind.keys[labels]!r}. Got {_describe(parts) if parts else type(found).__name__}. "
+            f"{kind.keys[labels]!r}. Got "
+            f"{_describe(parts) if parts else type(unpickled).__name__}. "
             f"Check that it belongs to {kind.name}."
         )
     count = len(targets)

@@ -66,9 +66,9 @@ def _unpack(packed: bytes) -> bytes:
         raw = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
         raise _corrupt(f"bytes that gzip cannot read ({error})") from error
-    found = hashlib.sha256(raw).hexdigest()
-    if found != _SHA256:
-        raise _corrupt(f"SHA-256 {found}")
+    checksum = hashlib.sha256(raw).hexdigest()
+    if checksum != _SHA256:
+        raise _corrupt(f"SHA-256 {checksum}")
     return raw
 
 

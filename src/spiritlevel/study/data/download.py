@@ -1,8 +1,8 @@
-"""One file from one of several addresses: goes on where it stopped, verified before it counts.
+"""Download one file from one of several addresses, resume if interrupted, and verify it.
 
-The bytes go to NAME.part. That file stays whatever happens (a broken line, a full disk, Ctrl-C,
-kill), and the next call asks only for what is missing. It is removed if its checksum is wrong, and
-becomes NAME in one step if it is right.
+The bytes go to NAME.part. That file stays whatever happens (a lost connection, a full disk, Ctrl-C,
+kill), and the next call asks only for the rest. If the checksum is wrong it is removed; if it is
+right it becomes NAME in one step. Written by hand because pooch cannot resume a download.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from ...errors import SpiritlevelError
 from ...results import __version__
@@ -35,19 +35,12 @@ _PASSING = (408, 425, 429)  # and all from 500 on: the server may answer better 
 _sleep = time.sleep
 
 
-class Progress(Protocol):
-    """How far something is."""
-
-    def __call__(self, done: float, total: float | None, text: str = "") -> None:
-        """`total` is None where it is not known."""
-
-
 class _GivenUp(Exception):
-    """This address will not do; the text says why."""
+    """The file cannot be fetched from this address; the text says why."""
 
 
 class _WrongContent(_GivenUp):
-    """What came is not the file."""
+    """The server sent something else than the file."""
 
 
 def download(
@@ -58,13 +51,13 @@ def download(
     checksum: str,
     report: Callable[[int], None],
 ) -> None:
-    """Get the file from the first address that gives it whole and right.
+    """Download the file from the first address that delivers it completely and correctly.
 
-    Raises SpiritlevelError that says what happened at each address.
+    Raises SpiritlevelError that says what failed at each address.
     """
     part = path.with_name(f"{path.name}.part")
     with _opened(part) as file:
-        if path.is_file() and has_checksum(path, checksum):  # another process was quicker
+        if path.is_file() and has_checksum(path, checksum):  # another process was faster
             part.unlink()
             return
         reasons = []
@@ -77,13 +70,13 @@ def download(
             os.fsync(file.fileno())
             os.replace(part, path)
             return
-        kept = _length(file)
-        if not kept:
+        num_received = _length(file)
+        if not num_received:
             part.unlink()
     state = (
-        f"The {kept} of {size} bytes that came are kept in {str(part)!r}: run it again to go on"
-        if kept
-        else "Nothing was kept. Try again later"
+        f"{num_received} of {size} bytes are kept in {str(part)!r}: run it again to continue"
+        if num_received
+        else "Nothing was received. Try again later"
     )
     raise SpiritlevelError(
         f"The file {path.name!r} could not be fetched. {'; '.join(reasons)}. {state}, or copy the "
@@ -100,22 +93,24 @@ def _get_right(
     checksum: str,
     report: Callable[[int], None],
 ) -> None:
-    """Complete the part file; if it then is wrong and was begun earlier, once more from nothing."""
+    """Complete the part file; if an older part leads to a wrong checksum, start again once."""
     for begun in (_length(file), 0):
         _complete(file, part, url, size=size, report=report)
-        found = file_checksum(part, checksum.partition(":")[0])
-        if found == checksum:
+        received = file_checksum(part, checksum.partition(":")[0])
+        if received == checksum:
             return
         _empty(file)
         if not begun:
             break
-    raise _WrongContent(f"wrong checksum: expected {checksum}, got {found}; the file was removed")
+    raise _WrongContent(
+        f"wrong checksum: expected {checksum}, got {received}; the file was removed"
+    )
 
 
 def _complete(
     file: IO[bytes], part: pathlib.Path, url: str, *, size: int, report: Callable[[int], None]
 ) -> None:
-    """Ask again and again until the part file has `size` bytes."""
+    """Send requests until the part file has `size` bytes."""
     failures, best = 0, _length(file)
     while _length(file) != size:
         try:
@@ -124,7 +119,7 @@ def _complete(
             reason = f"HTTP status {error.code} {error.reason}"
             error.close()
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                _empty(file)  # what we have is longer than what they have
+                _empty(file)  # our part is longer than their file
             elif error.code < 500 and error.code not in _PASSING:
                 raise _GivenUp(reason) from error
         except _WrongContent:
@@ -134,7 +129,7 @@ def _complete(
             reason = f"{getattr(error, 'reason', error) or type(error).__name__}"
         else:
             continue
-        # A server that always breaks off at the same place must not keep us here for ever.
+        # A server that always breaks off at the same byte must not keep us here forever.
         failures = 1 if _length(file) > best else failures + 1
         best = max(best, _length(file))
         if failures == ATTEMPTS:
@@ -145,7 +140,7 @@ def _complete(
 def _continue(
     file: IO[bytes], part: pathlib.Path, url: str, *, size: int, report: Callable[[int], None]
 ) -> None:
-    """One request for the bytes that are missing."""
+    """Request the missing bytes once."""
     if (done := _length(file)) > size:
         done = _empty(file)
     _check_room(part, size - done)
@@ -155,7 +150,7 @@ def _continue(
     with urllib.request.urlopen(
         urllib.request.Request(url, headers=headers), timeout=TIMEOUT
     ) as response:
-        if done and not _starts_at(response, done):  # a server that cannot: from the start
+        if done and not _starts_at(response, done):  # the server cannot resume: start again
             done = _empty(file)
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and done + int(length) != size:
@@ -173,9 +168,9 @@ def _continue(
 def _starts_at(response: Any, offset: int) -> bool:
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         return False
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    if found is None or int(found[1]) != offset:
-        raise _WrongContent(f"a part from another place than byte {offset}")
+    start = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    if start is None or int(start[1]) != offset:
+        raise _WrongContent(f"the server's part does not start at byte {offset}")
     return True
 
 
@@ -184,7 +179,7 @@ def _starts_at(response: Any, offset: int) -> bool:
 
 @contextlib.contextmanager
 def _opened(part: pathlib.Path) -> Iterator[IO[bytes]]:
-    """The part file for appending, for this process alone as long as it lives."""
+    """The part file, open for appending and locked for this process."""
     while True:
         try:
             file = open(part, "ab")  # noqa: SIM115
@@ -195,7 +190,7 @@ def _opened(part: pathlib.Path) -> Iterator[IO[bytes]]:
             ) from error
         with file:
             _lock(file, part)
-            # The one who had the lock before may have given the file its final name meanwhile.
+            # The process that had the lock before may have renamed the file in the meantime.
             if part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat()):
                 yield file
                 return
@@ -208,10 +203,10 @@ def _lock(file: IO[bytes], part: pathlib.Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise SpiritlevelError(
-            f"The file {str(part)!r} is being fetched by another process. Wait until that is done."
+            f"The file {str(part)!r} is being fetched by another process. Wait for it to end."
         ) from error
     except OSError:
-        pass  # some network file systems know no locks
+        pass  # some network file systems have no locks
 
 
 def _length(file: IO[bytes]) -> int:
@@ -226,7 +221,7 @@ def _empty(file: IO[bytes]) -> int:
 def _write(file: IO[bytes], part: pathlib.Path, chunk: bytes, *, missing: int) -> None:
     try:
         file.write(chunk)
-        file.flush()  # so that what came is kept if this process is killed
+        file.flush()  # so that the bytes are kept if this process is killed
     except OSError as error:
         raise _no_room(part, missing, str(error.strerror or error)) from error
 
@@ -240,5 +235,5 @@ def _check_room(part: pathlib.Path, missing: int) -> None:
 def _no_room(part: pathlib.Path, missing: int, cause: str) -> SpiritlevelError:
     return SpiritlevelError(
         f"The file {str(part)!r} cannot be written: {cause}. {missing} bytes are still to come. "
-        "What came is kept: make room there and run it again to go on, or give another folder."
+        "The part received is kept: free some space and run it again, or give another folder."
     )

@@ -1,4 +1,4 @@
-"""Get a data set of the catalogue into the data folder, every file verified."""
+"""Download a data set of the catalogue and verify every file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import urllib.parse
 from collections.abc import Sequence
 
 from ...errors import SpiritlevelError
+from ...results import Progress
 from .catalogue import data_folder, find
 from .checksums import has_checksum
-from .download import Progress, download
+from .download import download
 
 
 def fetch(
@@ -19,14 +20,14 @@ def fetch(
     progress: Progress | None = None,
     sources: Sequence[str] | None = None,
 ) -> pathlib.Path:
-    """Download what is missing of a data set; gives the folder where it is, for `load`.
+    """Download the missing files of a data set; returns its folder.
 
-    A file that is there and right is not fetched again. A download that was broken off goes on
-    where it stopped. Nothing takes its final name before its checksum was found right.
+    A file that exists with the right checksum is not fetched again. An interrupted download is
+    resumed. A file gets its final name only after its checksum was verified.
 
     Args:
-        folder: where to; otherwise a folder of that name in `data_folder()`, where `load` looks.
-        progress: called with the bytes done, the bytes in all and the file's name.
+        folder: target; default: a folder of that name in `data_folder()`, where `load` looks.
+        progress: called with the bytes done, the bytes in total and the file's name.
         sources: addresses (http or https) of folders to fetch from instead of the public ones, for
             example of a mirror in your own network; the checksums stay the same.
 
@@ -39,7 +40,8 @@ def fetch(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SpiritlevelError(
-            f"The folder {str(target)!r} cannot be made: {error.strerror or error}. Give another "
+            f"The folder {str(target)!r} cannot be created: {error.strerror or error}. Give "
+            "another "
             "one, or set SPIRITLEVEL_DATA."
         ) from error
     done = 0

@@ -42,15 +42,15 @@ def where(place: pathlib.Path, name: str) -> str:
 def _read_archive(
     archive: tarfile.TarFile, place: pathlib.Path, names: Collection[str]
 ) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for member in archive:
         name = posixpath.basename(member.name)
         if member.isreg() and name in names:
             _check_size(where(place, name), member.size)
             content = archive.extractfile(member)
             assert content is not None  # it is a regular file
-            found[name] = content.read()
-    return found
+            contents[name] = content.read()
+    return contents
 
 
 def _read_file(path: pathlib.Path) -> bytes:

@@ -1,4 +1,4 @@
-"""A sign of life while runs are worked on, from a thread of its own."""
+"""Heartbeats that show the store that a worker is alive, sent from a thread."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..storage.store import LEASE, Claim, Store
 def beating(
     store: Store, claims: Callable[[], Sequence[Claim]], *, every: float = LEASE / 4
 ) -> Iterator[None]:
-    """Keep the leases of `claims` alive; a beat that fails is tried again at the next."""
+    """Keep the leases of `claims` alive; a failed heartbeat is followed by the next."""
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(every):
-            # A connection belongs to the thread that made it.
-            with contextlib.suppress(SpiritlevelError), Store.open(store.folder) as own:
-                own.heartbeat(claims())
+            # SQLite connections belong to the thread that made them.
+            with contextlib.suppress(SpiritlevelError), Store.open(store.folder) as own_store:
+                own_store.heartbeat(claims())
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Runs one after another in this process."""
+"""Executes runs one after another in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..runs.results import describe
 from ..runs.running import OnEpoch, run_one
 from ..storage.store import Claim, Store
 from .heartbeat import beating
-from .live import Live, Watch, epochs_of
+from .progress import ProgressReporter, Watch, epochs_of
 from .workers import new_worker
 
 
@@ -21,20 +21,20 @@ def run_here(
     watch: Watch | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> None:
-    """Work in this process until no run waits. Ctrl-C gives the run at hand back.
+    """Execute runs in this process until none is pending. Ctrl-C returns the current run.
 
-    `watch` reads the store and hears all; `on_epoch` hears of epochs alone and costs nothing.
+    `watch` is called with the whole status, which reads the store; `on_epoch` with epochs only.
     """
     worker = new_worker()
-    live = Live(store, watch)
+    reporter = ProgressReporter(store, watch)
     while (claim := store.claim(worker)) is not None:
         with given_back(store, [claim]), beating(store, lambda c=claim: [c]):  # type: ignore[misc]
-            work_on(store, claim, device=device, on_epoch=on_epoch or live.epoch)
-        live.now()
+            work_on(store, claim, device=device, on_epoch=on_epoch or reporter.epoch)
+        reporter.now()
 
 
 def work_on(store: Store, claim: Claim, *, device: str, on_epoch: OnEpoch) -> None:
-    """One run, kept as done or as failed; trouble with the store itself is not the run's fault."""
+    """Execute one run and store it as done or failed; an error of the store is raised."""
     on_epoch(0, epochs_of(claim.settings))
     try:
         result = run_one(claim.settings, device=device, on_epoch=on_epoch)
@@ -46,7 +46,7 @@ def work_on(store: Store, claim: Claim, *, device: str, on_epoch: OnEpoch) -> No
 
 @contextlib.contextmanager
 def given_back(store: Store, claims: list[Claim]) -> Iterator[None]:
-    """Whatever stops the work, runs that are not ended wait again for another worker."""
+    """If the block is stopped by anything, its unfinished runs become pending again."""
     try:
         yield
     except BaseException:

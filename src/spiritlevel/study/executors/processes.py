@@ -1,4 +1,4 @@
-"""Several processes of this machine on one store; a worker that dies is noticed and replaced."""
+"""Executes runs in several processes of this machine, and replaces workers that die."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ...errors import SpiritlevelError
 from ..runs.running import OnEpoch
 from ..runs.tf32 import TF32
 from ..storage.store import Store
-from .live import Live, Watch
+from .progress import ProgressReporter, Watch
 
-MAX_DEATHS = 3  # of workers on one run, after which the run counts as failed
+MAX_DEATHS = 3  # of workers on the same run, after which it counts as failed
 START = "spawn"  # a fork would copy threads and locks of torch in whatever state they are
-POLL = 0.1  # seconds between looks at the workers
+POLL = 0.1  # seconds between checks of the workers
 GRACE = 10.0  # seconds for a worker to stop by itself
-REFUSED = 3  # exit code of a worker that the store refuses, a full disk for example
+REFUSED = 3  # exit code of a worker that cannot use the store, e.g. for a full disk
 Worker = Callable[..., None]  # (store, device=, on_epoch=): what one process does to the end
 
 
@@ -39,18 +39,18 @@ def run_processes(
     device: str = "cpu",
     watch: Watch | None = None,
 ) -> None:
-    """`work` in several processes until no run waits. Ctrl-C gives their runs back."""
+    """Run `worker` in several processes until no run is pending. Ctrl-C returns their runs."""
     count = min(workers, store.counts().remaining)
-    pool, live = Pool(store, worker, device, count), Live(store, watch)
+    pool, reporter = Pool(store, worker, device, count), ProgressReporter(store, watch)
     try:
         with _one_thread_each():
             for index in range(count):
                 pool.start(index)
             while pool.processes:
                 time.sleep(POLL)
-                live.sometimes(pool.epochs())
+                reporter.sometimes(pool.epochs())
                 pool.look_after()
-        live.now()
+        reporter.now()
     finally:
         pool.stop()
         with contextlib.suppress(SpiritlevelError):
@@ -58,7 +58,7 @@ def run_processes(
 
 
 class Pool:
-    """Worker processes by their number."""
+    """The worker processes of one study."""
 
     def __init__(self, store: Store, worker: Worker, device: str, count: int) -> None:
         self.store = store
@@ -67,19 +67,19 @@ class Pool:
         self.processes: dict[int, BaseProcess] = {}
         # Any: the types of multiprocessing do not say that every context has processes.
         self._context: Any = multiprocessing.get_context(START)
-        # Epochs done and at most, a pair a worker: memory that all share, so that nobody waits.
+        # Epochs done and maximal, a pair per worker, in shared memory so that nobody waits.
         self._epochs: Any = self._context.RawArray("i", 2 * count)
-        # Why workers stopped: all of them may meet a full disk, and it is said once.
+        # Why workers stopped: a full disk stops all of them, but is reported once.
         self._reasons: Any = self._context.SimpleQueue()
         self._deaths_before = store.deaths()
         self._attempts = store.attempts()
         self._idle_deaths = 0
 
     def start(self, index: int) -> None:
-        """A new worker."""
+        """Start a worker process."""
         device = _device_of(index, self.device)
         note = functools.partial(_note_epoch, self._epochs, index)
-        note(0, 0)  # what a worker before it had left there
+        note(0, 0)  # clear what an earlier worker left
         arguments = (str(self.store.folder), self.worker, device, TF32.of_this_process(), note)
         process: BaseProcess = self._context.Process(
             target=_work, args=(*arguments, self._reasons), daemon=True
@@ -89,25 +89,25 @@ class Pool:
         self.processes[index] = process
 
     def epochs(self) -> list[tuple[int, int]]:
-        """Done and at most, of each worker whose run has any."""
+        """Epochs done and maximal, of each worker whose run counts epochs."""
         pairs = [(self._epochs[2 * index], self._epochs[2 * index + 1]) for index in self.processes]
         return [pair for pair in pairs if pair[1]]
 
     def look_after(self) -> None:
-        """Let go of workers that are through, and replace those that died."""
+        """Remove workers that have finished, and replace those that died."""
         for index, process in list(self.processes.items()):
             if process.exitcode is None:
                 continue
             del self.processes[index]
             if process.exitcode:
-                self._bury(process)
+                self._handle_death(process)
                 if self.store.counts().remaining:
                     self.start(index)
 
-    def _bury(self, process: BaseProcess) -> None:
-        """Free the run of a dead worker, or give it up if it keeps killing workers."""
+    def _handle_death(self, process: BaseProcess) -> None:
+        """Release the run of a dead worker, or fail it if it keeps killing workers."""
         where = f"the study in {str(self.store.folder)!r}"
-        # A network of the user may end its process with the same code, and then there is no reason.
+        # A user's network may end its process with the same code; then there is no reason.
         if process.exitcode == REFUSED and not self._reasons.empty():
             raise SpiritlevelError(self._reasons.get())
         self.store.fail_deadly(
@@ -124,7 +124,7 @@ class Pool:
             )
 
     def stop(self) -> None:
-        """Ask the workers to give their runs back; end those that do not listen."""
+        """Ask the workers to return their runs; kill those that do not react."""
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -137,7 +137,7 @@ class Pool:
 def _work(
     folder: str, worker: Worker, device: str, tf32: TF32, on_epoch: OnEpoch, reasons: Any
 ) -> None:
-    """What a worker process does."""
+    """The main function of a worker process."""
     tf32.use()
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -145,7 +145,7 @@ def _work(
         with Store.open(folder) as store:
             worker(store, device=device, on_epoch=on_epoch)
     except KeyboardInterrupt:
-        pass  # the run was given back; the parent says what is to be said
+        pass  # the run was returned; the parent reports it
     except SpiritlevelError as error:
         reasons.put(str(error))
         sys.exit(REFUSED)
@@ -156,7 +156,7 @@ def _note_epoch(epochs: Any, index: int, done: int, total: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed cannot tell its children to stop."""
+    """Stop when the parent ends: a killed parent cannot tell its children."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -165,7 +165,7 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Children inherit it: a terminal's Ctrl-C reaches all processes, and the parent tells them."""
+    """Let children ignore Ctrl-C, which a terminal sends to all; the parent stops them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -181,7 +181,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _device_of(index: int, device: str) -> str:
-    """Workers take turns on the GPUs; several may share one."""
+    """Distribute workers over the GPUs; several may share one."""
     if device != "cuda":
         return device
     return f"cuda:{index % max(1, torch.cuda.device_count())}"
@@ -189,7 +189,7 @@ def _device_of(index: int, device: str) -> str:
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Read by the children as they start: their libraries would each take all cores otherwise."""
+    """Limit each child to one thread; otherwise each would use all cores."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))

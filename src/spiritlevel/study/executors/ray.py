@@ -1,7 +1,7 @@
-"""Runs on the machines of a Ray cluster.
+"""Executes runs on a Ray cluster.
 
-The driver alone opens the store: it claims runs, sends their settings out, and keeps what comes
-back. Ray may start a task again when its worker is lost; only one result of it reaches the driver.
+Only the driver opens the store: it claims runs, sends out their settings and stores the results.
+Ray may restart a task if its worker is lost; only one result reaches the driver.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..runs.tf32 import TF32
 from ..settings.run import RunSettings
 from ..storage.store import Claim, Store
 from .heartbeat import beating
-from .live import Live, Watch
 from .local import given_back
+from .progress import ProgressReporter, Watch
 from .workers import new_worker
 
 RETRIES = 3  # of a run whose worker was lost
-AHEAD = 2  # runs sent out for each processor, so that none waits for the driver
-PATIENCE = 1.0  # seconds between looks at what came back
+AHEAD = 2  # runs sent out per processor, so that none waits for the driver
+PATIENCE = 1.0  # seconds between checks for results
 
 
 def run_on_cluster(
@@ -38,22 +38,23 @@ def run_on_cluster(
     per_gpu: int = 1,
     watch: Watch | None = None,
 ) -> None:
-    """Work on a cluster until no run waits; without an address, on one with `workers` CPUs here.
+    """Execute runs on a cluster until none is pending.
 
-    `per_gpu` runs share a GPU; each needs a processor beside its share.
+    Without an address, a cluster with `workers` CPUs is started on this machine. `per_gpu` runs
+    share a GPU; each also needs a processor.
     """
     ray: Any = require("ray", what="The ray executor", extra="ray")
     out: dict[Any, Claim] = {}  # by Ray's reference to the result that will come
     worker = new_worker()
-    live = Live(store, watch)
+    reporter = ProgressReporter(store, watch)
     with _connected(ray, address, workers):
         has = ray.cluster_resources()
         room = AHEAD * max(1, int(has.get("CPU", 1)))
         gpus = 1 / per_gpu if device.startswith("cuda") else 0
-        if gpus and not has.get("GPU"):  # Ray would wait for one without a word
+        if gpus and not has.get("GPU"):  # Ray would wait for one silently
             raise SpiritlevelError(
                 f"The device {device!r} needs a GPU, and the Ray cluster has none now. Start a "
-                "machine with one (`ray start --address ... --num-gpus 1`), or take device 'cpu'."
+                "machine with one (`ray start --address ... --num-gpus 1`), or use device 'cpu'."
             )
         task = ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)(run_remotely)
         where = (device, os.getcwd(), TF32.of_this_process())
@@ -69,23 +70,23 @@ def run_on_cluster(
                     claim = out.pop(reference)
                     _keep(ray, store, claim, reference)
                     claims.remove(claim)
-                live.now()  # without epochs: the cluster tells of whole runs
+                reporter.now()  # without epochs: the cluster reports whole runs only
 
 
 def check_share(per_gpu: int, *, executor: str, device: str) -> None:
-    """Refuse a share of a GPU that nobody would heed."""
+    """Raise for a `per_gpu` that would have no effect."""
     if per_gpu < 1:
         raise SpiritlevelError(f"The 'per_gpu' must be at least 1. Got {per_gpu!r}.")
     if per_gpu > 1 and not (executor == "ray" and device.startswith("cuda")):
         raise SpiritlevelError(
-            "The 'per_gpu' says how many runs share a GPU of a Ray cluster: it goes with executor "
-            f"'ray' and device 'cuda'. Got {per_gpu!r} with {executor!r} and {device!r}. On one "
-            "machine the workers share its GPUs: give their number."
+            "The 'per_gpu' is the number of runs that share a GPU of a Ray cluster. It needs "
+            f"executor='ray' and device='cuda'. Got {per_gpu!r} with {executor!r} and {device!r}. "
+            "On one machine the workers share the GPUs: set 'workers'."
         )
 
 
 def run_remotely(settings: RunSettings, device: str, folder: str, tf32: TF32) -> RunResult | str:
-    """The result, or why there is none: an error of the run is not one of its worker."""
+    """The result, or the error text: an error of the run is not an error of its worker."""
     tf32.use()
     try:
         _enter(folder, settings)
@@ -95,10 +96,10 @@ def run_remotely(settings: RunSettings, device: str, folder: str, tf32: TF32) ->
 
 
 def _enter(folder: str, settings: RunSettings) -> None:
-    """Modules and files of the user's are looked for in the folder that the driver was started in.
+    """Change to the folder in which the driver was started, where user modules and files are.
 
-    A run that names none does without it. For the others it must be there: a file of the same name
-    in whatever folder Ray is in might be another one.
+    A run that names no such file does not need it. For others it must exist: a file of the same
+    name in Ray's own folder might be a different one.
     """
     try:
         os.chdir(folder)
@@ -114,7 +115,7 @@ def _enter(folder: str, settings: RunSettings) -> None:
 
 
 def files_named(settings: RunSettings) -> list[str]:
-    """Modules, data and weights of the user's that are looked for in the working folder."""
+    """User modules, data and weights that are looked up in the working folder."""
     model, start = settings.model.get("name"), settings.model.get("init_from")
     given = [model, (settings.task or {}).get("name"), settings.data.get("name")]
     given += [settings.data.get("test"), start]
@@ -145,7 +146,7 @@ def _keep(ray: Any, store: Store, claim: Claim, reference: Any) -> None:
 
 @contextlib.contextmanager
 def _connected(ray: Any, address: str | None, workers: int) -> Iterator[None]:
-    """In a cluster; one that was started here is stopped again, and takes its tasks with it."""
+    """Connect to a cluster; one that was started here is stopped at the end, with its tasks."""
     if ray.is_initialized():
         yield
         return

@@ -22,9 +22,9 @@ from ..runs.running import OnEpoch, with_seconds
 from ..runs.stacked import Member, group_key, members_that_fit, refusal, refusal_of, train_together
 from ..storage.store import Claim, Store
 from .heartbeat import beating
-from .live import Live, Watch, epochs_of
 from .local import given_back, work_on
 from .processes import run_processes
+from .progress import ProgressReporter, Watch, epochs_of
 from .workers import new_worker
 
 MOST = 256  # members at once: what is claimed together is lost together
@@ -58,8 +58,8 @@ def work_together(
 ) -> None:
     """What one of the processes does; with more of them than groups, a group is shared."""
     worker = new_worker()
-    live = Live(store, watch)
-    tell = on_epoch or live.epoch
+    reporter = ProgressReporter(store, watch)
+    tell = on_epoch or reporter.epoch
     groups = _waiting(store)
     sharing = max(1, workers // max(1, len(groups)))
     while (first := store.claim(worker)) is not None:
@@ -80,7 +80,7 @@ def work_together(
                     work_on(store, claim, device=device, on_epoch=tell)
                 else:
                     _keep(store, claim, member, seconds)
-                live.now()
+                reporter.now()
 
 
 def _waiting(store: Store) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""Who works on a run: a name that says whether that process still lives."""
+"""Names of workers, from which one can tell whether their process is still alive."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import uuid
 
 
 def new_worker() -> str:
-    """A name no other worker has: where, which process, when it began, and a random part."""
+    """A unique name: machine, process number, start time, and a random part."""
     pid = os.getpid()
     return f"{_here()}|{pid}|{_birth(pid)}|{uuid.uuid4().hex[:8]}"
 
 
 def is_dead(worker: str) -> bool:
-    """Whether the worker's process is surely gone; of another machine nobody here can tell."""
+    """Whether the worker's process has ended; False for another machine, where one cannot tell."""
     where, pid, birth, _ = worker.rsplit("|", 3)
-    if where != _here() or os.name == "nt":  # on Windows the question below ends the process
+    if where != _here() or os.name == "nt":  # on Windows os.kill ends the process
         return False
     try:
         os.kill(int(pid), 0)
@@ -27,15 +27,15 @@ def is_dead(worker: str) -> bool:
         return True
     except PermissionError:
         return False
-    # A process number is used again: the one that has it now may have begun later. One that has
-    # ended and that its parent has not yet asked about is dead too.
+    # Process numbers are reused: the process that has it now may have started later. A zombie is
+    # dead too.
     now = _birth(int(pid))
     return bool(birth and now) and now != birth
 
 
 @functools.cache
 def _here() -> str:
-    """This machine since it was started; a container has processes of its own."""
+    """This boot of this machine; a container has its own process numbers."""
     parts = [platform.node()]
     with contextlib.suppress(OSError):
         parts.append(pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
@@ -45,10 +45,10 @@ def _here() -> str:
 
 
 def _birth(pid: int) -> str:
-    """When the process began, "ended" for one that only waits to be counted; "" if unknown."""
+    """When the process started; "ended" for a zombie; "" if unknown."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    fields = text.rpartition(")")[2].split()  # the command's name may hold blanks
+    fields = text.rpartition(")")[2].split()  # the command's name may contain spaces
     return "ended" if fields[0] in "ZX" else fields[19]

@@ -90,10 +90,11 @@ class Recorded:
 
     def _record(self, inputs: Sequence[Tensor]) -> _Recording:
         graph = torch.cuda.CUDAGraph()
-        kept = tuple(torch.empty_like(each) for each in inputs)
         outside = torch.cuda.current_stream(inputs[0].device)
         # While it is recorded, memory kept from earlier work can be neither used nor given back.
+        # Before the next line, which may take a part of a block that then cannot be given back.
         torch.cuda.empty_cache()
+        kept = tuple(torch.empty_like(each) for each in inputs)
         # Nothing is computed while it is recorded, on the stream of the inputs' GPU; other threads
         # may go on using it. A recording that fails leaves its stream behind, so it is put back.
         try:

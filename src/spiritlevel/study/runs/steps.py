@@ -78,7 +78,7 @@ class Steps:
             self._plain.zero_grad()
             with self._penalty.shared_forward():
                 loss = F.cross_entropy(self._model(x), y)
-            (loss + self._penalty.of(loss, len(x))).backward()
+            (loss + self._penalty(x, y, loss=loss)).backward()
         self._plain.step()
 
     def _set_rate(self) -> None:

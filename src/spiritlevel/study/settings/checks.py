@@ -41,7 +41,7 @@ def check(study: Study) -> None:
     if any(run.task is None for run in runs):  # a task may have numbers of its own
         rules = [run.stop["measure"] for run in runs if "measure" in run.stop]
         for pattern in {*(study.measures or ()), *(study.epoch_measures or ()), *rules}:
-            api.measures(pattern)
+            api.cards(pattern)
     looks = {_data_of(run): _look(run) for run in _different(runs, _data_of)}
     for run in _different(runs, lambda r: _network_of(r) + looks[_data_of(r)].kind):
         if ":" in run.model["name"]:  # what a factory of the user's costs nobody knows
@@ -185,7 +185,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
 
 def _check_layers(run: RunSettings, model: nn.Module, look: Look) -> None:
     """Layers and head as `spiritlevel.measure` looks for them, in the network before training."""
-    named = {name: run.measure_options.get(name) for name in NAMED}
+    named: dict[str, Any] = {name: run.measure_options.get(name) for name in NAMED}
     if not any(named.values()):
         return
     own = dict(run.measure_options.get("options") or {})

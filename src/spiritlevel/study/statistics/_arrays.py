@@ -57,9 +57,12 @@ def finite_points(**columns: Iterable[float | None]) -> Points:
             f"same order. Got {_listing(lengths)}. Pass None for a run in which one is missing."
         )
     finite = np.all([np.isfinite(array) for array in arrays], axis=0)
-    kept = np.flatnonzero(finite)
+    indices = np.flatnonzero(finite)
     return Points(
-        tuple(array[kept] for array in arrays), kept, len(kept), len(arrays[0]) - len(kept)
+        tuple(array[indices] for array in arrays),
+        indices,
+        len(indices),
+        len(arrays[0]) - len(indices),
     )
 
 

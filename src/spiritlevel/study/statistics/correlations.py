@@ -18,7 +18,7 @@ Method = Literal["formula", "bca"]
 
 WEAK = 0.1  # an interval around 0 that stays below this does say something: the relation is weak
 EXACT_UP_TO = 8  # points: 8! = 40,320 orders are counted through for Spearman's p
-TOO_SMALL = "n too small to tell"
+UNCLEAR = "no clear association at this n"
 RISES, FALLS = FINDINGS = ("rises with the target", "falls as the target rises")
 
 
@@ -53,7 +53,7 @@ class Correlation:
             return "at most weak"
         # The formulas give a perfect correlation an interval without width; p knows n.
         if self.low <= 0.0 <= self.high or self.p > 1.0 - self.confidence:
-            return TOO_SMALL
+            return UNCLEAR
         return RISES if self.value > 0 else FALLS
 
     def __str__(self) -> str:
@@ -208,8 +208,8 @@ def _exact_p(x: Array, y: Array) -> float:
 
 
 def _kendall(x: Array, y: Array) -> tuple[float, float]:
-    found = scipy_stats().kendalltau(x, y)
-    return float(found.statistic), float(found.pvalue)
+    result = scipy_stats().kendalltau(x, y)
+    return float(result.statistic), float(result.pvalue)
 
 
 _VALUE_AND_P = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}

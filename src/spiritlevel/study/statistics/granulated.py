@@ -75,14 +75,14 @@ def granulated_kendall(
     points = finite_points(values=values, target=target)
     check_settings(settings, points.n + points.excluded)
     x, y = points.columns
-    kept: list[Mapping[str, Any]] = [settings[i] for i in points.kept]
+    finite: list[Mapping[str, Any]] = [settings[i] for i in points.kept]
     if seeds == "average":
-        x, y, kept = _averaged(x, y, kept, seed_key)
+        x, y, finite = _averaged(x, y, finite, seed_key)
     apart = () if seeds == "axis" else (seed_key,)
-    axes = tuple(_along(axis, x, y, kept) for axis in axes_of(kept, but=apart))
-    known = [axis.value for axis in axes if axis.groups]
-    value = sum(known) / len(known) if known else math.nan
-    reason = "" if known else "no two runs differ in exactly one hyperparameter"
+    axes = tuple(_along(axis, x, y, finite) for axis in axes_of(finite, but=apart))
+    values_of_axes = [axis.value for axis in axes if axis.groups]
+    value = sum(values_of_axes) / len(values_of_axes) if values_of_axes else math.nan
+    reason = "" if values_of_axes else "no two runs differ in exactly one hyperparameter"
     return GranulatedKendall(value, axes, points.n, points.excluded, seeds, reason)
 
 

@@ -1,4 +1,8 @@
-"""Confidence intervals of correlations: Fisher's z by formula, BCa by resampling."""
+"""Confidence intervals of correlations: Fisher's z by formula, BCa by resampling.
+
+BCa is not taken from `scipy.stats.bootstrap`: it returns nan as soon as one resample is undefined,
+where this leaves such resamples out and reports their number.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +46,10 @@ def fisher(
     """
     check_confidence(confidence)
     if abs(value) >= 1.0:
-        return Interval(value, value, "of a perfect correlation the formula knows no width")
+        return Interval(value, value, "the formula has no width for a perfect correlation")
     variance = _variance_of_z(kind, value, n - given)
     if variance is None:
-        return Interval(-1.0, 1.0, f"{n - given} points leave the whole range open")
+        return Interval(-1.0, 1.0, f"{n - given} points are too few for an interval")
     half = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(variance)
     z = math.atanh(value)
     return Interval(math.tanh(z - half), math.tanh(z + half))

@@ -1,4 +1,4 @@
-"""Correlations of many resamples at once.
+"""Correlations of many bootstrap resamples at once.
 
 A resample is a row of counts c: how often each point is in it. Every sum over the resample is then
 a sum over the original points with weights c, so all resamples together are a few matrix products.

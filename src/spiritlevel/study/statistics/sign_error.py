@@ -92,7 +92,7 @@ def sign_error(
     _check(num_test, loss_range, pooling, min_effective)
     points = finite_points(values=values, target=target)
     check_settings(settings, points.n + points.excluded)
-    kept: list[Mapping[str, Any]] = [settings[i] for i in points.kept]
+    finite: list[Mapping[str, Any]] = [settings[i] for i in points.kept]
     x, y = points.columns
     if num_test is not None and points.n and abs(y).max() > loss_range:
         raise SpiritlevelError(
@@ -101,14 +101,14 @@ def sign_error(
             "Cross-entropy has no bound: take the gap of the 0-1 loss, or num_test=None to weigh "
             "all pairs alike."
         )
-    found = []
-    for axis in axes_of(kept, but=(seed_key,)):
-        for (first, second, others), pairs in _pairs_along(axis, kept, pooling, seed_key).items():
+    environments = []
+    for axis in axes_of(finite, but=(seed_key,)):
+        for (first, second, others), pairs in _pairs_along(axis, finite, pooling, seed_key).items():
             error = _error_of(x, y, pairs, num_test, loss_range)
-            found.append(Environment(axis, str(first), str(second), *error, others))
+            environments.append(Environment(axis, str(first), str(second), *error, others))
     enough: list[Environment] = []
     too_few: list[Environment] = []
-    for environment in found:  # equal weights reach the bound up to rounding
+    for environment in environments:  # equal weights reach the bound up to rounding
         reached = environment.effective >= min_effective * (1.0 - 1e-9)
         (enough if reached else too_few).append(environment)
     worst = max(enough, key=lambda e: e.error, default=None)
@@ -121,7 +121,7 @@ def sign_error(
         n=points.n,
         excluded=points.excluded,
         rule=_rule(num_test, loss_range, pooling, min_effective),
-        reason="" if enough else _why_none(found, min_effective),
+        reason="" if enough else _why_none(environments, min_effective),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ...errors import SpiritlevelError
 from ._arrays import check_confidence, finite_points
-from .correlations import FINDINGS, TOO_SMALL, Correlation, kendall, pearson, spearman
+from .correlations import FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .granulated import GranulatedKendall, Seeds, granulated_kendall
 from .holm import Holm, holm
 from .partial import partial_correlation
@@ -73,7 +73,7 @@ class StudyStatistics:
         }
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """The same as JSON text."""
+        """The statistics as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
@@ -111,11 +111,11 @@ def summary(
     target = [row["target"] for row in rows]
     settings = [row["settings"] for row in rows]
     confounders = _columns([row.get("confounders", {}) for row in rows])
-    found = {}
+    measures = {}
     for name, values in _columns([row["measures"] for row in rows]).items():
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
-        found[name] = MeasureStatistics(
+        measures[name] = MeasureStatistics(
             name=name,
             pearson=pearson(values, target, confidence=confidence),
             spearman=spearman(values, target, confidence=confidence),
@@ -136,9 +136,9 @@ def summary(
                 seed_key=seed_key,
             ),
         )
-    families = {kind: holm(_p_values(found, kind)) for kind in (*KINDS, *PARTIALS)}
+    families = {kind: holm(_p_values(measures, kind)) for kind in (*KINDS, *PARTIALS)}
     return StudyStatistics(
-        measures={name: _judged(row, families) for name, row in found.items()},
+        measures={name: _judged(row, families) for name, row in measures.items()},
         n=len(rows),
         without_target=finite_points(target=target).excluded,
         confounders=tuple(confounders),
@@ -210,8 +210,8 @@ def _partial(
 
 
 def _p_values(rows: Mapping[str, MeasureStatistics], kind: str) -> dict[str, float]:
-    found: dict[str, Correlation | None] = {n: getattr(row, kind) for n, row in rows.items()}
-    return {name: math.nan if c is None else c.p for name, c in found.items()}
+    correlations: dict[str, Correlation | None] = {n: getattr(row, kind) for n, row in rows.items()}
+    return {name: math.nan if c is None else c.p for name, c in correlations.items()}
 
 
 def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStatistics:
@@ -226,16 +226,16 @@ def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStat
 
 def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
     """Spearman's, unless the correction over measures or the confounders take it away."""
-    words = row.spearman.verdict
-    if words not in FINDINGS:
-        return words
+    verdict = row.spearman.verdict
+    if verdict not in FINDINGS:
+        return verdict
     if corrected["spearman"] > 1.0 - row.spearman.confidence:
-        return f"{TOO_SMALL} after Holm"
+        return f"{UNCLEAR} after Holm"
     given = row.partial_spearman
     if given is None:
-        return words
-    if given.verdict == words:
-        return f"{words}, also given the confounders"
+        return verdict
+    if given.verdict == verdict:
+        return f"{verdict}, also given the confounders"
     if given.verdict in FINDINGS:
-        return f"{words}, but turns round given the confounders"
-    return f"{words}; given the confounders: {given.verdict.split(':')[0]}"
+        return f"{verdict}, but turns round given the confounders"
+    return f"{verdict}; given the confounders: {given.verdict.split(':')[0]}"

@@ -17,32 +17,33 @@ MISSING = "–"
 Cells = tuple[str, ...]
 
 
-def text_of(found: StudyStatistics) -> str:
+def text_of(statistics: StudyStatistics) -> str:
     """All of it: the table to read first, what may be claimed, then the details and the notes."""
-    rows = found.measures.values()
+    rows = statistics.measures.values()
     verdicts = [f"{row.name}: {row.verdict}." for row in rows]
-    parts = [_overview(found), "\n".join(verdicts)]
+    parts = [_overview(statistics), "\n".join(verdicts)]
     if rows:
-        parts += [_regressions(found), _p_values(found)]
+        parts += [_regressions(statistics), _p_values(statistics)]
     if any(row.bootstrap for row in rows):
-        parts.append(_bootstraps(found))
+        parts.append(_bootstraps(statistics))
     if any(row.partial_pearson for row in rows):
-        parts.append(_partials(found))
-    return "\n\n".join([*parts, "\n".join(found.notes())])
+        parts.append(_partials(statistics))
+    return "\n\n".join([*parts, "\n".join(statistics.notes())])
 
 
-def notes_of(found: StudyStatistics) -> list[str]:
+def notes_of(statistics: StudyStatistics) -> list[str]:
     """How the tables are to be read, and what is missing from them."""
     lines = [
-        f"{found.n} runs, {found.without_target} of them without a finite target; `out` counts "
-        f"the runs left out for a measure. Brackets: {percent(found.confidence)} intervals.",
+        f"{statistics.n} runs, {statistics.without_target} of them without a finite target; `out` "
+        "counts "
+        f"the runs left out for a measure. Brackets: {percent(statistics.confidence)} intervals.",
         "The verdict rests on Spearman's ρ and its p, corrected over "
-        f"{found.holm['spearman'].num_tests} measures by Holm. Intervals and p take the runs "
+        f"{statistics.holm['spearman'].num_tests} measures by Holm. Intervals and p take the runs "
         "as independent draws, which the runs of a grid are only in part.",
     ]
-    if found.confounders:
-        lines.append(f"Confounders held fixed: {', '.join(found.confounders)}.")
-    for row in found.measures.values():
+    if statistics.confounders:
+        lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
+    for row in statistics.measures.values():
         lines += [f"{row.name}, {what}: {reason}." for what, reason in _reasons(row)]
     return lines
 
@@ -54,27 +55,27 @@ def percent(confidence: float) -> str:
 
 def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
     """What qualifies single numbers; what the verdict says already is not said again."""
-    found = [("Ψ", row.granulated.reason), ("sign error", row.sign_error.reason)]
+    reasons = [("Ψ", row.granulated.reason), ("sign error", row.sign_error.reason)]
     told = {"", row.spearman.reason}
     partials = (("ρ", row.partial_spearman), ("r", row.partial_pearson))
     for letter, partial in partials:
         if partial is not None and partial.reason not in told:
-            found.append((f"{letter} given confounders", partial.reason))
+            reasons.append((f"{letter} given confounders", partial.reason))
             told.add(partial.reason)
-    found += [
+    reasons += [
         (f"BCa of {LETTERS[kind]}", correlation.reason)
         for kind, correlation in row.bootstrap.items()
         if correlation.reason != row.spearman.reason
     ]
-    return [(what, reason) for what, reason in found if reason]
+    return [(what, reason) for what, reason in reasons if reason]
 
 
-def _overview(found: StudyStatistics) -> str:
+def _overview(statistics: StudyStatistics) -> str:
     heading = ("measure", "n", "out", "Pearson r", "Spearman ρ", "p Holm", "Kendall τ", "Ψ")
-    partial = ("ρ given confounders",) if found.confounders else ()
+    partial = ("ρ given confounders",) if statistics.confounders else ()
     rows: list[Cells] = [
         (*heading, "sign error max (mean)", *partial),
-        *(_cells(row, partial=bool(partial)) for row in found.measures.values()),
+        *(_cells(row, partial=bool(partial)) for row in statistics.measures.values()),
     ]
     return aligned(rows)
 
@@ -101,7 +102,7 @@ def _cells(row: MeasureStatistics, *, partial: bool) -> Cells:
     return (*cells, _cell(given) + fewer)
 
 
-def _regressions(found: StudyStatistics) -> str:
+def _regressions(statistics: StudyStatistics) -> str:
     def cells(row: MeasureStatistics) -> Cells:
         line = row.regression
         return (
@@ -114,14 +115,14 @@ def _regressions(found: StudyStatistics) -> str:
         )
 
     return _table(
-        found,
+        statistics,
         "Regression: target ≈ slope · measure + intercept (Taleghani et al., Table 3)",
         ("n", "slope", "intercept", "std error", "p slope", "R²"),
         cells,
     )
 
 
-def _p_values(found: StudyStatistics) -> str:
+def _p_values(statistics: StudyStatistics) -> str:
     def cells(row: MeasureStatistics) -> Cells:
         numbers = [str(row.spearman.n)]
         for kind in LETTERS:
@@ -130,22 +131,22 @@ def _p_values(found: StudyStatistics) -> str:
         return tuple(numbers)
 
     titles = [title for letter in LETTERS.values() for title in (f"p {letter}", "Holm")]
-    return _table(found, "p of each correlation, and corrected by Holm", ("n", *titles), cells)
+    return _table(statistics, "p of each correlation, and corrected by Holm", ("n", *titles), cells)
 
 
-def _bootstraps(found: StudyStatistics) -> str:
+def _bootstraps(statistics: StudyStatistics) -> str:
     def cells(row: MeasureStatistics) -> Cells:
         return (str(row.spearman.n), *(_ends(row.bootstrap.get(kind)) for kind in LETTERS))
 
     return _table(
-        found,
-        f"{percent(found.confidence)} intervals of the bootstrap (BCa)",
+        statistics,
+        f"{percent(statistics.confidence)} intervals of the bootstrap (BCa)",
         ("n", "Pearson r", "Spearman ρ", "Kendall τ"),
         cells,
     )
 
 
-def _partials(found: StudyStatistics) -> str:
+def _partials(statistics: StudyStatistics) -> str:
     def cells(row: MeasureStatistics) -> Cells:
         given = {name: getattr(row, name) for name in ("partial_pearson", "partial_spearman")}
         numbers = [MISSING if row.partial_pearson is None else str(row.partial_pearson.n)]
@@ -156,20 +157,20 @@ def _partials(found: StudyStatistics) -> str:
 
     # A measure that is a confounder itself is judged given the others.
     return _table(
-        found,
-        f"Given {', '.join(found.confounders)}: partial correlations, p corrected by Holm",
+        statistics,
+        f"Given {', '.join(statistics.confounders)}: partial correlations, p corrected by Holm",
         ("n", "Pearson r", "p Holm", "Spearman ρ", "p Holm"),
         cells,
     )
 
 
 def _table(
-    found: StudyStatistics,
+    statistics: StudyStatistics,
     heading: str,
     titles: Sequence[str],
     cells: Callable[[MeasureStatistics], Cells],
 ) -> str:
-    rows = [(row.name, *cells(row)) for row in found.measures.values()]
+    rows = [(row.name, *cells(row)) for row in statistics.measures.values()]
     return f"{heading}\n{aligned([('measure', *titles), *rows])}"
 
 

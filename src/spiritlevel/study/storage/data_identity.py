@@ -36,18 +36,20 @@ def check_data(store: Store) -> None:
     finished = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
     runs = store.settings()
     used = _names(run for run in runs if run.id in finished)
-    known = _known(store)
-    now = {name: found for name in sorted(_names(runs)) if (found := content(name)) is not None}
-    for name in sorted(used & known.keys() & now.keys()):
-        if known[name] != now[name]:
+    recorded = _recorded(store)
+    now = {
+        name: identity for name in sorted(_names(runs)) if (identity := content(name)) is not None
+    }
+    for name in sorted(used & recorded.keys() & now.keys()):
+        if recorded[name] != now[name]:
             raise SpiritlevelError(
                 f"The data {name!r} have other content than when {len(finished)} runs of the study "
-                f"in {str(store.folder)!r} were made: {_words(known[name])} then, "
-                f"{_words(now[name])} now. Put the former data back, or run the study with these "
-                "in a folder of its own: --out."
+                f"in {str(store.folder)!r} were made: {_described(recorded[name])} then, "
+                f"{_described(now[name])} now. Restore the former data, or use --out to run the "
+                "study with these in another folder."
             )
-    if known | now != known:
-        _keep(store, known | now)
+    if recorded | now != recorded:
+        _record(store, recorded | now)
 
 
 def content(name: str) -> Content | None:
@@ -71,8 +73,8 @@ def _names(runs: Iterable[RunSettings]) -> set[str]:
 def _images(root: pathlib.Path) -> list[pathlib.Path]:
     """What the reader of image folders looks at."""
     tops = [root / split for split in SPLITS if (root / split).is_dir()] or [root]
-    found = (file for top in tops for file in top.glob("[!.]*/[!.]*"))
-    return sorted(file for file in found if file.suffix.lower() in ENDINGS)
+    candidates = (file for top in tops for file in top.glob("[!.]*/[!.]*"))
+    return sorted(file for file in candidates if file.suffix.lower() in ENDINGS)
 
 
 def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> Content | None:
@@ -90,18 +92,18 @@ def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> Content | None:
     return {"bytes": total, "sha256": digest.hexdigest()}
 
 
-def _words(found: Content) -> str:
-    return f"{found['bytes']:,} bytes with SHA-256 {str(found['sha256'])[:16]}…"
+def _described(identity: Content) -> str:
+    return f"{identity['bytes']:,} bytes with SHA-256 {str(identity['sha256'])[:16]}…"
 
 
-def _known(store: Store) -> dict[str, Content]:
+def _recorded(store: Store) -> dict[str, Content]:
     with _connected(store) as connection:
         row = connection.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
-    known: dict[str, Content] = {} if row is None else json.loads(row[0])
-    return known
+    contents: dict[str, Content] = {} if row is None else json.loads(row[0])
+    return contents
 
 
-def _keep(store: Store, contents: dict[str, Content]) -> None:
+def _record(store: Store, contents: dict[str, Content]) -> None:
     text = json.dumps(contents, sort_keys=True)
     with _connected(store) as connection:
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (KEY, text))

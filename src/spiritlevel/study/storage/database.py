@@ -68,5 +68,5 @@ def stored(value: object) -> object:
 
 
 def loaded(value: object) -> object:
-    """The inverse of `stored`."""
+    """The value that `stored` wrote."""
     return math.nan if value == "nan" else value

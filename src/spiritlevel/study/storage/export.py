@@ -41,8 +41,8 @@ def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -
 def _runs(store: Store) -> Rows:
     """The wide rows, and what else the store knows of a run; the axes stand there one by one."""
     wide = wide_rows(store)
-    known = {run["id"]: run for run in store.rows("runs")}  # later: it may have more, not fewer
-    return [row | _rest(known[row["run"]], row) for row in wide]
+    details = {run["id"]: run for run in store.rows("runs")}  # later: it may have more, not fewer
+    return [row | _rest(details[row["run"]], row) for row in wide]
 
 
 def _rest(run: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:

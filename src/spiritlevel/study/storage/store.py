@@ -53,7 +53,7 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """Of all runs."""
+        """The number of runs."""
         return self.pending + self.running + self.done + self.failed
 
     @property
@@ -126,7 +126,7 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         self._connection.close()
 
     def __enter__(self) -> Store:
@@ -190,10 +190,10 @@ class Store:
             waiting = self._connection.execute(
                 "SELECT id FROM runs WHERE status = 'pending' ORDER BY position"
             ).fetchall()
-            found = [id_ for [id_] in waiting if among is None or id_ in among]
-            if not found:
+            available = [id_ for [id_] in waiting if among is None or id_ in among]
+            if not available:
                 return None
-            id_ = found[0]
+            id_ = available[0]
             settings, axes, attempt = self._connection.execute(
                 "SELECT settings, axes, attempt FROM runs WHERE id = ?", (id_,)
             ).fetchone()
@@ -301,19 +301,19 @@ class Store:
     def retry_failed(self) -> int:
         """Let the failed runs wait again; how many there were."""
         with self._writing():
-            found = self._connection.execute(
+            updated = self._connection.execute(
                 "UPDATE runs SET status = 'pending', worker = NULL, heartbeat = NULL "
                 "WHERE status = 'failed'"
             )
-        return found.rowcount
+        return updated.rowcount
 
     def _update_claimed(self, claim: Claim, changes: str, *values: object) -> bool:
-        found = self._connection.execute(
+        updated = self._connection.execute(
             f"UPDATE runs SET {changes} "
             "WHERE id = ? AND worker = ? AND attempt = ? AND status = 'running'",
             (*values, claim.id, claim.worker, claim.attempt),
         )
-        return found.rowcount == 1
+        return updated.rowcount == 1
 
     def _replace(self, table: str, run: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
         self._connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
@@ -346,16 +346,16 @@ class Store:
         """
         join = "" if table == "runs" else " JOIN runs ON run = id"
         with self._explained():
-            found = self._connection.execute(
+            cursor = self._connection.execute(
                 f"SELECT {table}.* FROM {table}{join} ORDER BY {schema.ORDER[table]}"
             )
-            names = [column[0] for column in found.description]
-            return [dict(zip(names, map(loaded, row), strict=True)) for row in found]
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, map(loaded, row), strict=True)) for row in cursor]
 
     def machines(self) -> dict[int, dict[str, Any]]:
         """What the runs were run on, by the number in their rows."""
-        found = self._select("SELECT id, description FROM machines")
-        return {number: json.loads(description) for number, description in found}
+        machines = self._select("SELECT id, description FROM machines")
+        return {number: json.loads(description) for number, description in machines}
 
     def _select(self, query: str) -> list[Any]:
         with self._explained():

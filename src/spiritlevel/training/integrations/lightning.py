@@ -3,19 +3,12 @@
     trainer = Trainer(callbacks=[
         FlatnessMonitorCallback(probe_loader, measures=["relative.kappa"]),
         FlatnessStoppingCallback(rule="both", monitor="val_loss"),
-        FlatnessPenaltyCallback(weight=0.01, every=8),
+        PenaltyCallback(FlatnessPenalty(module, weight=0.01, every=8)),
     ])
 
 A value is logged as "flatness/NAME": ModelCheckpoint and EarlyStopping take it as `monitor=`.
 
-The other penalties look at the outputs, so they are terms of the loss that `training_step` returns:
-
-    def training_step(self, batch, index):
-        x, y = batch
-        outputs = self(x)
-        return F.cross_entropy(outputs, y) + self.penalty(outputs, y)
-
-SAM and its family are optimizers that `configure_optimizers` returns; Lightning hands them the
+SAM and its variants are optimizers that `configure_optimizers` returns; Lightning passes them the
 closure they need: `return SAM(torch.optim.SGD(self.parameters(), lr=0.1), rho=0.05)`.
 """
 
@@ -37,9 +30,9 @@ require("lightning.pytorch", what="The Lightning callback", extra="lightning")
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_info  # noqa: E402
 
-from .lightning_penalty import FlatnessPenaltyCallback  # noqa: E402
+from .lightning_penalty import PenaltyCallback  # noqa: E402
 
-__all__ = ["FlatnessMonitorCallback", "FlatnessPenaltyCallback", "FlatnessStoppingCallback"]
+__all__ = ["FlatnessMonitorCallback", "FlatnessStoppingCallback", "PenaltyCallback"]
 
 
 class FlatnessMonitorCallback(Callback):

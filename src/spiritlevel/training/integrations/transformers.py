@@ -18,6 +18,7 @@ and keeps its state in the checkpoints:
 from __future__ import annotations
 
 import base64
+import io
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -28,9 +29,10 @@ from torch import Tensor, nn
 
 from ...errors import SpiritlevelError, require
 from ...model.batches import num_samples
-from .. import FlatnessMonitor, FlatnessPenalty, FlatnessStopping
+from .. import FlatnessMonitor, FlatnessStopping
 from ..monitor.monitor import check_settings
 from ..monitor.rows import Row, scalars
+from ..penalties.penalty import Penalty
 from ..sam.perturbed_optimizer import AbstractPerturbedOptimizer
 
 require("transformers", what="The Trainer callback", extra="transformers")
@@ -42,7 +44,8 @@ from transformers import Trainer, TrainerCallback  # noqa: E402
 # one with restore_callback_states_from_checkpoint=True.
 STATE = "spiritlevel.flatness"
 PENALTY_STATE = "spiritlevel.penalty"
-PENALTY = "flatness_penalty"  # its name in the logs
+TENSOR = "tensor"  # where an encoded state holds a tensor
+PENALTY = "penalty"  # its name in the logs
 
 
 class FlatnessTrainerCallback(TrainerCallback):
@@ -218,15 +221,20 @@ class SAMTrainer(Trainer):
 
 
 class PenaltyTrainer(Trainer):
-    """A Trainer whose training loss has a FlatnessPenalty added; evaluation is as ever.
+    """A Trainer that adds a Penalty to the training loss; evaluation does not change.
 
-    Where the Trainer logs its loss, which is with the penalty, it logs Tr(H²)/B as last measured,
-    without the weight, as "flatness_penalty". A run that goes on from a checkpoint goes on with the
-    count of `every` and the random directions too.
+    The training loss that the Trainer logs includes the penalty. Next to it, the penalty's last
+    value, without the weight, is logged as "penalty". A run that is resumed from a checkpoint
+    continues with the penalty's step count and random state.
     """
 
-    def __init__(self, *args: Any, penalty: FlatnessPenalty, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, penalty: Penalty, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not isinstance(penalty, Penalty):
+            raise SpiritlevelError(
+                "The 'penalty' argument of PenaltyTrainer must be a Penalty. "
+                f"Got {penalty!r}. Pass for example FlatnessPenalty(model, weight=0.01)."
+            )
         self.penalty = penalty
         self.add_callback(_PenaltyState(penalty))
 
@@ -237,17 +245,19 @@ class PenaltyTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The batch goes through the model once for both parts."""
+        """The batch goes through the model once for both the loss and the penalty."""
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         _refuse_accumulation(self, "PenaltyTrainer")
         with self.penalty.shared_forward():
             loss, outputs = super().compute_loss(model, dict(inputs), True, num_items_in_batch)
-        loss = loss + self.penalty.of(loss, num_samples(inputs))
+        labels = next((inputs[key] for key in self.label_names if key in inputs), None)
+        size = num_samples(inputs)
+        loss = loss + self.penalty(inputs, labels, outputs=outputs, loss=loss, batch_size=size)
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """The penalty goes beside the training loss."""
+        """The penalty's value is logged next to the training loss."""
         if "loss" in logs and self.penalty.value is not None:
             logs[PENALTY] = float(self.penalty.value)
         super().log(logs, *args, **kwargs)
@@ -256,31 +266,34 @@ class PenaltyTrainer(Trainer):
 class _PenaltyState(TrainerCallback):
     """Keeps a penalty's state in trainer_state.json, which holds no tensors."""
 
-    def __init__(self, penalty: FlatnessPenalty) -> None:
+    def __init__(self, penalty: Penalty) -> None:
         self.penalty = penalty
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        kept = state.stateful_callbacks.get(PENALTY_STATE) if state.global_step else None
-        if kept is None:
-            return
-        value, generator = kept["value"], bytearray(base64.b64decode(kept["generator"]))
-        like = next(self.penalty.model.parameters())
-        self.penalty.load_state_dict(
-            {
-                "steps": kept["steps"],
-                "value": None if value is None else like.new_tensor(value),
-                "generator": torch.frombuffer(generator, dtype=torch.uint8),
-            }
-        )
+        saved = state.stateful_callbacks.get(PENALTY_STATE) if state.global_step else None
+        if saved is not None:
+            self.penalty.load_state_dict({key: _decoded(value) for key, value in saved.items()})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        kept = self.penalty.state_dict()
-        value, generator = kept["value"], bytes(kept["generator"].tolist())
         state.stateful_callbacks[PENALTY_STATE] = {
-            "steps": kept["steps"],
-            "value": None if value is None else float(value),
-            "generator": base64.b64encode(generator).decode("ascii"),
+            key: _encoded(value) for key, value in self.penalty.state_dict().items()
         }
+
+
+def _encoded(value: Any) -> Any:
+    """A tensor as text, with its dtype and shape; everything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    data = io.BytesIO()
+    torch.save(value.cpu(), data)
+    return {TENSOR: base64.b64encode(data.getvalue()).decode("ascii")}
+
+
+def _decoded(value: Any) -> Any:
+    """The inverse of `_encoded`."""
+    if not isinstance(value, Mapping) or TENSOR not in value:
+        return value
+    return torch.load(io.BytesIO(base64.b64decode(value[TENSOR])), weights_only=True)
 
 
 def _refuse_accumulation(trainer: Trainer, name: str) -> None:

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from ...analysis.spectra import Eigenvalues, eigenvalues
-from ...api import measure, measures, preflight
+from ...api import cards, measure, preflight
 from ...errors import SpiritlevelError
+from ...measures.eigenvalues import ENDS  # these start from the vector of the row before
 from ...model.batches import num_samples
 from ...model.distributed import Processes
 from ...results import Measurement, Status
@@ -22,8 +23,6 @@ from .budget import Clock, TimeBudget, check_overhead, parse_every
 from .eval_mode import bystander, fixed_samples
 from .rows import Row, open_sinks
 
-# Measures by Lanczos over the whole network: these start from the vector they ended with before.
-WARM_STARTED = {"curvature.lambda_max": "largest", "curvature.lambda_min": "smallest"}
 FAILED = "failed"
 TRIAL_PART = 8  # one in so many samples
 _OWN = {"model", "data", "measures", "progress"}  # arguments of `measure` that are set here
@@ -167,7 +166,7 @@ class FlatnessMonitor:
 
     def _values(self, data: list[Any]) -> Row:
         found: dict[str, Row] = {}
-        plain = [name for name in self.names if name not in WARM_STARTED]
+        plain = [name for name in self.names if name not in ENDS]
         if plain:
             report = measure(self.model, data, measures=plain, **self.options)
             found |= {name: _entries(measurement) for name, measurement in report.items()}
@@ -176,16 +175,16 @@ class FlatnessMonitor:
             self._vectors.clear()
             self._trainable = trainable
         for name in self.names:
-            if name in WARM_STARTED:
+            if name in ENDS:
                 found[name] = self._eigenvalue(name, data)
         return {key: value for name in self.names for key, value in found[name].items()}
 
     def _eigenvalue(self, name: str, data: list[Any]) -> Row:
         taken = inspect.signature(eigenvalues).parameters
         options = {k: v for k, v in self.options.items() if k in taken and k != "rtol"}
-        which = WARM_STARTED[name]
+        which = ENDS[name]
         start = self._vectors.pop(name, None)
-        found = eigenvalues(self.model, data, which=which, start=start, **options)  # type: ignore[arg-type]
+        found = eigenvalues(self.model, data, which=which, start=start, **options)
         self._vectors[name] = found
         row: Row = {name: found.values[0], f"{name}.residual": found.residuals[0]}
         return row if found.converged[0] else row | {f"{name}.status": Status.NOT_CONVERGED.value}
@@ -230,7 +229,7 @@ def check_settings(
             "`spiritlevel list`."
         )
     for pattern in patterns:
-        measures(pattern)  # raises for a name that is none, with what it may have meant
+        cards(pattern)  # raises for a name that is none, with what it may have meant
     parse_every(every)
     check_overhead(max_overhead)
     known = [name for name in inspect.signature(measure).parameters if name not in _OWN]

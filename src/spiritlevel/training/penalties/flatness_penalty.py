@@ -1,41 +1,28 @@
-"""The penalty of paper 004 as an object of the training loop."""
+"""The penalty of paper 004, Tr(H²)/B."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
-from ...model.batches import num_samples
-from ...model.distributed import refuse_sharded, unwrapped
-from ...model.losses import resolve
 from ...model.parameters import select_parameters
-from .arguments import check_batch_size, check_probes, check_weight
-from .lazy import LazySchedule
+from .argument_checks import check_probes
+from .penalty import Penalty
+from .penalty_batch import PenaltyBatch
+from .separate_forward import AnyLoss
 from .third_derivatives.operations import thrice_differentiable
-from .trace_squared import AnyLoss, batch_loss, trace_squared_of
+from .trace_squared import trace_squared_of
 
 
-class FlatnessPenalty:
-    """weight · Tr(H²)/B, to be added to the training loss.
+class FlatnessPenalty(Penalty):
+    """weight · Tr(H²)/B with the Hessian H of the batch's mean loss and the batch size B.
 
-        penalty = FlatnessPenalty(model, weight=0.01)
-        loss = F.cross_entropy(model(x), y) + penalty(x, y)
-
-    The batch goes through the model twice that way. Once is cheaper, and with dropout both parts
-    see one mask:
-
-        with penalty.shared_forward():
-            loss = F.cross_entropy(model(x), y)
-        loss = loss + penalty.of(loss, len(x))
-
-    `every=k` computes it at one call in k, k-fold, so that the expected gradient is the same; each
-    micro-batch of an accumulated gradient is a call. With weight=0 training stays as it is and
-    `value` is measured.
+    Called like every `Penalty`. It works for any loss and any layers; `layers` (module paths or
+    patterns) restricts H to their parameters, and `probes` is the number of random directions of
+    the estimate.
     """
 
     def __init__(
@@ -49,88 +36,23 @@ class FlatnessPenalty:
         loss: AnyLoss = "cross_entropy",
         generator: torch.Generator | None = None,
     ) -> None:
-        """Without a generator it has one of its own, seeded with torch's initial seed.
-
-        So torch.manual_seed settles the directions too, while torch's random numbers stay those of
-        a training without the penalty.
-        """
-        refuse_sharded(model)
-        self.model = unwrapped(model)
-        self.weight = check_weight(weight)
+        """`every`, `loss` and `generator` as in Penalty."""
+        super().__init__(model, weight, every=every, loss=loss, generator=generator)
         self.probes = check_probes(probes)
         self.layers = layers
-        self.loss = resolve(loss)
-        self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
-        self._schedule = LazySchedule(every)
-        self._value: Tensor | None = None
-        select_parameters(self.model, layers)  # refuses what would fail at the first step
+        select_parameters(self.model, layers)  # refuses now what would fail at the first step
 
-    @property
-    def every(self) -> int:
-        """Calls to one that is computed."""
-        return self._schedule.every
-
-    @property
-    def due(self) -> bool:
-        """Whether the coming call is one that is computed."""
-        return self._schedule.factor > 0
-
-    @property
-    def value(self) -> Tensor | None:
-        """Tr(H²)/B as last measured, without weight and `every`; None before the first time."""
-        return self._value
-
-    def __call__(self, x: Any, y: Tensor) -> Tensor:
-        """The penalty of a batch, which goes through the model for it."""
-        if not self.due:
-            return self._left_out()
-        size = check_batch_size(num_samples((x, y)))
-        return self.of(batch_loss(self.model, x, y, loss=self.loss), size)
-
-    def of(self, loss: Tensor, batch_size: int) -> Tensor:
-        """The penalty of the batch whose mean loss this is."""
-        if not self.due:
-            return self._left_out()
-        found = trace_squared_of(
-            loss,
+    def compute(self, batch: PenaltyBatch) -> Tensor:
+        """An unbiased estimate of Tr(H²)/B."""
+        return trace_squared_of(
+            batch.loss,
             select_parameters(self.model, self.layers).values(),
-            batch_size,
+            batch.size,
             probes=self.probes,
             generator=self.generator,
             create_graph=self.weight > 0,
         )
-        self._value = found.detach()
-        factor = self._schedule.advance() * self.weight
-        return factor * found if factor else self._zero()
 
-    def shared_forward(self) -> contextlib.AbstractContextManager[None]:
-        """Compute the loss for `of` in here; nothing happens at calls that are left out."""
-        return thrice_differentiable() if self.due else contextlib.nullcontext()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a training that goes on from a checkpoint needs."""
-        return {
-            "steps": self._schedule.steps,
-            "value": None if self._value is None else self._value.clone(),
-            "generator": self.generator.get_state(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`."""
-        missing = {"steps", "value", "generator"} - set(state)
-        if missing:
-            raise SpiritlevelError(
-                "The 'state' argument must be what FlatnessPenalty.state_dict() returned. Got one "
-                f"without {', '.join(sorted(missing))}. Save the penalty's state beside the "
-                "model's."
-            )
-        self.generator.set_state(state["generator"].cpu())
-        self._schedule.steps, self._value = int(state["steps"]), state["value"]
-
-    def _left_out(self) -> Tensor:
-        self._schedule.advance()
-        return self._zero()
-
-    def _zero(self) -> Tensor:
-        like = next(self.model.parameters())
-        return torch.zeros((), dtype=like.dtype, device=like.device)
+    def around_forward(self) -> contextlib.AbstractContextManager[None]:
+        """The training step differentiates the loss a third time."""
+        return thrice_differentiable()

@@ -9,26 +9,23 @@ the forward is shared with the training loss (`trace_squared_of`). In float32 or
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ...errors import SpiritlevelError
 from ...model.batches import num_samples, scores
 from ...model.distributed import refuse_sharded, unwrapped
 from ...model.layer_hooks import lacks_second_derivative
-from ...model.losses import Loss, resolve
-from ...model.model_state import preserved
+from ...model.losses import resolve
 from ...model.parameters import select_parameters
-from .arguments import check_batch_size, check_loss_value, check_probes
-from .signs import draw_signs
+from .argument_checks import check_batch_size, check_loss_value, check_probes
+from .random_signs import draw_signs, restored_on_failure
+from .separate_forward import AnyLoss, mean_loss, separate_forward
 from .third_derivatives.deferral import deferred
 from .third_derivatives.operations import check_graph, thrice_differentiable
-
-AnyLoss = str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss
 
 
 def trace_squared_penalty(
@@ -61,8 +58,11 @@ def trace_squared_penalty(
     refuse_sharded(model)
     model = unwrapped(model)
     chosen = _choose(model, layers, parameters)
-    value = batch_loss(model, x, y, loss=loss)
-    return trace_squared_of(value, chosen, num_samples((x, y)), probes=probes, generator=generator)
+    batch_size = check_batch_size(num_samples((x, y)))
+    outputs = scores(separate_forward(model, x, thrice_differentiable()))
+    with thrice_differentiable():
+        value = mean_loss(resolve(loss), outputs, y)
+    return trace_squared_of(value, chosen, batch_size, probes=probes, generator=generator)
 
 
 def trace_squared_of(
@@ -90,7 +90,7 @@ def trace_squared_of(
     check_loss_value(loss)
     chosen = _check_parameters(parameters)
     functions = check_graph(loss, third=create_graph)
-    with _explained(), _unless_it_fails(generator):
+    with _explained(), restored_on_failure(generator):
         with deferred(functions):  # of the gradients only the graph is used
             gradients = torch.autograd.grad(loss, chosen, create_graph=True, allow_unused=True)
         if lacks_second_derivative(gradients):
@@ -114,31 +114,6 @@ def trace_squared_of(
                     flat = product.flatten()
                     total = total + flat @ flat
     return total / (probes * batch_size)
-
-
-def batch_loss(model: nn.Module, x: Any, y: Tensor, *, loss: AnyLoss) -> Tensor:
-    """The mean loss of a batch, with its graph; buffers and random state stay as they were."""
-    check_batch_size(num_samples((x, y)))
-    found = resolve(loss)
-    # Copies take the updates of running statistics. Restoring the model's own afterwards would
-    # be too late: the graph may hold them.
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    args, kwargs = _inputs(x)
-    device = next(model.parameters()).device
-    with preserved(model, device), thrice_differentiable(), torch.enable_grad():
-        outputs = scores(functional_call(model, buffers, args, kwargs))
-        if not y.is_floating_point():
-            y = y.long()
-        found.check(outputs.detach(), y, where="the batch")
-        if bool(torch.isfinite(outputs).all()) and bool(found.invalid(outputs.detach(), y).any()):
-            found.explain(outputs.detach(), y, where="the batch")
-        return found.values(outputs, y).sum() / found.weights(outputs.detach(), y).sum()
-
-
-def _inputs(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(x, Mapping):
-        return (), dict(x)
-    return (tuple(x) if isinstance(x, list | tuple) else (x,)), {}
 
 
 def _choose(
@@ -179,15 +154,3 @@ def _explained() -> Iterator[None]:
             f"with: {error}. Compute the loss inside `with thrice_differentiable():`, which "
             "writes attention out, without torch.compile, and before loss.backward()."
         ) from error
-
-
-@contextlib.contextmanager
-def _unless_it_fails(generator: torch.Generator | None) -> Iterator[None]:
-    """The random state is put back if the block fails."""
-    source = torch.default_generator if generator is None else generator
-    before = source.get_state()
-    try:
-        yield
-    except BaseException:
-        source.set_state(before)
-        raise

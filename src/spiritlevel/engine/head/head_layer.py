@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
 from ...math.positions import Positions
-from ...model.layer_hooks import Use, parameter_uses
+from ...model.layer_hooks import LayerUse, parameter_uses
 from ...model.layers.unfold import average_patch, conv_windows
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -61,7 +61,7 @@ class Head:
         return weight.flatten(2).mT.flatten(1) if weight.dim() > 2 else weight
 
 
-def find_heads(uses: list[Use], outputs: Tensor, acting: Positions | None) -> dict[str, Head]:
+def find_heads(uses: list[LayerUse], outputs: Tensor, acting: Positions | None) -> dict[str, Head]:
     """Every linear or convolutional layer, with whether it is a head and why not.
 
     `acting` says which outputs act on each other in the loss; None if every one stands alone.
@@ -79,7 +79,7 @@ def find_heads(uses: list[Use], outputs: Tensor, acting: Positions | None) -> di
     return found
 
 
-def _why_not(head: Head, use: Use, outputs: Tensor, acting: Positions | None) -> str:
+def _why_not(head: Head, use: LayerUse, outputs: Tensor, acting: Positions | None) -> str:
     if getattr(use.module, "groups", 1) != 1:
         return "a grouped convolution has no common feature vector"
     out = use.output

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..results import Cost, Status
+from ..records import Cost, Status
 from .data_pass import Needs
-from .estimate import Estimate, of_repetitions
-from .sweep.spreads import POWERS
-from .sweep.sums import Kind
+from .estimate import Estimate, estimate_from_repetitions
+from .sweep.feature_scales import POWERS
+from .sweep.sums import RowKind
 from .weight_space.metrics import Metric
 from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
 from .weight_space.products import Operator
@@ -33,7 +33,7 @@ SECOND_GLANCE = 6 * PILOT  # probes to come from which on 32 of each are looked 
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class RowEstimate:
     """An estimate, of which matrix, and how it came about."""
 
     estimate: Estimate
@@ -48,7 +48,7 @@ class Found:
         return self.estimate.variance == 0.0 and self.status is Status.OK
 
 
-NEEDS: dict[Kind, Needs] = {
+NEEDS: dict[RowKind, Needs] = {
     "trace": Needs(sweep=True),
     "kappa": Needs(sweep=True, kappa=True),
     "kappa_std": Needs(sweep=True, kappa=True, standardized=True),
@@ -57,11 +57,11 @@ NEEDS: dict[Kind, Needs] = {
 }
 
 
-class HessianRows:
+class RowEstimator:
     """One kind of rows of a network; `whole` is what the precision is asked of."""
 
     def __init__(
-        self, workspace: Workspace, kind: Kind, parameters: Mapping[str, str], whole: Factors
+        self, workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
     ):
         """`parameters` gives the parameter of every row."""
         self.workspace, self.kind, self.whole = workspace, kind, whole
@@ -187,21 +187,21 @@ class HessianRows:
             parts.append(self.probes.estimate(self.operator, probed))
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
-    def found(self, factors: Factors | None = None) -> Found:
+    def result(self, factors: Factors | None = None) -> RowEstimate:
         """The whole, or Σ over rows of factor × value."""
         judged = factors is None
         factors = self.whole if factors is None else factors
         estimate = self._estimate(factors)
         bent = self._bent(factors) if self.probes is None else []
         if bent:
-            return Found(estimate, "GGN", Status.GGN, self._ggn_text(bent), self.cost)
+            return RowEstimate(estimate, "GGN", Status.GGN, self._ggn_text(bent), self.cost)
         status, text = Status.OK, ""
         if estimate.variance or judged:
             text = self.how(factors)
             if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
                 status, text = Status.NOT_CONVERGED, self._missed(estimate)
         text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
-        return Found(estimate, "Hessian", status, text, self.cost)
+        return RowEstimate(estimate, "Hessian", status, text, self.cost)
 
     def _tied_text(self, factors: Factors) -> str:
         tied = self.workspace.surface.tied
@@ -275,12 +275,12 @@ class HessianRows:
             others = max(others, PILOT)  # with so many passes the other operator gets its look too
         return f"max_passes={enough + others} would have sufficed."
 
-    def sharpest_neuron(self, layer: str) -> Found:
+    def sharpest_neuron(self, layer: str) -> RowEstimate:
         """The largest ρ(j) of a layer, with the error of that neuron."""
         parts = self._neuron_parts(layer)
         top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
         estimate = self._of_neuron(parts, top)
-        base = self.found({layer: 1.0})
+        base = self.result({layer: 1.0})
         text = base.text
         if estimate.variance:
             text = f"{text.rstrip('.')}; the largest of noisy values, so rather too large"
@@ -303,7 +303,9 @@ class HessianRows:
 
     def _of_neuron(self, parts: list[Tensor], j: int) -> Estimate:
         found = [
-            of_repetitions(rows[:, j].tolist()) if len(rows) > 1 else Estimate(float(rows[0, j]))
+            estimate_from_repetitions(rows[:, j].tolist())
+            if len(rows) > 1
+            else Estimate(float(rows[0, j]))
             for rows in parts
         ]
         return found[0] if len(found) == 1 else found[0] + found[1]
@@ -322,11 +324,11 @@ def probes_text(workspace: Workspace) -> str:
     return f"{workspace.sweep_text}{why}"
 
 
-def _shared_probes(workspace: Workspace, kind: Kind, rows: tuple[str, ...]) -> WeightProbes:
+def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
     """One set of probes for all measures of a kind."""
     key = ("probes", kind)
     if key not in workspace.cache:
-        scales = workspace.scales[kind] if kind in POWERS else None
+        scales = workspace.feature_scales[kind] if kind in POWERS else None
         metric = Metric(workspace.surface, kind, rows, scales)
         count = workspace.run(Needs()).num_samples
         workspace.cache[key] = WeightProbes(
@@ -336,12 +338,12 @@ def _shared_probes(workspace: Workspace, kind: Kind, rows: tuple[str, ...]) -> W
     return found
 
 
-def precise(
-    workspace: Workspace, kind: Kind, parameters: Mapping[str, str], whole: Factors
-) -> HessianRows:
+def estimate_rows(
+    workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
+) -> RowEstimator:
     """The rows of a kind to the work's precision, once for every distinct request."""
     key = (kind, tuple(sorted(whole.items())))
     if key not in workspace.cache:
-        workspace.cache[key] = HessianRows(workspace, kind, parameters, whole)
-    found: HessianRows = workspace.cache[key]
+        workspace.cache[key] = RowEstimator(workspace, kind, parameters, whole)
+    found: RowEstimator = workspace.cache[key]
     return found

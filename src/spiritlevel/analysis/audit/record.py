@@ -1,45 +1,25 @@
-"""Which flatness numbers mean anything for a given network.
-
-The network is moved along its own symmetries: its weights change, its function does not. A number
-that changes under such a move says something about the weights and nothing about the function. Two
-further moves change only the size of the logits; what follows them measures confidence. Every
-moved copy is held against the original on all of the data before anything is concluded from it.
-"""
+"""The numbers before and after every move of an audit, and what follows from them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from ...measures.confounders import MEASURED_ALONG
+from ...records import Measurement, Report, Status, aligned, read_json
+from ...symmetries import CONFIDENCE_ONLY
 
-from .. import api, symmetries
-from ..engine.workspace import EXACT_COLUMNS
-from ..errors import SpiritlevelError
-from ..model import batches as _batches
-from ..model.distributed import Processes
-from ..model.model_state import full_precision
-from ..model.surface import Place, Surface
-from ..results import Measurement, Report, Status, aligned, read_json
-from ..symmetries import CONFIDENCE_ONLY
-from .confounders import CONFOUNDERS
-
-Progress = Callable[[int, int, str], None]  # steps done, steps in all, what is being done
 Kind = Literal["comparable", "confidence", "nearly", "scale", "open", "confounder"]
 
-EXTRA = ("curvature.lambda_max", "sharpness.worst", "sharpness.adaptive")  # beside the defaults
 FORMAT = "spiritlevel-audit-1"
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
 # Relative: a wider error would hide what moves do to some measures, 1.3 to 1.5 times. Two estimates
 # that are refined to the usual 5 % come to 0.108.
 HIDING = 0.12
 NEARLY = 2.0  # a factor that matters little beside those on the weights
-NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
-LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
 WORDS: dict[Kind, str] = {
     "comparable": "comparable between networks: no move found here changes it",
     "confidence": "comparable at equal confidence: it follows the size of the logits",
@@ -103,7 +83,7 @@ class Audit:
 
     def verdict(self, measure: str) -> Verdict:
         """In plain words."""
-        if measure in CONFOUNDERS:
+        if measure in MEASURED_ALONG:
             return Verdict("confounder", WORDS["confounder"])
         outcomes = {move: self.has_moved(measure, move) for move in self.preserving}
         moving = [move for move, outcome in outcomes.items() if outcome]
@@ -134,7 +114,7 @@ class Audit:
 
     def confounders(self) -> dict[str, Measurement]:
         """What differs between networks without being flatness, as far as it exists here."""
-        return {name: self.original[name] for name in CONFOUNDERS if name in self.original}
+        return {name: self.original[name] for name in MEASURED_ALONG if name in self.original}
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -175,7 +155,7 @@ class Audit:
         ]
         open_ = [move for move in self.moved if self.has_moved(name, move) is None]
         found += [f"not decided under {move}" for move in open_]
-        text = f"The {CONFOUNDERS[name]} ({name}) is {m.value:.4g}"
+        text = f"The {MEASURED_ALONG[name]} ({name}) is {m.value:.4g}"
         return f"{text}; {', '.join(found) or 'no move tried here changes it'}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -208,67 +188,6 @@ class Audit:
         )
 
 
-def audit(
-    model: nn.Module,
-    data: Iterable[Any],
-    *,
-    measures: str | Sequence[str] | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
-    **options: Any,
-) -> Audit:
-    """Find out which measures can be trusted for this network. The model is left exactly as it was.
-
-    The network's symmetries are found by running it, and the measures are taken again on a copy
-    moved by random factors between 5 and 25 (all weights at once: 1.5 to 2.5, since the layers
-    multiply), once all of its outputs on the data are verified to be what they were, or for the
-    moves of confidence one multiple of that. Traces of smooth networks are those of
-    the GGN, which moves as the Hessian does and can be had exactly; pass method="auto" for the
-    Hessian's own.
-
-    Args:
-        model: a network in eval mode.
-        data: as for `measure`.
-        measures: names or patterns; None takes those that suit the network, its largest
-            eigenvalue and its worst-case sharpness. The confounders are always added.
-        seed: of the factors and of everything random in the measures.
-        progress: called with (steps done, steps in all, what is being done).
-        **options: everything else that `measure` takes.
-    """
-    also = (*CONFOUNDERS, *(EXTRA if measures is None else ()))
-    tell = progress or (lambda done, total, text: None)
-    tell(0, 1, "looking for symmetries")
-    found, num_outputs = _find(model, data, seed, options)
-    # without weight probes: a move acts on the GGN as on the Hessian, and its values have no noise
-    options = {"method": "exact" if num_outputs <= EXACT_COLUMNS else "output_probes"} | options
-    steps = len(found.moves) + 2
-
-    def measured(subject: nn.Module) -> Report:
-        return api.measure_also(subject, data, also=also, measures=measures, seed=seed, **options)
-
-    tell(1, steps, "measuring")
-    original = measured(model)
-    reports, absent = {}, dict(found.absent)
-    for done, (name, move) in enumerate(found.moves.items(), start=2):
-        tell(done, steps, f"measuring after {name}")
-        moved, growth = _moved(model, move, torch.Generator().manual_seed(seed))
-        apart = _deviation(model, moved, growth, data, options)
-        if apart > max(found.tolerance, _rounding(model)):
-            absent[name] = (
-                f"it holds on {NUM_SAMPLES} samples and not on all: outputs are up to {apart:.2g} "
-                "of the largest away from what they should be"
-            )
-        else:
-            reports[name] = measured(moved)
-    tell(steps, steps, "done")
-    return Audit(
-        original,
-        reports,
-        moves={name: found.moves[name].describe() for name in reports},
-        absent=absent,
-    )
-
-
 def cell(audit: Audit, measure: str, move: str) -> str:
     """A factor as the table shows it."""
     outcome = audit.has_moved(measure, move)
@@ -288,78 +207,3 @@ def _error(one: Measurement, other: Measurement) -> float:
         return math.inf
     spread = 3 * math.hypot(one.stderr or 0.0, other.stderr or 0.0)
     return spread + (one.residual or 0.0) + (other.residual or 0.0)
-
-
-def _moved(
-    model: nn.Module, move: symmetries.Move, generator: torch.Generator
-) -> tuple[nn.Module, float]:
-    """A moved copy, and by what its outputs must be multiplied."""
-    if move.name not in CONFIDENCE_ONLY:
-        return move.apply(model, generator), 1.0
-    factor = move.draw(generator)
-    return move.at(model, factor), factor**move.power
-
-
-def _deviation(
-    model: nn.Module,
-    moved: nn.Module,
-    growth: float,
-    data: Iterable[Any],
-    options: Mapping[str, Any],
-) -> float:
-    """How far outputs on all data are from `growth` times the original's, beside the largest."""
-    processes = Processes(join=options.get("distributed", True))
-    shared = {key: options[key] for key in ("loss", "forward") if key in options}
-    original, copied = (
-        Surface(each, data, processes=processes, **shared) for each in (model, moved)
-    )
-    apart = largest = 0.0
-    with processes.together(), original.preserved(), full_precision(), torch.no_grad():
-        for where, batch in original.batches():
-            before, after = (
-                surface.outputs(batch, where=where, may_overflow=True)[0].double()
-                for surface in (original, copied)
-            )
-            if before.numel():
-                largest = max(largest, float((growth * before).abs().max()))
-                off = float((after - growth * before).abs().max())
-                apart = max(apart, math.inf if math.isnan(off) else off)
-    apart, largest = (max(parts) for parts in zip(*processes.gather((apart, largest)), strict=True))
-    return apart / largest if largest else apart
-
-
-def _rounding(model: nn.Module) -> float:
-    """What rounding alone may do to outputs, in the precision that the model has.
-
-    In half precision that is more than any move does: what was verified on a few samples in double
-    precision must suffice there.
-    """
-    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    return LAST_DIGITS * max((torch.finfo(dtype).eps for dtype in types), default=0.0)
-
-
-def _find(
-    model: nn.Module, data: Iterable[Any], seed: int, options: Mapping[str, Any]
-) -> tuple[symmetries.Found, int]:
-    """The symmetries of the network, looked for on its first samples; and its number of outputs."""
-    shared = {key: options[key] for key in ("loss", "forward") if key in options}
-    alone = {key: options[key] for key in ("distributed",) if key in options}
-    workspace = api.open_workspace(model, data, head=options.get("head"), **shared, **alone)
-    surface = workspace.surface
-    with surface.preserved():
-        batch = surface.first_samples(NUM_SAMPLES)
-        try:
-            head = workspace.head.layer
-        except SpiritlevelError:
-            head = None
-        num_outputs = workspace.plan.num_outputs
-
-    def run(network: nn.Module) -> Tensor:
-        dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), None)
-        cast = _batches.map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, batch)
-        place = Surface(network, [cast], **shared)
-        with torch.no_grad():
-            return place.outputs(cast, where=Place(0))[0].detach()
-
-    generator = torch.Generator().manual_seed(seed)
-    return symmetries.find_moves(model, run, head=head, generator=generator), num_outputs

@@ -1,14 +1,14 @@
 """Head penalties under the softmax with their gradients written out.
 
-Autograd would take some two hundred small operations, which weigh as much as the step of a small
+Autograd would take some two hundred small operations, which take as long as the step of a small
 network. The gradient of a function f of p in the logits is p_j (G_j − Σ p_i G_i), G = ∂f/∂p. Here
 G is taken relative to that of the largest class, and p without the largest is `tail`: then every
 factor is small where the network is certain, and no digits cancel.
 
 Each kind has two functions. The first gives the value, summed over rows, and what the second needs
-to find the gradients in logits, features and weight (None: it does not depend on them) in the
-backward, where the factor of a row costs less than one of each entry. `mass` is what a row counts;
-None is 1 for each.
+in the backward pass to compute the gradients in logits, features and weight (None: the value does
+not depend on it). Factors are applied to rows, which costs less than applying them to each entry.
+`mass` is the weight of each row; None is 1 for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-Found = tuple[Tensor, tuple[Tensor, ...]]  # the value, and what its gradients need
+ValueAndSaved = tuple[Tensor, tuple[Tensor, ...]]  # the value, and what its gradients need
 Gradients = tuple[Tensor, Tensor, Tensor | None]  # in logits, features and weight
 
 
@@ -60,11 +60,11 @@ def _counted(x: Tensor, mass: Tensor | None) -> Tensor:
 
 def _in_logits(p: Tensor, slope: Tensor, factor: Tensor) -> Tensor:
     """The gradient times a factor; `slope` is G − G_top, exactly 0 at the largest class."""
-    found = p * slope
-    return found.addcmul_(p, found.sum(dim=1, keepdim=True), value=-1.0).mul_(factor)
+    products = p * slope
+    return products.addcmul_(p, products.sum(dim=1, keepdim=True), value=-1.0).mul_(factor)
 
 
-def trace(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Found:
+def trace(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> ValueAndSaved:
     """Σ mass g ‖φ‖² with the Gini term g = 1 − Σ p²."""
     p = _Softmax.of(logits)
     gini = torch.addcmul(p.rest, p.p_top, p.rest) - _row_dot(p.tail, p.tail)
@@ -80,7 +80,7 @@ def trace_gradients(factor: Tensor, *saved: Tensor) -> Gradients:
     return in_logits, features * (pull * factor), None
 
 
-def kappa(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Found:
+def kappa(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> ValueAndSaved:
     """Σ mass ‖φ‖² (Σ p_i ‖w_i‖² − ‖Σ p_i w_i‖²): the variance of the rows of W under p.
 
     As Σ_{i,j} p_i p_j ‖w_i − w_j‖² / 2 it has no digits to lose: what is certain meets only zeros.
@@ -104,7 +104,9 @@ def kappa_gradients(factor: Tensor, *saved: Tensor) -> Gradients:
     return (variance - apart).mul_(minus), features * (pull * factor), curvature @ weight
 
 
-def trace_squared(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None) -> Found:
+def trace_squared(
+    logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None
+) -> ValueAndSaved:
     """Σ_{n,m} mass_n mass_m (φ_n·φ_m)² Tr(A_n A_m).
 
     Tr(A A') = Σ d_i d'_i + Σ_{i≠j} x_i x_j with x = p p' and d = p − p²; and x · 1 = p·p' =: X.
@@ -141,7 +143,7 @@ def trace_squared_gradients(factor: Tensor, *saved: Tensor) -> Gradients:
 
 
 # value, gradients, and what the gradients are to be multiplied by
-FORMS: dict[str, tuple[Callable[..., Found], Callable[..., Gradients], float]] = {
+FORMS: dict[str, tuple[Callable[..., ValueAndSaved], Callable[..., Gradients], float]] = {
     "trace": (trace, trace_gradients, 2.0),
     "kappa": (kappa, kappa_gradients, 2.0),
     "trace_squared": (trace_squared, trace_squared_gradients, 4.0),
@@ -149,14 +151,14 @@ FORMS: dict[str, tuple[Callable[..., Found], Callable[..., Gradients], float]] =
 
 
 def _without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
-    """8 bits do not hold p − p²; entering torch.autocast costs more than asking for it."""
+    """8 bits cannot hold p − p². Asking first is cheaper than entering torch.autocast."""
     if torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return contextlib.nullcontext()
 
 
 class _Head(torch.autograd.Function):
-    """A penalty that knows its gradients, and the measure, which has none."""
+    """The measure, with its gradients written out."""
 
     @staticmethod
     def forward(
@@ -167,26 +169,20 @@ class _Head(torch.autograd.Function):
         weight: Tensor,
         mass: Tensor | None,
         scale: Tensor | float,
-        strength: float,
-    ) -> tuple[Tensor, Tensor]:
-        find, ctx.gradients, multiple = FORMS[kind]
-        value, saved = find(logits, features, weight, mass)
-        measure = value * scale
-        ctx.factor = multiple * strength * scale
+    ) -> Tensor:
+        compute, ctx.gradients, multiple = FORMS[kind]
+        value, saved = compute(logits, features, weight, mass)
+        ctx.factor = multiple * scale
         ctx.save_for_backward(*saved)
-        ctx.mark_non_differentiable(measure)
-        ctx.set_materialize_grads(False)  # zeros for the measure would be made in every backward
-        return measure * strength, measure
+        return value * scale
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = grads[0]
-        if given is None:
-            return (None,) * 7
-        with _without_autocast(given.device.type):
-            found = ctx.gradients(given * ctx.factor, *ctx.saved_tensors)
-        return (None, *found, None, None, None)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (outer,) = grads
+        with _without_autocast(outer.device.type):
+            gradients = ctx.gradients(outer * ctx.factor, *ctx.saved_tensors)
+        return (None, *gradients, None, None)
 
 
 def softmax_head(
@@ -196,19 +192,18 @@ def softmax_head(
     weight: Tensor,
     mass: Tensor | None,
     scale: Tensor | float,
-    strength: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """One of FORMS times `scale`: times `strength`, to be differentiated once, and as it is.
+) -> Tensor:
+    """One of FORMS times `scale`, to be differentiated once.
 
-    Where autocast rounds the rest of the step, this stays in float32.
+    Under autocast this is still computed in float32.
     """
     device = logits.device.type
     if torch.is_autocast_enabled(device):
         wide = torch.promote_types(logits.dtype, torch.float32)
         parts = logits.to(wide), features.to(wide), weight.to(wide)
         with _without_autocast(device):
-            return softmax_head(kind, *parts, mass, scale, strength)
-    found: tuple[Tensor, Tensor] = _Head.apply(  # type: ignore[no-untyped-call]
-        kind, logits, features, weight, mass, scale, strength
+            return softmax_head(kind, *parts, mass, scale)
+    value: Tensor = _Head.apply(  # type: ignore[no-untyped-call]
+        kind, logits, features, weight, mass, scale
     )
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""The checks that every penalty makes of its arguments."""
+"""Checks of what penalties are given: weights, counts, losses, outputs and targets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
+from ...model.losses import CrossEntropy, Loss
 
 
 def check_weight(weight: Any) -> float:
-    """A finite number of at least 0."""
-    known = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not known or not math.isfinite(weight) or weight < 0:
+    """Refuse a weight that is not a finite number of at least 0."""
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not is_number or not math.isfinite(weight) or weight < 0:
         raise SpiritlevelError(
             f"The 'weight' argument of a penalty must be a finite number of at least 0. Got "
             f"{weight!r}. Paper 004 uses 0.001 to 1; 0 measures without changing training."
@@ -23,7 +24,7 @@ def check_weight(weight: Any) -> float:
 
 
 def check_count(name: str, count: Any, advice: str) -> int:
-    """A whole number of at least 1."""
+    """Refuse a count that is not a whole number of at least 1; `advice` ends the error."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise SpiritlevelError(
             f"The {name!r} argument of a penalty must be a whole number of at least 1. "
@@ -33,19 +34,19 @@ def check_count(name: str, count: Any, advice: str) -> int:
 
 
 def check_probes(probes: Any) -> int:
-    """How many random directions."""
+    """Refuse a number of random directions below 1."""
     return check_count("probes", probes, "1 is enough: noise averages out over the steps.")
 
 
 def check_batch_size(size: Any) -> int:
-    """How many samples the loss is a mean of."""
+    """Refuse a number of samples below 1."""
     return check_count(
         "batch_size", size, "Pass len(x), and leave empty batches out (drop_last=True)."
     )
 
 
 def check_loss_value(loss: Tensor) -> None:
-    """One finite number that still knows how it was computed."""
+    """Refuse a loss that is not one finite number with its graph."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise SpiritlevelError(
@@ -66,23 +67,44 @@ def check_loss_value(loss: Tensor) -> None:
         )
 
 
-def find_layer(model: nn.Module, layer: str, kinds: tuple[type[nn.Module], ...]) -> nn.Module:
-    """The named module, of one of these kinds and with a weight that is trained."""
-    known = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
-    if layer not in known:
-        words = " or ".join(kind.__name__ for kind in kinds)
-        raise SpiritlevelError(
-            f"The layer of a penalty must be the path of a {words} of the model. Got {layer!r}. "
-            f"There are: {', '.join(known) or 'none'}."
-        )
-    check_trained(layer, known[layer])
-    return known[layer]
-
-
 def check_trained(layer: str, module: nn.Module) -> None:
-    """Refuse a frozen weight: it stays where it is, however flat the loss is around it."""
+    """Refuse a layer whose weight is frozen: a penalty cannot change it."""
     if not module.weight.requires_grad:
         raise SpiritlevelError(
             f"The layer {layer!r} of the penalty must have a weight with requires_grad=True. Got a "
             "frozen one. Unfreeze it, or choose a layer that is trained."
         )
+
+
+def check_labels(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, bool]:
+    """The targets as the loss takes them, and whether all of them are classes, none ignored.
+
+    Refuses outputs and targets that cannot be measured.
+    """
+    if len(outputs) == 0:
+        raise SpiritlevelError(
+            "The batch of a penalty must hold at least one sample. Got outputs of shape "
+            f"{tuple(outputs.shape)}. Leave empty batches out (drop_last=True)."
+        )
+    if not outputs.requires_grad:
+        raise SpiritlevelError(
+            "The 'outputs' of a penalty must carry their graph. Got outputs that need no gradient. "
+            "Run the model outside torch.no_grad(), with parameters that require gradients."
+        )
+    values = outputs.detach()
+    if not all(map(math.isfinite, map(float, values.aminmax()))):  # NaN is passed on
+        raise SpiritlevelError(
+            "The outputs of the batch must be finite. Got NaN or infinity. The training has "
+            "diverged, or the batch holds NaN or infinity: lower the learning rate or look at the "
+            "data. Nothing was changed by the penalty."
+        )
+    if not targets.is_floating_point():
+        targets = targets.long()
+    loss.check(values, targets, where="the batch")
+    if isinstance(loss, CrossEntropy) and not targets.is_floating_point() and targets.numel():
+        lowest, highest = map(int, targets.aminmax())
+        if lowest >= 0 and highest < loss.positions(values, targets).num_classes:
+            return targets, True
+    if bool(loss.invalid(values, targets).any()):
+        loss.explain(values, targets, where="the batch")
+    return targets, False

@@ -20,24 +20,25 @@ import torch
 from torch import Tensor, nn
 
 from ...model import batches as _batches
+from ...model.batches import BatchLocation
 from ...model.layer_hooks import parameter_uses
 from ...model.layers import AbstractMatrixRule
 from ...model.layers.embedding import EmbeddingRule
 from ...model.layers.patches import ConvRule
 from ...model.model_state import full_precision
-from ...model.surface import Place, Surface
-from ...results import Cost
+from ...model.surface import Surface
+from ...records import Cost
 from ..plan import matrix_layers
-from .sums import Kind
+from .sums import RowKind
 
-POWERS: dict[Kind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ
+POWERS: dict[RowKind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ
 
-Scales = Mapping[Kind, Mapping[str, Tensor]]  # V by kind and layer, an entry a feature
+Scales = Mapping[RowKind, Mapping[str, Tensor]]  # V by kind and layer, an entry a feature
 Take = Callable[[str, Tensor], None]  # a layer and what goes into it
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
+class FeatureSpread:
     """Count, mean and Σ (a − mean)² of every feature, in float64."""
 
     count: int
@@ -46,7 +47,7 @@ class Spread:
     round_off: float = 0.0  # relative: what varies by less is constant
 
     @classmethod
-    def of_rows(cls, rows: Tensor) -> Spread:
+    def of_rows(cls, rows: Tensor) -> FeatureSpread:
         """From values of shape (positions, features)."""
         wide = rows.double()
         mean = wide.mean(dim=0) if len(rows) else wide.new_zeros(rows.shape[1])
@@ -54,14 +55,14 @@ class Spread:
         return cls(len(rows), mean, (wide - mean).square().sum(dim=0), round_off)
 
     @classmethod
-    def of_tokens(cls, tokens: Tensor, num_tokens: int) -> Spread:
+    def of_tokens(cls, tokens: Tensor, num_tokens: int) -> FeatureSpread:
         """Of the one-hot entries of tokens: q and q(1 − q) for a token of frequency q."""
         count = tokens.numel()
         seen = torch.bincount(tokens.flatten(), minlength=num_tokens).double()
         mean = seen / max(count, 1)
         return cls(count, mean, seen * (1 - mean))
 
-    def __add__(self, other: Spread) -> Spread:
+    def __add__(self, other: FeatureSpread) -> FeatureSpread:
         """Of both parts of the data; stable, unlike Σa² − (Σa)²/n (Chan, Golub and LeVeque)."""
         count = self.count + other.count
         if not count:
@@ -70,9 +71,9 @@ class Spread:
         mean = self.mean + apart * (other.count / count)
         between = apart.square() * (self.count * other.count / count)
         round_off = max(self.round_off, other.round_off)
-        return Spread(count, mean, self.squares + other.squares + between, round_off)
+        return FeatureSpread(count, mean, self.squares + other.squares + between, round_off)
 
-    def on(self, device: torch.device) -> Spread:
+    def on(self, device: torch.device) -> FeatureSpread:
         """The same elsewhere."""
         return dataclasses.replace(self, mean=self.mean.to(device), squares=self.squares.to(device))
 
@@ -82,7 +83,8 @@ class Spread:
         A feature that is constant has |mean| in its place, which scales as a deviation does and so
         keeps the invariance. One that is zero everywhere has 0 and takes no part.
 
-        >>> Spread.of_rows(torch.tensor([[0.0, 5.0, 1.0], [0.0, 5.0, 3.0]])).scale(1).tolist()
+        >>> rows = torch.tensor([[0.0, 5.0, 1.0], [0.0, 5.0, 3.0]])
+        >>> FeatureSpread.of_rows(rows).scale(1).tolist()
         [0.0, 1.0, 0.2]
         """
         deviation = (self.squares / max(self.count, 1)).sqrt()
@@ -91,7 +93,7 @@ class Spread:
         return (v / v.max().clamp_min(torch.finfo(v.dtype).tiny)) ** power
 
 
-def scales_of(spreads: Mapping[str, Spread]) -> Scales:
+def scales_from_spreads(spreads: Mapping[str, FeatureSpread]) -> Scales:
     """V of both kinds."""
     return {
         kind: {layer: spread.scale(power) for layer, spread in spreads.items()}
@@ -116,7 +118,7 @@ def unseen_layers(surface: Surface) -> list[str]:
         calls[layer] = calls.get(layer, 0) + 1
 
     with surface.preserved(), torch.enable_grad(), _watching(surface, count):
-        outputs, _ = surface.outputs(surface.first_samples(1), where=Place(0))
+        outputs, _ = surface.outputs(surface.first_samples(1), where=BatchLocation(0))
     uses = parameter_uses(outputs)
     return [
         layer
@@ -125,10 +127,10 @@ def unseen_layers(surface: Surface) -> list[str]:
     ]
 
 
-def find_spreads(surface: Surface, chunk: int) -> tuple[dict[str, Spread], Cost]:
+def find_feature_spreads(surface: Surface, chunk: int) -> tuple[dict[str, FeatureSpread], Cost]:
     """The spread of what goes into each layer, over the data of all processes, and its cost."""
     rules = matrix_layers(surface)
-    before, found = surface.cost, dict[str, Spread]()
+    before, found = surface.cost, dict[str, FeatureSpread]()
     exist: Tensor | None = None
     size = 0
 
@@ -140,7 +142,7 @@ def find_spreads(surface: Surface, chunk: int) -> tuple[dict[str, Spread], Cost]
         for where, batch in surface.chunks(chunk):
             exist, size = _attention_mask(batch), _batches.num_samples(batch)
             surface.outputs(batch, where=where)
-    total: dict[str, Spread] = {}
+    total: dict[str, FeatureSpread] = {}
     own = {layer: spread.on(torch.device("cpu")) for layer, spread in found.items()}
     for part in surface.processes.gather(own):
         for layer, spread in part.items():
@@ -151,17 +153,17 @@ def find_spreads(surface: Surface, chunk: int) -> tuple[dict[str, Spread], Cost]
 
 def _spread_of(
     rule: AbstractMatrixRule, module: nn.Module, a: Tensor, exist: Tensor | None, size: int
-) -> Spread:
+) -> FeatureSpread:
     """Of one use; `exist` marks the tokens of a padded batch that are there."""
     if isinstance(rule, EmbeddingRule):
         if len(a) == 1 < size:  # positions that all samples share
             a = a.expand(size, *a.shape[1:])
         tokens = a[exist] if exist is not None and exist.shape == a.shape else a
-        return Spread.of_tokens(tokens, rule.neurons(module))
+        return FeatureSpread.of_tokens(tokens, rule.neurons(module))
     rows = a.detach().movedim(_feature_dim(rule, module, a), -1)
     if exist is not None and rows.shape[:-1] == exist.shape:
-        return Spread.of_rows(rows[exist])
-    return Spread.of_rows(rows.reshape(-1, rows.shape[-1]))
+        return FeatureSpread.of_rows(rows[exist])
+    return FeatureSpread.of_rows(rows.reshape(-1, rows.shape[-1]))
 
 
 def _feature_dim(rule: AbstractMatrixRule, module: Any, a: Tensor) -> int:

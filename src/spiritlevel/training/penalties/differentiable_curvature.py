@@ -7,7 +7,6 @@ gradient where p underflows to 0. Written in the gaps z_i − z_top ≤ 0 both a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -79,39 +78,3 @@ def differentiable_curvature(loss: Loss, outputs: Tensor, targets: Tensor) -> Ou
         f"module of one of them: its curvature is differentiated. Got {loss.name!r}. Use "
         "FlatnessPenalty, which takes any loss."
     )
-
-
-def check_outputs(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The targets, as the loss takes them; refuse outputs and targets that cannot be measured."""
-    return check_labels(loss, outputs, targets)[0]
-
-
-def check_labels(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, bool]:
-    """The same, and whether all the targets are numbers of classes: none to be ignored."""
-    if len(outputs) == 0:
-        raise SpiritlevelError(
-            "The batch of a penalty must hold at least one sample. Got outputs of shape "
-            f"{tuple(outputs.shape)}. Leave empty batches out (drop_last=True)."
-        )
-    if not outputs.requires_grad:
-        raise SpiritlevelError(
-            "The 'outputs' of a penalty must carry their graph. Got outputs that need no gradient. "
-            "Run the model outside torch.no_grad(), with parameters that require gradients."
-        )
-    values = outputs.detach()
-    if not all(map(math.isfinite, map(float, values.aminmax()))):  # NaN is passed on
-        raise SpiritlevelError(
-            "The outputs of the batch must be finite. Got NaN or infinity. The training has "
-            "diverged, or the batch holds NaN or infinity: lower the learning rate or look at the "
-            "data. Nothing was changed by the penalty."
-        )
-    if not targets.is_floating_point():
-        targets = targets.long()
-    loss.check(values, targets, where="the batch")
-    if isinstance(loss, CrossEntropy) and not targets.is_floating_point() and targets.numel():
-        lowest, highest = map(int, targets.aminmax())
-        if lowest >= 0 and highest < loss.positions(values, targets).num_classes:
-            return targets, True
-    if bool(loss.invalid(values, targets).any()):
-        loss.explain(values, targets, where="the batch")
-    return targets, False

@@ -1,0 +1,201 @@
+"""Moving a network along its symmetries, and measuring it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import api, symmetries
+from ...engine.options import Options
+from ...engine.precision import Method
+from ...engine.workspace import EXACT_COLUMNS
+from ...errors import SpiritlevelError
+from ...measures import registered_cards
+from ...measures.confounders import MEASURED_ALONG
+from ...model import batches as _batches
+from ...model.batches import BatchLocation, Forward
+from ...model.distributed import Processes
+from ...model.model_state import full_precision
+from ...model.surface import Surface
+from ...records import Progress, Report
+from ...symmetries import CONFIDENCE_ONLY
+from .record import Audit
+
+NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
+LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
+
+
+def audit(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None = None,
+    loss: api.Loss = "cross_entropy",
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    forward: Forward | None = None,
+    method: Method | None = None,
+    rtol: float = 0.05,
+    confidence: float = 0.95,
+    max_passes: int = 100,
+    options: Options | Mapping[str, Any] | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> Audit:
+    """Find out which measures can be trusted for this network. The model is left exactly as it was.
+
+    The network's symmetries are found by running it, and the measures are taken again on a copy
+    moved by random factors between 5 and 25 (all weights at once: 1.5 to 2.5, since the layers
+    multiply), once all of its outputs on the data are verified to be what they were, or for the
+    moves of confidence one multiple of that. Traces of smooth networks are those of
+    the GGN, which moves as the Hessian does and can be had exactly; pass method="auto" for the
+    Hessian's own.
+
+    Args:
+        model: a network in eval mode.
+        data: as for `measure`.
+        measures: names or patterns; None takes those that suit the network, its largest
+            eigenvalue and its worst-case sharpness. The confounders are always added.
+        method: as for `measure`; None takes the exact GGN, or by output probes where the network
+            has many outputs.
+        seed: of the factors and of everything random in the measures.
+        progress: called with (steps done, steps in all, what is being done).
+
+    The other arguments are those of `measure`.
+    """
+    also = list(MEASURED_ALONG)
+    if measures is None:
+        also += [card.name for card in registered_cards() if card.in_audit]
+    tell = progress or (lambda done, total, text: None)
+    tell(0, 1, "looking for symmetries")
+    surface = {"loss": loss, "forward": forward}
+    found, num_outputs = _find(model, data, seed, head=head, distributed=distributed, **surface)
+    if method is None:  # without weight probes, whose noise could hide what a move does
+        method = "exact" if num_outputs <= EXACT_COLUMNS else "output_probes"
+    steps = len(found.moves) + 2
+
+    def measured(subject: nn.Module) -> Report:
+        return api.measure_also(
+            subject,
+            data,
+            also=also,
+            measures=measures,
+            **surface,
+            layers=layers,
+            head=head,
+            method=method,
+            rtol=rtol,
+            confidence=confidence,
+            max_passes=max_passes,
+            options=options,
+            memory=memory,
+            seed=seed,
+            distributed=distributed,
+        )
+
+    tell(1, steps, "measuring")
+    original = measured(model)
+    reports, absent = {}, dict(found.absent)
+    for done, (name, move) in enumerate(found.moves.items(), start=2):
+        tell(done, steps, f"measuring after {name}")
+        moved, growth = _moved(model, move, torch.Generator().manual_seed(seed))
+        apart = _deviation(model, moved, growth, data, distributed=distributed, **surface)
+        if apart > max(found.tolerance, _rounding(model)):
+            absent[name] = (
+                f"it holds on {NUM_SAMPLES} samples and not on all: outputs are up to {apart:.2g} "
+                "of the largest away from what they should be"
+            )
+        else:
+            reports[name] = measured(moved)
+    tell(steps, steps, "done")
+    return Audit(
+        original,
+        reports,
+        moves={name: found.moves[name].describe() for name in reports},
+        absent=absent,
+    )
+
+
+def _moved(
+    model: nn.Module, move: symmetries.Move, generator: torch.Generator
+) -> tuple[nn.Module, float]:
+    """A moved copy, and by what its outputs must be multiplied."""
+    if move.name not in CONFIDENCE_ONLY:
+        return move.apply(model, generator), 1.0
+    factor = move.draw(generator)
+    return move.at(model, factor), factor**move.power
+
+
+def _deviation(
+    model: nn.Module,
+    moved: nn.Module,
+    growth: float,
+    data: Iterable[Any],
+    *,
+    distributed: bool,
+    **surface: Any,
+) -> float:
+    """How far outputs on all data are from `growth` times the original's, beside the largest."""
+    processes = Processes(join=distributed)
+    original, copied = (
+        Surface(each, data, processes=processes, **surface) for each in (model, moved)
+    )
+    apart = largest = 0.0
+    with processes.together(), original.preserved(), full_precision(), torch.no_grad():
+        for where, batch in original.batches():
+            before, after = (
+                each.outputs(batch, where=where, may_overflow=True)[0].double()
+                for each in (original, copied)
+            )
+            if before.numel():
+                largest = max(largest, float((growth * before).abs().max()))
+                off = float((after - growth * before).abs().max())
+                apart = max(apart, math.inf if math.isnan(off) else off)
+    apart, largest = (max(parts) for parts in zip(*processes.gather((apart, largest)), strict=True))
+    return apart / largest if largest else apart
+
+
+def _rounding(model: nn.Module) -> float:
+    """What rounding alone may do to outputs, in the precision that the model has.
+
+    In half precision that is more than any move does: what was verified on a few samples in double
+    precision must suffice there.
+    """
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return LAST_DIGITS * max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+
+
+def _find(
+    model: nn.Module,
+    data: Iterable[Any],
+    seed: int,
+    *,
+    head: str | None,
+    distributed: bool,
+    **surface: Any,
+) -> tuple[symmetries.Found, int]:
+    """The symmetries of the network, looked for on its first samples; and its number of outputs."""
+    workspace = api.open_workspace(model, data, head=head, distributed=distributed, **surface)
+    with workspace.surface.preserved():
+        batch = workspace.surface.first_samples(NUM_SAMPLES)
+        try:
+            head = workspace.head.layer
+        except SpiritlevelError:
+            head = None
+        num_outputs = workspace.plan.num_outputs
+
+    def run(network: nn.Module) -> Tensor:
+        dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), None)
+        cast = _batches.map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, batch)
+        place = Surface(network, [cast], **surface)
+        with torch.no_grad():
+            return place.outputs(cast, where=BatchLocation(0))[0].detach()
+
+    generator = torch.Generator().manual_seed(seed)
+    return symmetries.find_moves(model, run, head=head, generator=generator), num_outputs

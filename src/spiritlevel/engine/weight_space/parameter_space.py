@@ -1,0 +1,52 @@
+"""Some parameters of a model as one flat vector, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...model.surface import Surface
+
+
+class ParameterSpace:
+    """Some parameters as one vector, in the order of their names."""
+
+    def __init__(self, surface: Surface, names: Sequence[str] | None = None) -> None:
+        """All measured parameters if no names are given."""
+        self.names = tuple(surface.parameters if names is None else names)
+        self.shapes = [surface.parameters[name].shape for name in self.names]
+        self.dtypes = [surface.parameters[name].dtype for name in self.names]
+        ends = [0]
+        for shape in self.shapes:
+            ends.append(ends[-1] + shape.numel())
+        self.size = ends[-1]
+        self.slices = {
+            name: slice(a, b) for name, a, b in zip(self.names, ends, ends[1:], strict=False)
+        }
+        self.dtype, self.device = surface.dtype, surface.device
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """By name, in the parameters' shapes and types, without a copy where they are the same.
+
+        Dimensions before the last stay in front.
+        """
+        if len(set(self.dtypes)) == 1:
+            vector = vector.to(self.dtypes[0])  # all at once
+        kinds = zip(self.slices.items(), self.shapes, self.dtypes, strict=True)
+        front = vector.shape[:-1]
+        return {
+            name: vector[..., part].view(front + shape).to(dtype)
+            for (name, part), shape, dtype in kinds
+        }
+
+    def join(self, parts: Sequence[Tensor | None], front: Sequence[int] = ()) -> Tensor:
+        """The inverse, for parts with these dimensions in front; None is zero."""
+        flat = [
+            torch.zeros(*front, shape.numel(), dtype=self.dtype, device=self.device)
+            if values is None
+            else values.reshape(*front, -1).to(self.dtype)
+            for shape, values in zip(self.shapes, parts, strict=True)
+        ]
+        return torch.cat(flat, dim=-1)

@@ -1,0 +1,39 @@
+"""Quantities that differ between networks and are not flatness, but change the flatness numbers.
+
+The one table of them. Each view takes the part that answers its question.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+GINI = "softmax.gini"
+
+
+@dataclasses.dataclass(frozen=True)
+class Confounder:
+    """A quantity, and where it is taken into account."""
+
+    label: str
+    measured_along: bool = True  # audit and compare measure it beside what was asked for
+    held_fixed: bool = False  # in a study's partial correlations, unless the user names others
+    paper_label: str = ""  # in the papers' populations, where it is held fixed; "" where it is not
+
+
+TABLE = {
+    "train_loss": Confounder(
+        "training loss",
+        measured_along=False,  # known of a training run, not of a network
+        held_fixed=True,
+        paper_label="training loss",
+    ),
+    GINI: Confounder(
+        "Gini impurity of the predictions", held_fixed=True, paper_label="uncertainty (1 − ‖p‖²)"
+    ),
+    "norms.weight": Confounder("weight norm", held_fixed=True),
+    "activity.activation_norm": Confounder("activation norm"),
+    "activity.frequency": Confounder("activation frequency"),
+}
+MEASURED_ALONG = {name: each.label for name, each in TABLE.items() if each.measured_along}
+HELD_FIXED = tuple(name for name, each in TABLE.items() if each.held_fixed)
+IN_PAPERS = {name: each.paper_label for name, each in TABLE.items() if each.paper_label}

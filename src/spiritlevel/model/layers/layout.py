@@ -1,0 +1,51 @@
+"""Where the samples are in the tensors that go in and out of a layer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the samples are in a layer's tensors: dimension `dim` holds them, once or repeated.
+
+    (N·r, …) from a reshape is sample-major; (T, N, …) has dim = 1; (r·N, …) is not sample-major.
+    The number of repeats is read off each tensor: it may differ from batch to batch.
+    """
+
+    dim: int = 0
+    sample_major: bool = True
+    num_samples: int = 0
+
+    def repeats(self, shape: torch.Size) -> int:
+        """How many entries a sample has along the sample dimension."""
+        return shape[self.dim] // self.num_samples
+
+    def split(self, x: Tensor) -> Tensor:
+        """Shape (N, repeats, …rest)."""
+        repeats = self.repeats(x.shape)
+        x = x.movedim(self.dim, 0)
+        if self.sample_major:
+            return x.reshape(self.num_samples, repeats, *x.shape[1:])
+        return x.reshape(repeats, self.num_samples, *x.shape[1:]).transpose(0, 1)
+
+
+def candidate_layouts(
+    shape: torch.Size, num_samples: int, other: torch.Size, other_samples: int, *, leading: int
+) -> list[Layout]:
+    """Layouts that explain the output shapes of a layer for two different numbers of samples.
+
+    >>> candidate_layouts(torch.Size([6, 3]), 3, torch.Size([10, 3]), 5, leading=1)[0]
+    Layout(dim=0, sample_major=True, num_samples=3)
+    """
+    grown = [dim for dim in range(len(shape)) if shape[dim : dim + 1] != other[dim : dim + 1]]
+    if len(shape) != len(other) or len(grown) != 1 or grown[0] >= leading:
+        return []
+    dim, repeats = grown[0], shape[grown[0]] // num_samples
+    if shape[dim] != repeats * num_samples or other[dim] != repeats * other_samples:
+        return []
+    layouts = [Layout(dim, True, num_samples), Layout(dim, False, num_samples)]
+    return layouts if repeats > 1 else layouts[:1]

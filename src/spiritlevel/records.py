@@ -1,0 +1,277 @@
+"""What a result is: values with their errors, what they cost, and reports of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from .errors import SpiritlevelError, require
+
+__version__ = "0.1.0"
+
+# Called while something long runs: how much is done, of how much in all (None where that is not
+# known), and what is being done. The counts start again at 0 with every part of the work.
+Progress: TypeAlias = Callable[[int, int | None, str], None]
+
+
+class Status(enum.Enum):
+    """How far a value may be trusted; `text` says what to do next."""
+
+    OK = "ok"
+    GGN = "ggn"
+    NOT_CONVERGED = "not_converged"
+    NONFINITE = "nonfinite"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Counted work, in passes of one sample: 1,000 samples through 9 backwards count 9,000.
+
+    >>> (Cost(forwards=10) + Cost(forwards=5, backwards=20)).passes(5)
+    '3 forwards, 4 backwards'
+    """
+
+    forwards: int = 0
+    backwards: int = 0
+    products: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.forwards + other.forwards,
+            self.backwards + other.backwards,
+            self.products + other.products,
+        )
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(
+            self.forwards - other.forwards,
+            self.backwards - other.backwards,
+            self.products - other.products,
+        )
+
+    def passes(self, num_samples: int) -> str:
+        """The same in words, as passes over a data set of `num_samples`."""
+        parts = []
+        for name, count in dataclasses.asdict(self).items():
+            number = f"{count / num_samples:.3g}"
+            if count:
+                parts.append(f"{number} {name.removesuffix('s') if number == '1' else name}")
+        return ", ".join(parts) or "nothing"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One number with everything needed to read it.
+
+    `exact` says that `value` is the quantity itself up to round-off. Otherwise `stderr` (the
+    standard error of the probes) is given with the interval it leads to, or `residual` (an
+    eigenvalue lies within it), or `status` says which other quantity this is.
+    `data_stderr` is the standard error from having only these samples of the data distribution.
+    """
+
+    name: str
+    value: float
+    exact: bool
+    quantity: str = ""  # of what matrix, where that is in question: "Hessian" or "GGN"
+    stderr: float | None = None
+    interval: tuple[float, float] | None = None  # at the confidence in `settings`
+    residual: float | None = None
+    data_stderr: float | None = None
+    status: Status = Status.OK
+    text: str = ""
+    cost: Cost = Cost()
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = self.stderr is None and self.residual is None
+        if not self.exact and unknown and self.status is Status.OK:
+            raise SpiritlevelError(
+                f"The measurement {self.name!r} must carry a stderr or a residual, be exact, or "
+                f"have a status that says what it is. Got value={self.value!r} with neither."
+            )
+
+    @property
+    def mark(self) -> str:
+        """How far the value can be trusted, in a word or two."""
+        if self.exact:
+            return "exact"
+        error = self.residual if self.stderr is None else self.stderr
+        if error is None or self.status is Status.NOT_CONVERGED:
+            return self.status.value
+        ggn = "ggn " if self.status is Status.GGN else ""
+        return f"{ggn}± {error:.2g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, ready for JSON; non-finite floats become strings."""
+        out = dataclasses.asdict(self)
+        out["status"] = self.status.value
+        for key in FLOATS:
+            out[key] = _to_json_float(out[key])
+        if self.interval is not None:
+            out["interval"] = [_to_json_float(end) for end in self.interval]
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
+        """The inverse of `to_dict`."""
+        fields = dict(data)
+        fields["status"] = Status(fields["status"])
+        fields["cost"] = Cost(**fields["cost"])
+        for key in FLOATS:
+            fields[key] = None if fields.get(key) is None else float(fields[key])
+        if fields.get("interval") is not None:
+            low, high = fields["interval"]
+            fields["interval"] = (float(low), float(high))
+        return cls(**fields)
+
+
+FLOATS = ("value", "stderr", "residual", "data_stderr")
+
+
+def _to_json_float(value: float | None) -> float | str | None:
+    """JSON has no nan or inf; a string survives every parser and `float` reads it back."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+REPORT_FORMAT = "spiritlevel-report-1"
+Read = TypeVar("Read")
+
+
+def read_json(text: str, what: str, form: str, build: Callable[[Any], Read]) -> Read:
+    """What `to_json` of the class `what` wrote, made by `build` from the parsed text."""
+    try:
+        data = json.loads(text)
+        if data["format"] != form:
+            raise KeyError("format")
+        return build(data)
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise SpiritlevelError(
+            f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
+            f"{form!r}). Reading it failed with: {error!r}. Write it again with {what}.to_json()."
+        ) from error
+
+
+class Report(Mapping[str, Measurement]):
+    """Measurements by name, and per layer where a measure has layers.
+
+    `report["relative.kappa"].value`, `report.layers["relative.kappa"]["fc"].value`
+    """
+
+    def __init__(
+        self,
+        measurements: Mapping[str, Measurement],
+        *,
+        layers: Mapping[str, Mapping[str, Measurement]],
+        settings: Mapping[str, Any],
+        cost: Cost,
+    ) -> None:
+        self._measurements = dict(measurements)
+        self.layers = {name: dict(rows) for name, rows in layers.items()}
+        self.settings = dict(settings)
+        self.cost = cost
+
+    def __getitem__(self, name: str) -> Measurement:
+        try:
+            return self._measurements[name]
+        except KeyError:
+            have = ", ".join(self._measurements)
+            raise KeyError(f"This report has no {name!r}. It has: {have}.") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._measurements)
+
+    def __len__(self) -> int:
+        return len(self._measurements)
+
+    def __str__(self) -> str:
+        rows = [("measure", "value", "± data", "", "note")]
+        for name, m in self.items():
+            data = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
+            rows.append((name, f"{m.value:.6g}", data, m.mark, m.text))
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = []
+        for name, value, data, mark, text in rows:
+            cells = (
+                name.ljust(widths[0]),
+                value.rjust(widths[1]),
+                data.rjust(widths[2]),
+                mark.ljust(widths[3]),
+                text,
+            )
+            lines.append("  ".join(cells).rstrip())
+        lines.insert(1, "-" * len(lines[0]))
+        n = int(self.settings["num_samples"])
+        lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types."""
+        return {
+            "format": REPORT_FORMAT,
+            "settings": self.settings,
+            "cost": dataclasses.asdict(self.cost),
+            "measures": {name: m.to_dict() for name, m in self.items()},
+            "layers": {
+                name: {layer: m.to_dict() for layer, m in rows.items()}
+                for name, rows in self.layers.items()
+            },
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The report as JSON text; `Report.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """Read what `to_json` wrote."""
+        return read_json(text, "Report", REPORT_FORMAT, cls.from_dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The inverse of `to_dict`."""
+        return cls(
+            {k: Measurement.from_dict(v) for k, v in data["measures"].items()},
+            layers={
+                name: {k: Measurement.from_dict(v) for k, v in rows.items()}
+                for name, rows in data["layers"].items()
+            },
+            settings=data["settings"],
+            cost=Cost(**data["cost"]),
+        )
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame: one row a measure and layer (the whole network has layer "")."""
+        pandas = require("pandas", what="Report.to_frame", extra="frames")
+        rows = [("", m) for m in self.values()]
+        rows += [(layer, m) for table in self.layers.values() for layer, m in table.items()]
+        columns = ("value", "exact", "stderr", "residual", "data_stderr", "text")
+        return pandas.DataFrame(
+            [
+                {"measure": m.name, "layer": layer}
+                | {column: getattr(m, column) for column in columns}
+                | {"status": m.status.value}
+                for layer, m in rows
+            ]
+        )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their headings: the first to the left, the others to the right.
+
+    >>> print(aligned([("measure", "a"), ("head.trace", "1.5")]))
+    measure       a
+    ---------------
+    head.trace  1.5
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
+    return "\n".join(lines)

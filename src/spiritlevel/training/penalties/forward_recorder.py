@@ -1,0 +1,73 @@
+"""What goes into a module and comes out of it, taken from the forward pass of the training loss."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclasses.dataclass(frozen=True)
+class ForwardCall:
+    """One call of a module, with its graph."""
+
+    args: tuple[Any, ...]
+    output: Any
+
+
+class ForwardRecorder:
+    """Keeps the latest call of a module that recorded a graph, until it is taken or replaced."""
+
+    def __init__(self, module: nn.Module, *, separate_input: bool = False) -> None:
+        """With `separate_input` the input is an alias that no other module uses.
+
+        A derivative in it then goes through this module alone.
+        """
+        self._module, self._separate_input = module, separate_input
+        self._latest: ForwardCall | None = None
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the calls inside this block; the hooks are removed at its end."""
+        self._latest = None
+        handles: list[Any] = [self._module.register_forward_hook(self._after, prepend=True)]
+        if self._separate_input:
+            handles.append(self._module.register_forward_pre_hook(self._before))
+        try:
+            yield
+        except BaseException:
+            self._latest = None  # nobody will ask for it, and it holds a graph
+            raise
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def take(self) -> ForwardCall | None:
+        """The latest call, once; None if there was none since the last time."""
+        latest, self._latest = self._latest, None
+        return latest
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy does not contain the graph."""
+        return self.__dict__ | {"_latest": None}
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not _records_graph() or not args or not isinstance(args[0], Tensor):
+            return None
+        a = args[0]
+        alias = a.view_as(a) if a.requires_grad else a.detach().requires_grad_()
+        return (alias, *args[1:])
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if _records_graph():
+            self._latest = ForwardCall(args, output)
+
+
+def _records_graph() -> bool:
+    """Whether this forward pass records a graph: not in an evaluation, nor inside torch.func."""
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return torch.is_grad_enabled() and not transformed
