@@ -16,12 +16,13 @@ from torch import Tensor
 
 from spiritlevel.study import Store, Study, execute
 from spiritlevel.study.runs.ending import Ending
-from spiritlevel.study.runs.measuring import repeatable
 from spiritlevel.study.runs.networks import build_model
 from spiritlevel.study.runs.run_data import RunData
+from spiritlevel.study.runs.running import repeatable
 from spiritlevel.study.runs.stacked import Member, _Stack
 from spiritlevel.study.runs.steps import Steps
 from spiritlevel.study.settings.run import RunSettings
+from spiritlevel.study.settings.stop import StopSettings
 
 LENET = {"name": "lenet5", "channels": 3, "size": 32}
 NETWORKS = {
@@ -52,7 +53,7 @@ def steps(name: str, model: dict, batch: int, device: torch.device, repeats: int
     (settings,) = Study(name="steps", model=model, training=training, seeds=1).runs()
     x = torch.rand(batch, 3, 32, 32, device=device)
     y = torch.randint(10, (batch,), device=device)
-    with repeatable(settings):
+    with repeatable(settings.training.threads):
         recorded, asked = (made(settings, device) for _ in range(2))
         asked._found = asked._found._work  # as where nothing can be recorded
         row = compare(
@@ -84,9 +85,9 @@ def together(batch: int, device: torch.device, repeats: int) -> Ratio:
     runs = Study(name="together", model=LENET, training=training, seeds=MEMBERS).runs()
     x = torch.rand(MEMBERS, batch, 3, 32, 32, device=device)
     y = torch.randint(10, (MEMBERS, batch), device=device)
-    with repeatable(runs[0]):
+    with repeatable(runs[0].training.threads):
         recorded, asked = (stacked(runs, x, y) for _ in range(2))
-        asked._find = asked._find._work  # as where nothing can be recorded
+        asked._find = asked._find._captured  # as where nothing can be recorded
         row = compare(
             f"{MEMBERS} LeNet-5 together, batch {batch}: kernel by kernel over recorded",
             lambda: several(asked.step, x, y),
@@ -105,7 +106,8 @@ def stacked(runs: list[RunSettings], x: Tensor, y: Tensor) -> _Stack:
     for run, inputs, targets in zip(runs, x, y, strict=True):
         data = RunData(inputs, targets, inputs, targets, num_classes=10)
         model = build_model(run, x.device)
-        members.append(Member(run, data, model, {}, torch.Generator(), Ending({}, 1)))
+        ending = Ending(StopSettings(), epochs=1)
+        members.append(Member(run, data, model, {}, generator=torch.Generator(), ending=ending))
     return _Stack(members)
 
 

@@ -10,8 +10,7 @@ import torch
 from harness import Ratio, compare
 
 from spiritlevel.study import RunSettings, Study
-from spiritlevel.study.runs.networks import build_model
-from spiritlevel.study.runs.run_data import load_data
+from spiritlevel.study.runs.network_run import NetworkRun
 from spiritlevel.study.runs.running import train
 from spiritlevel.study.runs.stacked import train_together
 
@@ -42,7 +41,7 @@ def run(device: torch.device, repeats: int) -> list[Ratio]:
 
         def one_after_another(members: list[RunSettings] = members) -> None:
             for settings in members:
-                train(build_model(settings, device), load_data(settings, device), settings)
+                train(NetworkRun.start(settings, device))
 
         def together(members: list[RunSettings] = members) -> None:
             train_together(members, device)

@@ -26,7 +26,7 @@ WORKERS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Night:
-    """How one of them went."""
+    """How the run of one study went."""
 
     name: str
     runs: int
@@ -35,11 +35,15 @@ class Night:
 
 
 def main() -> None:
-    """Run them one after another; the exit code is 1 if one failed or took too long."""
+    """Run the studies one after another; the exit code is 1 if one failed or took too long."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="of studies; all if none is given")
+    parser.add_argument("names", nargs="*", help="names of studies (default: all)")
     parser.add_argument(
-        "--data", action="append", default=[], metavar="NAME=PATH", help="instead of fetching it"
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="use this data instead of fetching it",
     )
     parser.add_argument("--out", type=pathlib.Path, default=OUT)
     arguments = parser.parse_args()
@@ -47,7 +51,7 @@ def main() -> None:
     nights = []
     for name in arguments.names or registry.study_names():
         nights.append(night(name, arguments.out / name, given))
-        print(words(nights[-1]), flush=True)
+        print(line_of(nights[-1]), flush=True)
         rows = [dataclasses.asdict(each) for each in nights]
         (arguments.out / "nights.json").write_text(json.dumps(rows, indent=1) + "\n")
     missed = [each.name for each in nights if each.error]
@@ -57,7 +61,7 @@ def main() -> None:
 
 
 def night(name: str, folder: pathlib.Path, given: dict[str, str]) -> Night:
-    """The study from an empty folder, then its report."""
+    """Run the study in an empty folder, then make its report."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     study = control.find(name).with_preset("quick")
@@ -80,7 +84,7 @@ def night(name: str, folder: pathlib.Path, given: dict[str, str]) -> Night:
 
 
 def spiritlevel(*arguments: str, limit: float | None = None) -> None:
-    """As a user types it."""
+    """Run a command as a user would type it."""
     command = [sys.executable, "-m", "spiritlevel.cli", *arguments]
     process = subprocess.Popen(
         command,
@@ -99,9 +103,9 @@ def spiritlevel(*arguments: str, limit: float | None = None) -> None:
         raise subprocess.CalledProcessError(process.returncode, command, stderr=errors)
 
 
-def words(found: Night) -> str:
-    """A line."""
-    return f"{found.name:12} {found.runs:3} runs {found.seconds:5.0f} s  {found.error or 'done'}"
+def line_of(night: Night) -> str:
+    """One line for the terminal."""
+    return f"{night.name:12} {night.runs:3} runs {night.seconds:5.0f} s  {night.error or 'done'}"
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", nargs="?", help="the folder of a finished study")
     parser.add_argument("--preset", default="", help="the preset it was run with")
-    parser.add_argument("--note", default="", help="a sentence for the page")
+    parser.add_argument("--note", default="", help="a sentence to add to the page")
     parser.add_argument("--audit", type=pathlib.Path, help="what `spiritlevel audit --json` wrote")
-    parser.add_argument("--network", help="the network it is of, in words")
+    parser.add_argument("--network", help="a short description of the audited network")
     arguments = parser.parse_args()
     if (arguments.audit is None) != (arguments.network is None):
         parser.error("--audit and --network go together")
@@ -36,8 +36,8 @@ def main() -> None:
         with Store.open(arguments.study) as store:
             print(save(record(store, preset=arguments.preset, note=arguments.note), RESULTS))
     if arguments.audit:
-        found = sl.Audit.from_json(arguments.audit.read_text(encoding="utf-8"))
-        made = audited.AuditRecord.of(found, arguments.network)
+        audit = sl.results.Audit.from_json(arguments.audit.read_text(encoding="utf-8"))
+        made = audited.AuditRecord.of(audit, arguments.network)
         print(audited.save(made, RESULTS, arguments.audit.stem))
     for path in write_pages(RESULTS, DOCS):
         print(path)

@@ -7,7 +7,7 @@ from zoo.plain import random
 
 N = 60
 RTOL = 1e-9
-SETTINGS = {"rtol": RTOL, "max_products": 3000, "max_basis": 100}
+SETTINGS = {"residual_rtol": RTOL, "max_products": 3000, "max_basis": 100}
 
 
 def rotated(values, seed=0):

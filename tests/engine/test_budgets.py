@@ -97,7 +97,7 @@ def test_eigenvalue_whose_pace_is_not_known():
     found = sl.measure(network(nn.Tanh, (6, 12, 4)), data, measures=name, max_passes=2)[name]
     assert found.status is sl.results.Status.NOT_CONVERGED
     assert found.residual > 0.1 * abs(found.value)
-    assert found.text.endswith("to be told: try max_passes=8.")
+    assert found.text.endswith("would be enough: try max_passes=8.")
 
 
 def test_of_the_head(monkeypatch):

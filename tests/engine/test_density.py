@@ -263,7 +263,7 @@ def test_quadrature_and_lanczos_share_their_passes():
         return {i: rows @ A for i, rows in directions.items()}
 
     quadrature = Quadrature(signs(2), steps=5)
-    top = Lanczos(random(1, N), rtol=1e-8, max_products=99, max_basis=30)
+    top = Lanczos(random(1, N), residual_rtol=1e-8, max_products=99, max_basis=30)
     density, pairs = solve([quadrature, top], multiply)
     assert calls[:5] == [{0, 1}] * 5
     assert set().union(*calls[5:]) == {1}

@@ -207,7 +207,9 @@ def test_fewer_passes_than_vectors_are_refused_by_the_users_argument():
         sl.eigenvalues(model, data, num=3, max_passes=2)
 
 
-@pytest.mark.parametrize(("argument", "value"), [("num", 0), ("which", "middle"), ("rtol", 2.0)])
+@pytest.mark.parametrize(
+    ("argument", "value"), [("num", 0), ("which", "middle"), ("residual_rtol", 2.0)]
+)
 def test_arguments_are_checked(argument, value):
     model, data = NETWORKS["tanh"]
     with pytest.raises(sl.SpiritlevelError, match=rf"'{argument}' argument .*Got (num=)?{value!r}"):

@@ -4,7 +4,7 @@ import pytest
 
 from spiritlevel.engine.sweep.footprint import CPU_TENSOR_BYTES, Footprint
 
-SHAPE = {"saved": 1000, "kept": 500, "working": 200, "held": (300, 40), "num_columns": 9}
+SHAPE = {"saved": 1000, "cached": 500, "working": 200, "collecting": (300, 40), "num_columns": 9}
 
 
 @pytest.mark.parametrize("sweep", [True, False])
@@ -20,11 +20,11 @@ def test_one_sample_is_taken_where_none_fits():
     assert footprint.chunk(1, sweep=True) == 1
 
 
-def test_held_columns_are_counted_up_to_the_limit():
+def test_collected_columns_are_counted_up_to_the_limit():
     footprint = Footprint(**SHAPE, largest=300, on_cpu=False)
-    # few samples: all nine columns of both layers are held back
+    # few samples: all nine columns of both layers are collected
     assert footprint.bytes(10, sweep=True) == 10 * (1700 + 3 * 300 + 9 * 340)
-    # a million samples: the larger layer's gradients exceed the limit and none is held back
+    # a million samples: the larger layer's gradients exceed the limit and none is collected
     assert footprint.bytes(10**6, sweep=True) == 10**6 * (1700 + 3 * 300 + 300 + 40)
 
 

@@ -65,7 +65,7 @@ def test_ill_conditioned(which):
 @pytest.mark.parametrize("name", ["random", "low rank", "double", "negative", "zero", "1x1"])
 def test_float32_operators_are_solved_to_their_round_off(name, which, max_basis):
     A = MATRICES[name].float()
-    found = run(A, num=2, which=which, max_basis=max_basis, rtol=1e-5)
+    found = run(A, num=2, which=which, max_basis=max_basis, residual_rtol=1e-5)
     assert found.converged.all()
     assert_true(A, found, 2, which)
 
@@ -76,7 +76,9 @@ def test_the_tf32_mode_of_a_gpu_does_not_reach_the_basis(which, monkeypatch):
     A, exact = MATRICES["random"].float(), MATRICES["random"].cuda()
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
     start = random(2, N).float().cuda()
-    iteration = Lanczos(start, num=2, which=which, **SETTINGS | {"max_basis": 16, "rtol": 1e-5})
+    iteration = Lanczos(
+        start, num=2, which=which, **SETTINGS | {"max_basis": 16, "residual_rtol": 1e-5}
+    )
     [found] = solve([iteration], lambda rows: {0: (rows[0].double() @ exact).float()})
     assert found.converged.all()
     assert found.vectors.is_cuda
@@ -91,20 +93,20 @@ def test_a_wider_block_than_wanted_is_allowed():
 
 
 @pytest.mark.parametrize("name", ["random", "positive", "clustered"])
-@pytest.mark.parametrize("rtol", [1e-2, 1e-4, 1e-6])
-def test_converged_means_a_true_residual_below_rtol(name, rtol):
+@pytest.mark.parametrize("residual_rtol", [1e-2, 1e-4, 1e-6])
+def test_converged_means_a_true_residual_below_rtol(name, residual_rtol):
     A = MATRICES[name]
-    found = run(A, num=2, rtol=rtol)
+    found = run(A, num=2, residual_rtol=residual_rtol)
     V = found.vectors
     residuals = (V @ A - found.values[:, None] * V).norm(dim=1)
     assert found.converged.all()
-    assert (residuals <= rtol * found.values.abs() * (1 + 1e-6)).all()
-    assert found.products < run(A, num=2, rtol=1e-12).products
+    assert (residuals <= residual_rtol * found.values.abs() * (1 + 1e-6)).all()
+    assert found.products < run(A, num=2, residual_rtol=1e-12).products
 
 
 def test_an_eigenvalue_of_zero_need_not_be_known_to_round_off():
     A = rotated(torch.linspace(0, 1, N))
-    found = run(A, which="smallest", rtol=1e-2, max_basis=20)
+    found = run(A, which="smallest", residual_rtol=1e-2, max_basis=20)
     assert found.converged.all()
     assert 1e-14 < found.residuals < 1e-2 * math.sqrt(2.3e-16)
 
@@ -154,7 +156,7 @@ def test_directions_are_orthonormal_to_everything_before():
 
 def test_the_last_block_shrinks_to_what_is_left_of_the_space():
     A = symmetric(7)
-    iteration = Lanczos(random(3, 7), num=3, **SETTINGS | {"rtol": 0.0})
+    iteration = Lanczos(random(3, 7), num=3, **SETTINGS | {"residual_rtol": 0.0})
     widths = []
     while not iteration.done:
         widths.append(len(iteration.directions()))

@@ -47,7 +47,7 @@ def test_no_more_vectors_are_alive_than_promised(dtype, monkeypatch):
     monkeypatch.setattr(long_rows, "CHUNK", 1 << 12)
     size, block, max_basis = 40_000, 2, 12
     diagonal = torch.linspace(0, 1, size).square().to(dtype)
-    settings = {"num": 2, "rtol": 1e-4, "max_products": 30, "max_basis": max_basis}
+    settings = {"num": 2, "residual_rtol": 1e-4, "max_products": 30, "max_basis": max_basis}
     with LiveVectors(size * dtype.itemsize) as memory:
         run = Lanczos(random(block, size).to(dtype), **settings)
         [found] = solve([run], lambda rows: {0: diagonal * rows[0]})
@@ -84,8 +84,11 @@ BAD = [
     ({"num": 3}, r"'start' .* at least num=3 rows, .* Got 2\. Add random rows\."),
     ({"num": 0}, r"'num' .* must be at least 1\. Got 0\. Typical: 1 to 10\."),
     ({"which": "biggest"}, r"'which' .* one of \('largest', 'smallest', 'both'\)\. Got 'biggest'"),
-    ({"rtol": -1e-3}, r"'rtol' .* must be in \[0, 1\)\. Got -0\.001\. Typical: 1e-3"),
-    ({"rtol": float("nan")}, r"'rtol' .* must be in \[0, 1\)\. Got nan"),
+    (
+        {"residual_rtol": -1e-3},
+        r"'residual_rtol' .* must be in \[0, 1\)\. Got -0\.001\. Typical: 1e-3",
+    ),
+    ({"residual_rtol": float("nan")}, r"'residual_rtol' .* must be in \[0, 1\)\. Got nan"),
     ({"max_products": 1}, r"'max_products' .* at least 2, the block\. Got 1\. Raise it, or start"),
     ({"max_basis": 4}, r"'max_basis' .* at least 5 here: the 1 wanted .* of 2\. Got 4\. Raise it"),
     ({"max_basis": 5, "which": "both"}, r"must be at least 6 here: the 2 wanted .* Got 5\."),

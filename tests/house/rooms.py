@@ -1,10 +1,11 @@
 """The rooms of the package, from the ground up: the layout test and CONTRIBUTING's map read this.
 
-A room imports only from rooms that stand before it in this table.
+A room imports only from rooms that stand before it in this table. `python tests/house/rooms.py`
+prints the map.
 """
 
 ROOMS = {
-    "errors": "refusals: what was needed, what came, what to do next",
+    "errors": "errors: what was needed, what came, what to do next",
     "plugins": "measures and studies that other packages add",
     "records": "Measurement, Report, Cost, Status, Progress: what the rooms hand to each other",
     "files": "files written completely or not at all",
@@ -24,3 +25,13 @@ ROOMS = {
     "__main__": "python -m spiritlevel",
 }
 MAX_LINES = 400
+
+
+def import_map() -> str:
+    """The table as CONTRIBUTING shows it: a room may import from the rooms below it."""
+    width = max(map(len, ROOMS)) + 2
+    return "\n".join(f"{name:{width}}{purpose}" for name, purpose in reversed(ROOMS.items()))
+
+
+if __name__ == "__main__":
+    print(import_map())

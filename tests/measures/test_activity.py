@@ -134,7 +134,7 @@ def test_every_kind_of_rectifier_is_seen_once(kind, generator):
 def test_networks_without_rectifiers_are_refused(function, generator):
     model = With(function).double()
     data = (drawn((6, 4), generator), labels(6, generator))
-    text = r"'activity.death' needs a network with rectifiers.*The network runs none"
+    text = r"'activity.death' needs a network with rectifiers.*The network has none"
     with pytest.raises(sl.SpiritlevelError, match=text):
         sl.measure(model, data, measures="activity.death")
     report = sl.measure(model, data, measures="activity.*")

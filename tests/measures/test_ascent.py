@@ -39,10 +39,10 @@ class Quadratic:
         self.seen.append(3.0 + float(self.g @ u + u @ self.H @ u / 2))
         return self.seen[-1], self.g + self.H @ u
 
-    def climb(self, start, *, steps=40, kept=40, inside=True):
+    def climb(self, start, *, steps=40, memory=40, inside=True):
         centre = Point(torch.zeros_like(self.g), 3.0, self.g)
         start = start * (RADIUS / start.norm())
-        options = {"radius": RADIUS, "steps": steps, "kept": kept, "round_off": 1e-15}
+        options = {"radius": RADIUS, "steps": steps, "memory": memory, "round_off": 1e-15}
         return ascend(self, centre, start, inside=inside, **options)
 
 
@@ -101,7 +101,7 @@ def test_a_normalized_gradient_iteration_would_run_to_the_wrong_end():
 @pytest.mark.parametrize("name", ["bowl", "saddle"])
 def test_three_remembered_points_suffice(name):
     quadratic = Quadratic(with_spectrum(SPECTRA[name]), 0.01 * drawn(SIZE, seed=1))
-    found = quadratic.climb(quadratic.g, steps=60, kept=2)
+    found = quadratic.climb(quadratic.g, steps=60, memory=2)
     assert found.rise == pytest.approx(highest_in_ball(quadratic.H, quadratic.g, RADIUS), rel=1e-9)
 
 
@@ -129,7 +129,7 @@ def test_a_kink_does_not_derail_the_climb():
     centre = Point(torch.zeros(SIZE).double(), 0.0, g)
     start = g * (RADIUS / g.norm())
     found = ascend(
-        slope, centre, start, radius=RADIUS, steps=60, kept=60, round_off=1e-15, inside=True
+        slope, centre, start, radius=RADIUS, steps=60, memory=60, round_off=1e-15, inside=True
     )
     exact = RADIUS * float(along.norm())
     assert abs(float(g @ a)) < 2

@@ -159,7 +159,7 @@ def test_too_few_and_too_many_rows(monkeypatch):
     text = refusal(model, x[:3], y[:3])
     assert "needs 4 to 20000 of them. Got 3 rows (3 samples × 1 positions)" in text
     assert "Pass more data" in text
-    monkeypatch.setattr(rows_module, "MOST_ROWS", 5)
+    monkeypatch.setattr(rows_module, "MAX_ROWS", 5)
     assert "a random part of the data" in refusal(model, x, y)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
 from spiritlevel.engine.weight_space.long_rows import orthonormal, outside
-from spiritlevel.measures.curvature.cards import trace_squared as module
+from spiritlevel.measures.curvature import trace_squared as module
 from spiritlevel.measures.curvature.deflation import LanczosDeflation, sketched
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from zoo.dense_problem import DenseProblem
@@ -30,7 +30,9 @@ def symmetric(size=SIZE, rank=None):
 
 
 def of_lanczos(H, products, max_basis):
-    run = Lanczos(random(1, len(H), seed=3), rtol=0.0, max_products=products, max_basis=max_basis)
+    run = Lanczos(
+        random(1, len(H), seed=3), residual_rtol=0.0, max_products=products, max_basis=max_basis
+    )
     solve([run], lambda asked: {i: rows @ H for i, rows in asked.items()})
     return LanczosDeflation(run.subspace())
 
@@ -85,7 +87,9 @@ def trained():
 
 def known_of(problem, products):
     H = problem.truth.hessian(problem.names)
-    run = Lanczos(random(1, len(H), seed=3), rtol=0.0, max_products=products, max_basis=len(H))
+    run = Lanczos(
+        random(1, len(H), seed=3), residual_rtol=0.0, max_products=products, max_basis=len(H)
+    )
     solve([run], lambda asked: {i: rows @ H for i, rows in asked.items()})
     return run.subspace()
 

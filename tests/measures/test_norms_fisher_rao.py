@@ -9,7 +9,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.measures.norms.cards import radial
+from spiritlevel.measures.norms import radial
 from spiritlevel.model.losses import CrossEntropy
 from zoo import references
 from zoo.cases import CASES
@@ -157,7 +157,7 @@ def test_fisher_rao_of_a_confident_network_keeps_its_digits():
 def test_every_way_gives_the_same_numbers(way, monkeypatch):
     problem, model = problems.relu_mlp(), smooth_net()
     expected = brute_force(model, problem.inputs(), problem.targets(), F.cross_entropy)
-    monkeypatch.setattr(radial, "choose_way", lambda surface: way)
+    monkeypatch.setattr(radial, "choose_method", lambda surface: way)
     report = sl.measure(model, problem.data, measures=FISHER)
     found = report["norms.fisher_rao"]
     assert found.value == pytest.approx(expected, rel=1e-8 if way == "difference" else 1e-11)

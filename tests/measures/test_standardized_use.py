@@ -162,7 +162,7 @@ def test_tied_weights_are_left_out_by_a_pattern_and_refused_by_name():
         sl.measure(model, batches, measures="relative.kappa_std")
     text = str(caught.value)
     assert "relative.kappa_std" in text
-    assert "The weight of embedding is also used past its module" in text
+    assert "The weight of embedding is also used outside its module" in text
     assert "Choose other 'layers'" in text
 
 

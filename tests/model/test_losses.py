@@ -90,11 +90,11 @@ def test_a_mask_hides_targets():
     z, y = torch.randn(N, 4, C, dtype=torch.float64), torch.zeros(N, 4, dtype=torch.long)
     loss = resolve("cross_entropy")
     mask = torch.arange(N * 4).view(N, 4) % 3 > 0
-    shown = loss.hidden(y, mask, where="batch 7")
+    shown = loss.apply_mask(y, mask, where="batch 7")
     mean = loss.values(z, shown).sum() / loss.weights(z, shown).sum()
     torch.testing.assert_close(mean, F.cross_entropy(z[mask], y[mask]), rtol=1e-13, atol=0)
-    with pytest.raises(SpiritlevelError, match=r"\(6, 4\), or one entry a sample\. Got \(4,\)"):
-        loss.hidden(y, mask[0], where="batch 7")
+    with pytest.raises(SpiritlevelError, match=r"\(6, 4\), or one entry per sample\. Got \(4,\)"):
+        loss.apply_mask(y, mask[0], where="batch 7")
 
 
 def test_whole_numbers_serve_as_binary_targets():
@@ -161,7 +161,7 @@ def test_a_sum_is_refused():
 
 
 def test_what_is_no_loss_is_refused():
-    with pytest.raises(SpiritlevelError, match=r"one loss a sample\. Got int"):
+    with pytest.raises(SpiritlevelError, match=r"one loss per sample\. Got int"):
         resolve(3)
 
 
@@ -188,7 +188,7 @@ def examine(loss, outputs, targets, where="batch 7"):
     loss = resolve(loss)
     loss.check(outputs, targets, where=where)
     if bool(loss.invalid(outputs, targets).any()):
-        loss.explain(outputs, targets, where=where)
+        loss.refuse_invalid(outputs, targets, where=where)
 
 
 def refused(loss, outputs, targets, match):
@@ -207,7 +207,7 @@ def test_cross_entropy_refuses_what_does_not_fit():
     refused("cross_entropy", z, y + 3, r"must lie in \[0, 2\].*3 outputs. Got 3 in batch 7")
     refused("cross_entropy", z, y - 1, r"must lie in \[0, 2\].*3 outputs. Got -1 in batch 7")
     module = nn.CrossEntropyLoss(weight=torch.ones(5))
-    refused(module, z, y, r"one a class \(3\)\. Got 5")
+    refused(module, z, y, r"one class weight per class \(3\)\. Got 5")
 
 
 def test_the_value_to_ignore_is_no_label_out_of_range():

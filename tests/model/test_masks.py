@@ -164,7 +164,7 @@ def refused(match, model, batches, **options):
 def test_a_mask_of_another_shape_is_refused(model, x, y, shape):
     batch = {"x": x, "y": y, "mask": torch.ones(shape)}
     got = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-    match = rf"shape \(5, 4\), or one entry a sample\. Got \({got}\) .* in batch 0\. Reshape"
+    match = rf"shape \(5, 4\), or one entry per sample\. Got \({got}\) .* in batch 0\. Reshape"
     refused(match, model, [batch], forward=lambda m, b: (m(x), y, batch["mask"]))
 
 

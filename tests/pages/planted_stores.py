@@ -6,7 +6,9 @@ import random
 import numpy as np
 
 from spiritlevel.measures import names as catalogue
-from spiritlevel.pages.report.parts import Figure, Page, Table
+from spiritlevel.pages.content import Chart, Figure, Page, Table
+from spiritlevel.pages.report.estimates import intervals_apart
+from spiritlevel.pages.report.series import chart_of
 from spiritlevel.study import Store, Study
 
 MACHINE = {"host": "here", "device": "a chip", "torch": "2.0", "python": "3.11", "threads": 1}
@@ -100,19 +102,22 @@ def unfinished(folder) -> Store:
 
 
 def parts(page: Page) -> dict:
-    """Tables and figures by id; the tables of figures too."""
+    """Tables and charts by id, as a browser gets them; the tables of charts too."""
     found = {}
     for section in page.sections:
         for part in section.parts:
-            if isinstance(part, Table | Figure):
-                found[part.id] = part
             if isinstance(part, Figure):
+                part = chart_of(part)
+            if isinstance(part, Table):
+                found[part.id] = intervals_apart(part)
+            if isinstance(part, Chart):
+                found[part.id] = part
                 found[part.table.id] = part.table
     return found
 
 
 def records(table: Table) -> list[dict]:
-    titles = [column.title for column in table.columns]
+    titles = [column.title for column in table.headings]
     assert len(set(titles)) == len(titles)
     return [dict(zip(titles, row, strict=True)) for row in table.rows]
 

@@ -322,7 +322,7 @@ def test_minima_of_lenet(signs, agrees):
         own = stats.spearmanr([row[name] for row in rows[:-1]], gap)[0]
         shown = ranked.get(name) or ranked["1 / pac_bayes.sigma²"]
         assert (shown.value, shown.n) == (pytest.approx(factor * own), 60)
-    assert {cells[1] for cells in outcome.more[1].table.rows} == {90}
+    assert {cells[1] for cells in outcome.more[1].rows} == {90}
 
 
 @pytest.mark.parametrize(("sign", "agrees"), [(2, "yes"), (0, "no")])
@@ -365,7 +365,7 @@ def test_whole_catalogue_in_order():
     held = {"train_loss": noise[3], "softmax.gini": noise[4]}
     columns = {"gap": gap} | held | measures
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    found = whole_catalogue(rows).table.rows
+    found = whole_catalogue(rows).rows
     known = {name: stats.spearmanr(values, gap)[0] for name, values in held.items()} | {
         name: stats.spearmanr(measures[name], gap)[0]
         for name in ("norms.weight", "head.kappa", "curvature.trace")

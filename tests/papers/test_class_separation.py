@@ -19,6 +19,7 @@ from spiritlevel.papers.paper_002.class_separation import (
 from spiritlevel.study import control
 from spiritlevel.study.runs.run_data import derived_generator
 from spiritlevel.study.runs.running import run_one
+from spiritlevel.study.settings.measuring import MeasureSettings
 
 
 def generator(seed=0):
@@ -133,7 +134,8 @@ def test_wrong_options_are_refused(task, text):
 
 
 def test_samples_are_refused():
-    settings = dataclasses.replace(run_of(points=50, fresh=50), measure_options={"samples": 10})
+    settings = run_of(points=50, fresh=50)
+    settings = dataclasses.replace(settings, measure_options=MeasureSettings(samples=10))
     with pytest.raises(SpiritlevelError, match=r"measure_options.samples must be left out"):
         run_one(settings)
 

@@ -42,4 +42,4 @@ def test_one_that_fails_and_one_that_takes_too_long(nightly, tmp_path, monkeypat
     monkeypatch.setattr(nightly, "LIMIT", 0.5)
     found = nightly.night("000-table-4", tmp_path / "b", {})
     assert found.error == "not finished after 0.5 seconds"
-    assert found.name in nightly.words(found)
+    assert found.name in nightly.line_of(found)

@@ -10,12 +10,11 @@ import pytest
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.measures import names as measures
-from spiritlevel.papers import Record, Result, find, names, record, write_pages
-from spiritlevel.papers.experiment import Figure, Series, Table
-from spiritlevel.papers.publishing import pages, render
-from spiritlevel.papers.publishing.drawing import svg
+from spiritlevel.pages.content import Figure, Series, Table
+from spiritlevel.pages.figures.series import svg
+from spiritlevel.pages.markdown import escape, table
+from spiritlevel.papers import Record, ScaleResult, find, names, pages, record, render, write_pages
 from spiritlevel.papers.publishing.records import load, save
-from spiritlevel.papers.publishing.render import escape, markdown_table
 from spiritlevel.study import control
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -116,7 +115,7 @@ def test_store_to_record_to_page(store, tmp_path):
     assert (again.name, again.preset, again.note) == (found.name, "quick", found.note)
     for ours, theirs in zip(again.rows, found.rows, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)
-    page = render([Result.of(again)])
+    page = render([ScaleResult.of(again)])
     assert "spiritlevel study run 002-fig-4 --preset quick" in page
     assert r"A &lt;b&gt;trial&lt;/b&gt; \| of ours" in page
     written = write_pages(tmp_path, tmp_path / "docs")
@@ -152,7 +151,7 @@ def test_two_scales_stand_on_one_page(store, tmp_path):
 def test_quick_class_separation(tmp_path):
     study = control.find("002-fig-3").with_preset("quick")
     with control.run(study, tmp_path / "quick") as opened:
-        page = render([Result.of(record(opened, preset="quick"))])
+        page = render([ScaleResult.of(record(opened, preset="quick"))])
     assert "48 runs" in page
     assert page.count("| ridge |") == page.count("| logistic |") == 3
 
@@ -221,8 +220,8 @@ def test_unknown_names(name, text):
 
 
 def test_names_cannot_break_a_table():
-    table = Table(("a|b", "c"), [["<script>`x`", None], ["two\nlines", 0.5]])
-    assert markdown_table(table) == (
+    given = Table(("a|b", "c"), [["<script>`x`", None], ["two\nlines", 0.5]])
+    assert table(given) == (
         "| a\\|b | c |\n| --- | --- |\n| &lt;script&gt;\\`x\\` | – |\n| two lines | 0.5 |"
     )
 

@@ -176,15 +176,15 @@ def test_medians_of_every_optimizer_and_rate():
     for row in rows:
         row["bound.generalization"] = 7.0 * row["gap"]
     *_, ways, _ = find("000-table-3").analyse(rows).more
-    assert [(cells[0], cells[1], cells[2]) for cells in ways.table.rows] == [
+    assert [(cells[0], cells[1], cells[2]) for cells in ways.rows] == [
         *(("SGD", "0.001", 6), ("SGD", "0.01", 6)),
         *(("AdamW", "0.001", 6), ("AdamW", "0.01", 6)),
     ]
     own = [row["head.kappa"] for row in rows if row["variant"] == "adamw"]
     low, middle, high = numpy.quantile(own, [0.25, 0.5, 0.75])
-    assert ways.table.rows[2][3] == f"{middle:.4g} [{low:.4g}, {high:.4g}]"
-    assert ways.table.rows[0][5] is None  # the gap of the accuracies was not recorded
-    assert ways.table.rows[0][6] == "7 [7, 7]"
+    assert ways.rows[2][3] == f"{middle:.4g} [{low:.4g}, {high:.4g}]"
+    assert ways.rows[0][5] is None  # the gap of the accuracies was not recorded
+    assert ways.rows[0][6] == "7 [7, 7]"
 
 
 def test_the_other_gap_is_shown_where_it_was_recorded():
@@ -197,12 +197,12 @@ def test_the_other_gap_is_shown_where_it_was_recorded():
     assert len(after.more) == len(before.more) + 1
     shown = after.more[0]
     kappa, gap = ([row[name] for row in rows] for name in ("head.kappa", "error_gap"))
-    name, n, linear, rank, _ = shown.table.rows[0]
+    name, n, linear, rank, _ = shown.rows[0]
     assert (name, n) == ("head.kappa", 30)
     assert linear.value == pytest.approx(stats.pearsonr(kappa, gap).statistic)
     assert rank.value == pytest.approx(stats.spearmanr(kappa, gap).statistic)
     line = stats.linregress(kappa, gap)
-    assert f"slope of {line.slope:.4g}, an intercept of {line.intercept:.4g}" in shown.text
+    assert f"slope of {line.slope:.4g}, an intercept of {line.intercept:.4g}" in shown.caption
     assert results(after) == results(before)  # what is judged is the gap of the losses
 
 

@@ -11,13 +11,14 @@ from torch.nn import functional as F
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.papers.paper_000 import tasks_trace as trace
 from spiritlevel.papers.paper_000.tasks_dynamics import Moment, moment_at
-from spiritlevel.papers.paper_000.tasks_stopping import stops
+from spiritlevel.papers.paper_000.tasks_stopping import StoppingArguments, stops
 from spiritlevel.papers.paper_000.tasks_transfer import copy_backbone
 from spiritlevel.study import control
 from spiritlevel.study.checkpoints import load_checkpoint
 from spiritlevel.study.models import build
 from spiritlevel.study.runs.results import EpochRow
 from spiritlevel.study.runs.running import run_one
+from spiritlevel.study.settings.stop import StopSettings
 
 TINY = {"images": 6, "kernels": 4, "channels": 2, "kernel_size": 2, "size": 4, "probes": 40}
 
@@ -41,7 +42,7 @@ def trace_run(**options):
 
 def small_convolution(seed=0):
     generator = torch.Generator().manual_seed(seed)
-    model = trace._network({**trace.DEFAULTS, **TINY})
+    model = trace._network(trace.TraceArguments(**TINY))
     with torch.no_grad():
         model.head.weight.normal_(generator=generator)
     x = torch.rand(6, 2, 4, 4, generator=generator, dtype=torch.float64)
@@ -172,7 +173,7 @@ def test_rules_stop_where_they_must():
     """The loss is best at epoch 4; flatness halves until epoch 6 and stays; patience is 5."""
     flatness = [100 * 0.5 ** min(epoch, 6) for epoch in range(1, 21)]
     losses = [1.0, 0.9, 0.8, 0.7, *[0.75] * 16]
-    found = stops(moments(flatness, losses), {"patience": 5, "tolerance": 0.02})
+    found = stops(moments(flatness, losses), StoppingArguments(patience=5))
     epochs = {rule: found[f"task.epochs/{rule}"] for rule in ("loss", "flatness", "both")}
     assert epochs == {"loss": 9, "flatness": 11, "both": 11}
     assert found["task.epochs/trend"] == 10  # the last five are equal
@@ -183,9 +184,8 @@ def test_rules_stop_where_they_must():
 
 def test_rule_that_never_stops_has_the_last_epoch():
     jumps = [10.0 + 3 * (epoch % 2) for epoch in range(20)]
-    found = stops(
-        moments(jumps, [1 / (1 + e) for e in range(20)]), {"patience": 5, "tolerance": 0.02}
-    )
+    losses = [1 / (1 + epoch) for epoch in range(20)]
+    found = stops(moments(jumps, losses), StoppingArguments(patience=5))
     for rule in ("loss", "flatness", "both", "trend"):
         assert (found[f"task.stopped/{rule}"], found[f"task.epochs/{rule}"]) == (0, 20)
 
@@ -201,7 +201,7 @@ def test_stopping_run_ends_where_a_study_with_the_rule_ends():
     result = run_one(settings)
     found = values_of(result)
     for rule in ("loss", "flatness", "trend"):
-        stop = {"rule": rule, "patience": 4, "tolerance": 0.3, "measure": "head.kappa"}
+        stop = StopSettings(rule=rule, patience=4, tolerance=0.3, measure="head.kappa")
         theirs = run_one(dataclasses.replace(settings, task=None, stop=stop))
         assert found[f"task.epochs/{rule}"] == theirs.epochs[-1].epoch
         assert found[f"task.accuracy/{rule}"] == theirs.epochs[-1].test_accuracy
@@ -233,10 +233,12 @@ def test_transfer_run(tmp_path):
         assert found[f"task.peak_flatness/{way}"] >= found[f"task.flatness/{way}/100"]
     assert 0 <= found["task.pretrained_accuracy"] <= 1
     # The last strategy leaves the backbone as a study that trains on the first data set has it.
-    training = dict(settings.training) | {"epochs": 3, "lr": 0.01}
-    data = DIGITS | {"samples": 40}
     alone = dataclasses.replace(
-        settings, task=None, data=data, training=training, measure_every=None
+        settings,
+        task=None,
+        data=dataclasses.replace(settings.data, samples=40),
+        training=dataclasses.replace(settings.training, epochs=3, lr=0.01),
+        measure_every=None,
     )
     first, last = (_network(run.checkpoint, tmp_path) for run in (run_one(alone), result))
     assert torch.equal(first.conv1.weight, last.conv1.weight)

@@ -9,13 +9,13 @@ from scipy import stats
 from papers.known_rows import judged, rows_of, students
 from spiritlevel.papers import find
 from spiritlevel.papers.experiment import Series
-from spiritlevel.papers.paper_001.held_fixed import Confounder
+from spiritlevel.papers.paper_001.confounded_trends import ConfoundedTrend
 from spiritlevel.papers.paper_001.log_figure import log_figure
 
 LARGEST, TRACE, KAPPA = "curvature.lambda_max", "curvature.trace", "relative.kappa"
 GINI, FREQUENCY = "softmax.gini", "activity.frequency"
 NOISE, SHIFT, MASK = "interventions.input_noise", "interventions.bias_shift", "interventions.mask"
-VARIED = Confounder("v", "the knob", "f", "the loss")
+VARIED = ConfoundedTrend("v", "the knob", "f", "the loss")
 
 
 def left_over(varied, measured, fixed):
@@ -53,7 +53,7 @@ def test_what_is_left_of_a_trend(measured, said):
     knob, loss, values = ([row[key] for row in rows] for key in "vfm")
     for one, other in ((knob, loss), (loss, values), (knob, values)):
         assert f"{stats.spearmanr(one, other).statistic:+.2f} [" in why
-    [[name, n, with_knob, with_loss, left]] = VARIED.section(rows, ["m"]).table.rows
+    [[name, n, with_knob, with_loss, left]] = VARIED.section(rows, ["m"]).rows
     assert (name, n) == ("m", 40)
     assert with_knob.value == pytest.approx(stats.spearmanr(knob, values).statistic)
     assert with_loss.value == pytest.approx(stats.spearmanr(loss, values).statistic)
@@ -94,9 +94,9 @@ def learning(name, varied, settings, fixed, names):
 def test_what_was_learned_is_held_fixed(name, varied, settings, fixed, names):
     rows = learning(name, varied, settings, fixed, names)
     (section,) = find(name).analyse(rows).more
-    assert [cells[0] for cells in section.table.rows] == names
+    assert [cells[0] for cells in section.rows] == names
     assert "not judged" in section.text
-    for measure, *_, left in section.table.rows:
+    for measure, *_, left in section.rows:
         columns = ([row[key] for row in rows] for key in (varied, measure, fixed))
         assert left.value == pytest.approx(left_over(*columns))
 
@@ -110,7 +110,7 @@ def test_training_accuracy_is_held_fixed_for_trained_networks_alone():
     outcome = find("001-table-2").analyse(rows)
     (section,) = outcome.more
     trained = [row for row in rows if "epoch" not in row["variant"]]
-    for measure, n, *_, left in section.table.rows:
+    for measure, n, *_, left in section.rows:
         columns = [[row[key] for row in trained] for key in (measure, "train_accuracy")]
         assert n == len(trained)
         assert left.value == pytest.approx(

@@ -10,7 +10,7 @@ from spiritlevel.papers import find
 from spiritlevel.papers.judging.findings import Finding
 from spiritlevel.papers.judging.numbers import Estimate
 from spiritlevel.papers.judging.post_hoc import with_added
-from spiritlevel.papers.paper_001.bounded import as_correlation
+from spiritlevel.papers.paper_001.mean_correlations import as_correlation
 
 LARGEST, TRACE, GINI = "curvature.lambda_max", "curvature.trace", "softmax.gini"
 JACOBIAN, FREQUENCY = "sensitivity.jacobian", "activity.frequency"
@@ -120,11 +120,9 @@ def test_each_layers_activity_is_shown_where_it_was_recorded():
         for seed in SEEDS
     ]
     section, _ = find("001-fig-2").analyse(rows).more
-    assert section.table.columns[2:] == tuple(layers)
-    assert [cells[2].value for cells in section.table.rows[:3]] == pytest.approx(
-        [0.4015, 0.5015, 0.6015]
-    )
-    for cell, layer in zip(section.table.rows[3][2:], layers, strict=True):
+    assert section.columns[2:] == tuple(layers)
+    assert [cells[2].value for cells in section.rows[:3]] == pytest.approx([0.4015, 0.5015, 0.6015])
+    for cell, layer in zip(section.rows[3][2:], layers, strict=True):
         ranks = stats.spearmanr([row[SHIFT] for row in rows], [row[layer] for row in rows])
         assert cell.value == pytest.approx(ranks.statistic)
     bare = [{k: v for k, v in row.items() if k not in layers} for row in rows]
@@ -164,7 +162,7 @@ def courses(ratio_before, ratio_after, fixed_before):
 def test_distances_of_traces_are_shown_with_those_of_eigenvalues():
     outcome = find("001-fig-5").analyse(courses(10.0, 1000.0, 100.0))
     (section,) = outcome.more
-    eigenvalues, traces = ([cell.value for cell in row[1:]] for row in section.table.rows)
+    eigenvalues, traces = ([cell.value for cell in row[1:]] for row in section.rows)
     assert eigenvalues == pytest.approx([0.0, 0.0, 0.0])
     assert traces == pytest.approx([1.0, 2.0, 1.0])  # orders of magnitude
     assert "(n = 2: 2 of 3 plain networks reach it)" in outcome.conclusion
@@ -174,7 +172,7 @@ def test_a_trace_of_zero_has_no_logarithm_and_is_left_out():
     rows = courses(10.0, 1000.0, 100.0)
     rows[0]["curvature.ggn_trace/8"] = 0.0
     (section,) = find("001-fig-5").analyse(rows).more
-    assert section.table.rows[1][2].value == pytest.approx(2.0)
+    assert section.rows[1][2].value == pytest.approx(2.0)
 
 
 def noisy(levels, *, accuracy=0.1, last=-20.0, goes_along=0.0):

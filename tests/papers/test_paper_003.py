@@ -184,7 +184,7 @@ def test_wrong_options(task, text):
 
 def test_network_that_diverged_has_no_measures():
     settings = settings_of()
-    wild = dataclasses.replace(settings, training={**settings.training, "lr": 1e30})
+    wild = dataclasses.replace(settings, training=dataclasses.replace(settings.training, lr=1e30))
     found = run_one(wild)
     assert (found.outcome, found.measurements) == ("diverged", ())
 

@@ -8,6 +8,8 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Study, control, find
+from spiritlevel.study.settings.interventions import InterventionSettings
+from spiritlevel.study.settings.sections import DataSettings, ModelSettings
 from study.tiny_study import tiny
 
 YAML = """
@@ -31,9 +33,9 @@ def refusal(**changes) -> str:
 
 def test_every_combination_of_grid_and_seeds_is_a_run():
     runs = Study.from_yaml(YAML).runs()
-    found = [(r.training["lr"], r.model["hidden"], r.seed) for r in runs]
+    found = [(r.training.lr, r.model.arguments["hidden"], r.seed) for r in runs]
     assert found == list(itertools.product([1e-3, 0.01], [8, 16], [3, 1]))
-    assert all(r.training["optimizer"] == "adam" for r in runs)
+    assert all(r.training.optimizer == "adam" for r in runs)
     assert len({r.id for r in runs}) == 8
 
 
@@ -92,13 +94,14 @@ def test_variants_set_keys_together_and_are_an_axis():
         itertools.product(["small", "large", "mixed"], [0.0, 0.9], [0, 1])
     )
     small, large, mixed = runs[0], runs[4], runs[8]
-    assert [(r.training["batch_size"], r.training["lr"]) for r in (small, large, mixed)] == [
+    assert [(r.training.batch_size, r.training.lr) for r in (small, large, mixed)] == [
         (4, 0.001),
         (512, 0.1),
         (20, 0.1),
     ]
-    assert large.training["weight_decay"] == 0.5
-    assert (mixed.interventions, mixed.model["hidden"]) == ({"mixup": 0.2}, [8, 8])
+    assert large.training.weight_decay == 0.5
+    assert mixed.interventions == InterventionSettings(mixup=0.2)
+    assert mixed.model == ModelSettings("mlp", {"hidden": [8, 8]})
     assert small.id == tiny(training={**tiny().training, "batch_size": 4, "momentum": 0.0}, grid={
         "lr": [0.001]}, seeds=1).runs()[0].id  # fmt: skip
     assert Study.from_dict(json.loads(json.dumps(study.to_dict()))) == study
@@ -114,13 +117,14 @@ def test_a_study_survives_json_and_yaml():
 def test_a_preset_changes_single_keys_and_replaces_the_grid():
     quick = Study.from_yaml(YAML).with_preset("quick")
     [run] = quick.runs()
-    assert (run.training["epochs"], run.training["lr"], run.seed) == (1, 0.01, 0)
-    assert (run.training["optimizer"], run.model["hidden"]) == ("adam", 8)
+    assert (run.training.epochs, run.training.lr, run.seed) == (1, 0.01, 0)
+    assert (run.training.optimizer, run.model.arguments) == ("adam", {"hidden": 8})
 
 
 def test_another_model_does_not_keep_the_options_of_the_first():
     study = tiny(presets={"conv": {"model": {"name": "digits_cnn", "width": 4}}})
-    assert study.with_preset("conv").runs()[0].model == {"name": "digits_cnn", "width": 4}
+    run = study.with_preset("conv").runs()[0]
+    assert run.model == ModelSettings("digits_cnn", {"width": 4})
 
 
 @pytest.mark.parametrize(
@@ -262,10 +266,10 @@ def test_values_change_what_they_name_and_nothing_else():
     changed = study.with_values({"data.samples": 30, "epochs": 5, "seeds": [4]})
     assert [run.seed for run in changed.runs()] == [4, 4]
     for run in changed.runs():
-        assert run.data == {"name": "digits", "samples": 30}
-        assert run.training["epochs"] == 5
-        assert run.training["momentum"] == 0.9
-    assert study.runs()[0].training["epochs"] == 2
+        assert run.data == DataSettings("digits", samples=30)
+        assert run.training.epochs == 5
+        assert run.training.momentum == 0.9
+    assert study.runs()[0].training.epochs == 2
 
 
 def test_a_value_that_the_study_varies_itself_is_refused():

@@ -10,12 +10,12 @@ from safetensors.torch import load
 import spiritlevel as sl
 from spiritlevel.study import Store, control, run
 from spiritlevel.study.models import build
+from spiritlevel.study.population import Population
 from spiritlevel.study.runs.ending import Ending
 from spiritlevel.study.runs.results import EpochRow, MeasurementRow
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.storage.export import export
-from spiritlevel.study.table import wide_rows
 from study.tiny_study import tiny
 
 VALIDATED = {"name": "digits", "samples": 60, "validation": 20}
@@ -201,9 +201,9 @@ def test_a_rule_brings_its_measure_along_and_the_rows_show_why_it_stopped():
     [
         ({"stop": {"rule": "lost"}}, "must be one of none, loss, flatness, both, trend"),
         ({"stop": {"rule": "loss"}}, "there is none. Add for example `validation: 0.1` to data"),
-        ({"stop": {"patience": 3}}, "stop.patience says nothing without stop.rule"),
+        ({"stop": {"patience": 3}}, "stop.patience has no effect without stop.rule"),
         ({"stop": {"rule": "trend", "patience": 3}}, "at least 4 for the rule 'trend'. Got 3"),
-        ({"epoch_measures": ["head.trace"]}, "says nothing without measure_every"),
+        ({"epoch_measures": ["head.trace"]}, "has no effect without measure_every"),
         ({"measure_every": 0}, "measure_every must be a whole number of at least 1. Got 0"),
         ({"measure_every": 1, "epoch_measures": []}, "epoch_measures must name at least one"),
         ({"data": {"name": "digits", "validation": 1.5}}, "must be a share of the training data"),
@@ -237,7 +237,7 @@ def test_no_rule_is_the_same_run_as_none():
 
 def test_statistics_and_tables_have_the_validation_columns_where_there_are_any(tmp_path):
     with run(tiny(grid={}, seeds=1, data=VALIDATED), tmp_path / "with") as store:
-        assert wide_rows(store)[0]["validation_loss"] > 0
+        assert Population.of(store).rows[0]["validation_loss"] > 0
     with Store.create(tmp_path / "without", tiny(grid={}, seeds=1)) as store:
         control.execute(store)
-        assert "validation_loss" not in wide_rows(store)[0]
+        assert "validation_loss" not in Population.of(store).rows[0]

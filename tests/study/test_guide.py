@@ -7,36 +7,35 @@ import re
 import pytest
 
 from spiritlevel.study import Study, control
-from spiritlevel.study.runs.ending import STOP
-from spiritlevel.study.runs.hooks import FIELDS
-from spiritlevel.study.settings.run import DATA, MEASURE_OPTIONS, MODEL_OWN
-from spiritlevel.study.settings.training import ALWAYS, TRAINING
+from spiritlevel.study.settings.interventions import InterventionSettings
+from spiritlevel.study.settings.keys import CHECK, readers_of
+from spiritlevel.study.settings.measuring import MeasureSettings
+from spiritlevel.study.settings.sections import DataSettings, ModelSettings
+from spiritlevel.study.settings.stop import StopSettings
+from spiritlevel.study.settings.training import ALWAYS, TrainingSettings
 
+SECTIONS = (
+    ModelSettings,
+    DataSettings,
+    StopSettings,
+    InterventionSettings,
+    TrainingSettings,
+    MeasureSettings,
+)
+STUDY = [field.name for field in dataclasses.fields(Study)]
 GUIDE = (pathlib.Path(__file__).parents[2] / "docs" / "studies.md").read_text("utf-8")
 ROWS = "\n".join(line.partition(" | ")[0] for line in GUIDE.splitlines() if line.startswith("| `"))
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        [field.name for field in dataclasses.fields(Study)],
-        MODEL_OWN,
-        DATA,
-        list(STOP),
-        list(FIELDS),
-        list(TRAINING),
-        MEASURE_OPTIONS,
-    ],
-    ids=["study", "model", "data", "stop", "interventions", "training", "measure_options"],
-)
-def test_every_key_is_in_the_guide(keys):
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_key_is_in_the_guide(section):
+    keys = [*STUDY, "name", *readers_of(section)]
     assert [key for key in keys if f"`{key}`" not in GUIDE] == []
 
 
 def test_every_key_of_the_tables_is_known():
-    known = {field.name for field in dataclasses.fields(Study)}
-    known |= {*MODEL_OWN, *DATA, *STOP, *FIELDS, *TRAINING, *MEASURE_OPTIONS}
-    assert set(re.findall(r"`(\w+)`", ROWS)) <= known
+    keys = {key for section in SECTIONS for key in readers_of(section)}
+    assert set(re.findall(r"`(\w+)`", ROWS)) <= {*STUDY, "name", *keys}
 
 
 def test_the_defaults_in_the_guide_are_those_of_the_program():
@@ -45,10 +44,11 @@ def test_the_defaults_in_the_guide_are_those_of_the_program():
     for keys, values in row.findall(GUIDE[GUIDE.index("**`training`**") :]):
         names = re.findall(r"`(\w+)`", keys)
         found |= dict(zip(names, (v.strip() for v in values.split(",")), strict=False))
-    given = {n: f for n, f in TRAINING.items() if found.get(n) and f.default is not None}
+    fields = {field.name: field for field in dataclasses.fields(TrainingSettings)}
+    given = {n: f for n, f in fields.items() if found.get(n) and f.default is not None}
     assert set(ALWAYS) <= set(given)
     for name, field in given.items():
-        assert field.read(name, _plain(found[name])) == field.default, name
+        assert field.metadata[CHECK].read(name, _plain(found[name])) == field.default, name
 
 
 def _plain(text: str) -> object:
@@ -60,4 +60,4 @@ def test_the_example_is_a_study():
     study = Study.from_yaml(text)
     control.check(study)
     assert len(study.runs()) == 2 * 2 * 5
-    assert study.with_preset("quick").runs()[0].training["epochs"] == 20
+    assert study.with_preset("quick").runs()[0].training.epochs == 20

@@ -2,10 +2,11 @@
 
 import pytest
 
-from spiritlevel.study import control, registry
+from spiritlevel.study import control
+from spiritlevel.study.registry import study_names
 
 
-@pytest.mark.parametrize("name", registry.study_names())
+@pytest.mark.parametrize("name", study_names())
 def test_every_study_has_a_quick_and_a_paper_preset(name):
     study = control.find(name)
     assert {"quick", "paper"} <= set(study.presets)
@@ -16,10 +17,10 @@ def test_every_study_has_a_quick_and_a_paper_preset(name):
 def test_the_84_networks_of_the_paper_have_the_rates_it_names():
     runs = control.find("000-table-3").with_preset("paper").runs()
     assert len({run.id for run in runs}) == 84
-    ways = {(run.training["optimizer"], run.training["lr"]) for run in runs}
+    ways = {(run.training.optimizer, run.training.lr) for run in runs}
     named = {(optimizer, lr) for optimizer in ("sgd", "adamw") for lr in (0.005, 0.01)}
     assert named <= ways
-    assert {run.training["batch_size"] for run in runs} == {64, 128}
+    assert {run.training.batch_size for run in runs} == {64, 128}
 
 
 @pytest.mark.parametrize(("name", "classifiers"), [("002-fig-3", 2), ("002-fig-4", 1)])

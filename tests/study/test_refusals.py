@@ -12,11 +12,12 @@ from spiritlevel.study import Store, control, execute, resume
 from spiritlevel.study.checkpoints import load_checkpoint
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.models import build
+from spiritlevel.study.population_statistics import statistics
 from spiritlevel.study.runs import measuring
-from spiritlevel.study.runs.hooks import BatchChanges
+from spiritlevel.study.runs.batch_changes import BatchChanges
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
-from spiritlevel.study.table import statistics
+from spiritlevel.study.settings.interventions import InterventionSettings
 from study.tiny_study import lasting, tiny
 
 ONE = {"grid": {}, "seeds": 1}
@@ -144,7 +145,7 @@ def healthy(folder, executor):
     """The same training, measured without trouble."""
     with Store.create(folder, tiny(seeds=2)) as store:
         execute(store, executor=executor)
-        ids = [(run.training["lr"], run.seed, run.id) for run in store.settings()]
+        ids = [(run.training.lr, run.seed, run.id) for run in store.settings()]
         return {
             (lr, seed): (store.checkpoint(id_).read_bytes(), epochs_of(store, id_))
             for lr, seed, id_ in ids
@@ -168,7 +169,7 @@ def test_checkpoint_and_epochs_stay_where_measuring_fails(tmp_path, executor):
             assert store.rows("measurements") == []
             for run, row in zip(store.settings(), store.rows("runs"), strict=True):
                 assert "'hed'" in row["error"]
-                weights, epochs = expected[run.training["lr"], run.seed]
+                weights, epochs = expected[run.training.lr, run.seed]
                 assert store.checkpoint(run.id).read_bytes() == weights
                 assert epochs_of(store, run.id) == epochs
         path = store.checkpoint(run.id)
@@ -245,7 +246,7 @@ def test_images_are_moved_once_only():
 
 def test_the_id_of_a_run_that_was_made_before_stays():
     [settings] = tiny(**ONE, interventions={"crop_flip": 4}).runs()
-    assert settings.interventions == {"crop_flip": 4.0}
+    assert settings.interventions == InterventionSettings(crop_flip=4.0)
     assert '"crop_flip":4.0' in settings.canonical
     assert tiny(**ONE, interventions={"crop": 0}).runs()[0].id == tiny(**ONE).runs()[0].id
 
@@ -253,7 +254,11 @@ def test_the_id_of_a_run_that_was_made_before_stays():
 @pytest.mark.parametrize(("key", "mirrored"), [("crop", False), ("crop_flip", True)])
 def test_crop_moves_images_and_mirrors_none(key, mirrored):
     x = torch.rand(40, 1, 5, 5, generator=torch.Generator().manual_seed(0)) + 0.1
-    change = BatchChanges({key: 1.0}, num_classes=10, generator=torch.Generator().manual_seed(1))
+    change = BatchChanges(
+        InterventionSettings(**{key: 1.0}),
+        num_classes=10,
+        generator=torch.Generator().manual_seed(1),
+    )
     moved, _ = change(x, torch.zeros(40, dtype=torch.long))
     plain, places = 0, set()
     for before, after in zip(x, moved, strict=True):

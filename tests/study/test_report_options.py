@@ -12,8 +12,9 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
 from spiritlevel.study import Store
 from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.population import Population
+from spiritlevel.study.population_statistics import statistics
 from spiritlevel.study.runs.results import EpochRow, MeasurementRow, RunResult
-from spiritlevel.study.table import statistics, wide_rows
 from study.tiny_study import tiny
 
 
@@ -59,7 +60,7 @@ def test_confounders_and_confidence_reach_the_numbers(folder):
     found = json.loads(text)
     assert found["confounders"] == ["train_loss", "lr"]
     with Store.open(folder) as store:
-        rows = wide_rows(store)
+        rows = Population.of(store).rows
     x, y, *others = (
         np.array([row[name] for row in rows]) for name in ("head.trace", "gap", "train_loss", "lr")
     )

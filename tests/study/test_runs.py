@@ -19,10 +19,11 @@ from spiritlevel.cli.app import app
 from spiritlevel.study import Store, execute, resume, run, state
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
+from spiritlevel.study.population import Population
+from spiritlevel.study.population_statistics import statistics
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.statistics import spearman
-from spiritlevel.study.table import statistics, wide_rows
 from study.tiny_study import command, tiny
 
 FAST = {"epochs": 60, "lr": 0.1, "momentum": 0.9, "batch_size": 16}
@@ -197,7 +198,7 @@ def test_executors_are_checked(tmp_path):
 
 def test_statistics_are_those_of_the_rows(tmp_path):
     with run(tiny(), tmp_path) as store:
-        rows, found = wide_rows(store), statistics(store, target="error_gap", resamples=0)
+        rows, found = Population.of(store).rows, statistics(store, target="error_gap", resamples=0)
     gaps = [row["train_accuracy"] - row["test_accuracy"] for row in rows]
     own = spearman([row["head.trace"] for row in rows], gaps)
     assert found["head.trace"].spearman == own

@@ -11,8 +11,9 @@ import spiritlevel as sl
 from forked import forks
 from spiritlevel.cli.app import app
 from spiritlevel.study import RunSettings, Store, Study, control, execute, task_result
+from spiritlevel.study.population import Population
+from spiritlevel.study.population_statistics import default_target, statistics
 from spiritlevel.study.runs.running import run_one
-from spiritlevel.study.table import default_target, statistics, wide_rows
 from study.tiny_study import tiny, workspace
 
 MODULE = """
@@ -21,7 +22,7 @@ import torch
 from spiritlevel.study import task_result
 
 def toss(settings, device):
-    task = settings.task
+    task = settings.task.arguments
     if task.get("marks"):
         lost = pathlib.Path(task["marks"]) / settings.id
         if not lost.exists():
@@ -60,7 +61,7 @@ def test_a_task_goes_into_the_store_and_out_into_tables_and_statistics(tmp_path)
     control.check(study())
     with Store.create(tmp_path / "store", study()) as store:
         assert execute(store).done == 8
-        rows = wide_rows(store)
+        rows = Population.of(store).rows
         found = statistics(store, target="spread", resamples=0)
         assert store.rows("epochs") == []
         assert not (store.folder / "checkpoints").exists()
@@ -141,7 +142,7 @@ def test_what_goes_wrong_in_a_task_is_kept_with_the_run(tmp_path):
         ("coin:toss", "'coin:toss' cannot be imported: No module named 'coin'"),
         ("coins:tos", "has None as 'tos'"),
         ("coins:number", "has 3 as 'number'"),
-        ("no_such_experiment", "cannot be imported: No module named 'spiritlevel.papers.no_"),
+        ("no_such_task", "'no_such_task' must be 'module:function' or one of"),
     ],
 )
 def test_a_task_that_is_not_there_is_refused_before_the_first_run(name, text):

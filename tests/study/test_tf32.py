@@ -9,7 +9,8 @@ from forked import forks
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.runs.cuda_graphs import recordable
-from spiritlevel.study.runs.measuring import machine, repeatable
+from spiritlevel.study.runs.measuring import machine
+from spiritlevel.study.runs.running import repeatable
 from study.tiny_study import tiny
 
 NETS = """
@@ -52,16 +53,14 @@ def test_a_run_on_a_gpu_says_with_which_libraries_and_flags(monkeypatch, chosen)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device}")
     monkeypatch.setattr(torch.version, "cuda", "12.9")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
-    (settings, *_) = tiny().runs()
-    with repeatable(settings):  # changes flags of cuDNN for the time of a run, but not this one
-        found = json.loads(machine("cuda:77", settings))
+    with repeatable(threads=1):  # changes flags of cuDNN for the time of a run, but not this one
+        found = json.loads(machine("cuda:77", threads=1))
     assert (found["tf32_convolutions"], found["tf32_products"]) == chosen
     assert (found["device"], found["cuda"], found["cudnn"]) == ("GPU cuda:77", "12.9", 91002)
 
 
 def test_a_run_on_a_cpu_is_described_as_before():
-    (settings, *_) = tiny().runs()
-    assert sorted(json.loads(machine("cpu", settings))) == [
+    assert sorted(json.loads(machine("cpu", threads=1))) == [
         "device",
         "host",
         "python",

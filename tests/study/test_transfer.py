@@ -11,10 +11,9 @@ import spiritlevel as sl
 from spiritlevel.study import Store, control, run
 from spiritlevel.study.checkpoints import save_checkpoint
 from spiritlevel.study.models import build
-from spiritlevel.study.runs.networks import build_model
+from spiritlevel.study.runs.networks import build_model, head_path
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
-from spiritlevel.study.runs.transfer import head_path
 from study.tiny_study import tiny
 
 MLP = {"name": "mlp", "hidden": [6]}
@@ -50,7 +49,7 @@ def test_weights_start_with_the_spread_of_their_scheme(scheme, spread, bound):
     assert float(weight.std()) == pytest.approx(spread, rel=0.05)
     assert float(weight.abs().max()) <= bound
     assert torch.equal(weight, build_model(settings, "cpu").fc1.weight)
-    [_, other] = tiny(model=settings.model, grid={}, seeds=2).runs()
+    [_, other] = tiny(model=settings.model.to_dict(), grid={}, seeds=2).runs()
     assert not torch.equal(weight, build_model(other, "cpu").fc1.weight)
 
 

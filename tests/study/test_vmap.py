@@ -173,7 +173,7 @@ def test_a_member_that_diverges_leaves_the_others_alone(tmp_path):
         last = {row["run"]: row for row in store.rows("epochs")}
         measured = {row["run"] for row in store.rows("measurements")}
     assert outcomes == ["diverged", "diverged", "epochs", "epochs"]
-    healthy = [run for run in study.runs() if run.training["lr"] == 0.1]
+    healthy = [run for run in study.runs() if run.training.lr == 0.1]
     for run in healthy:
         want = run_one(run).epochs[-1].train_loss
         assert math.isclose(last[run.id]["train_loss"], want, rel_tol=1e-9)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from ..api import open_workspace
@@ -20,6 +22,7 @@ from ..model.batches import Forward
 from ..records import Cost, Progress
 
 Matrix = Literal["hessian", "ggn"]
+SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,8 +40,8 @@ class Eigenvalues:
     def __str__(self) -> str:
         rows = zip(self.values, self.residuals, self.converged, strict=True)
         lines = [
-            f"{value:14.6g}  residual {residual:.1e}" + ("" if found else "  not converged")
-            for value, residual, found in rows
+            f"{value:14.6g}  residual {residual:.1e}" + ("" if converged else "  not converged")
+            for value, residual, converged in rows
         ]
         count = self.settings["num_samples"]
         return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
@@ -53,10 +56,64 @@ class Eigenvalues:
             "settings": self.settings,
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
+        """Read what `to_dict` gave; the vectors are not in it."""
+        values = [float(value) for value in data["values"]]
+        return cls(
+            values=values,
+            residuals=[float(value) for value in data["residuals"]],
+            converged=[bool(value) for value in data["converged"]],
+            vectors=torch.empty(len(values), 0),
+            names=(),
+            cost=Cost(**data["cost"]),
+            settings=dict(data["settings"]),
+        )
+
     def vector(self, index: int = 0) -> dict[str, Tensor]:
-        """One eigenvector by parameter name, flat."""
+        """One eigenvector by parameter name, each part flattened."""
         sizes = [self.settings["sizes"][name] for name in self.names]
         return dict(zip(self.names, self.vectors[index].split(sizes), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spectrum:
+    """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
+
+    eigenvalues: Eigenvalues | None = None
+    density: SpectralDensity | None = None
+
+    def __post_init__(self) -> None:
+        if self.eigenvalues is None and self.density is None:
+            raise SpiritlevelError(
+                "A Spectrum must have eigenvalues, a density or both. Got neither. Pass what "
+                "spiritlevel.eigenvalues or spiritlevel.density returned."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the vectors, in plain types."""
+        parts = {"eigenvalues": self.eigenvalues, "density": self.density}
+        return {"format": SPECTRUM_FORMAT} | {
+            name: part.to_dict() for name, part in parts.items() if part is not None
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """As JSON text; `Spectrum.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Spectrum:
+        """Read what `to_json` wrote; the eigenvectors are not in it."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Spectrum:
+        """Read what `to_dict` gave."""
+        pairs, density = data.get("eigenvalues"), data.get("density")
+        return cls(
+            None if pairs is None else Eigenvalues.from_dict(pairs),
+            None if density is None else SpectralDensity.from_dict(density),
+        )
 
 
 def eigenvalues(
@@ -71,7 +128,7 @@ def eigenvalues(
     loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
     forward: Forward | None = None,
     start: Eigenvalues | None = None,
-    rtol: float | None = None,
+    residual_rtol: float | None = None,
     max_passes: int = 200,
     memory: int | None = None,
     seed: int = 0,
@@ -86,8 +143,8 @@ def eigenvalues(
         matrix: "hessian", or "ggn" for its positive semidefinite part.
         layers: module paths or patterns: the eigenvalues of that block; "head" for the head.
         start: an earlier result on the same parameters, to save products as training goes on.
-        rtol: the residual at which an eigenvalue counts as found, relative to it; None takes 1e-6
-            in float64 and 1e-4 in float32, which makes the value itself better than that.
+        residual_rtol: the residual at which an eigenvalue counts as found, relative to it; None
+            takes 1e-6 in float64 and 1e-4 in float32. The value itself is more precise than that.
         max_passes: products to spend at most, each one pass over the data.
 
     The other arguments are those of `measure`.
@@ -121,7 +178,7 @@ def eigenvalues(
     with workspace.surface.preserved():
         workspace.run(workspace.wanted)
         space = ParameterSpace(workspace.surface)
-        (found,) = eigenpairs_of(
+        (pairs,) = eigenpairs_of(
             workspace.products,
             [space],
             operator=matrix,
@@ -129,14 +186,14 @@ def eigenvalues(
             which=which,
             seed=seed,
             max_products=max_passes,
-            rtol=rtol,
+            residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
         )
     return Eigenvalues(
-        values=found.values.tolist(),
-        residuals=found.residuals.tolist(),
-        converged=found.converged.tolist(),
-        vectors=found.vectors,
+        values=pairs.values.tolist(),
+        residuals=pairs.residuals.tolist(),
+        converged=pairs.converged.tolist(),
+        vectors=pairs.vectors,
         names=space.names,
         cost=workspace.cost,
         settings=_settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes},
@@ -162,7 +219,8 @@ def density(
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
     Takes num_vectors × steps products. `SpectralDensity.curve()` gives the smoothed density,
-    `SpectralDensity.moment(1)` an estimate of Tr H / n with its error; `plots.density` draws it.
+    `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
+    `spiritlevel.pages.figures.density`.
     """
     workspace = _open(
         model,
@@ -212,5 +270,5 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
 
 def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
     sizes = {name: part.stop - part.start for name, part in space.slices.items()}
-    kept = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
-    return {key: workspace.settings()[key] for key in kept} | {"matrix": matrix, "sizes": sizes}
+    shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
+    return {key: workspace.settings()[key] for key in shown} | {"matrix": matrix, "sizes": sizes}

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..pages.report.study_judgement import Judgement
-from ..papers.publishing.render import parts_of
+from ..papers.judging.judgement import Judgement
+from ..papers.publishing.claim_tables import claim_table
 from .console import note, show, tell
 
 
@@ -31,12 +31,12 @@ def print_claim(console: Console, judged: Judgement) -> None:
 
 def _print_parts(console: Console, judged: Judgement) -> None:
     assert judged.outcome is not None
-    parts = parts_of(judged.outcome.findings)
+    parts = claim_table(judged.outcome.findings)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    first, here, seen = parts.columns
-    table.add_column(first)
-    table.add_column(here, no_wrap=True)
-    table.add_column(seen)
+    first, here, seen = parts.headings
+    table.add_column(first.title)
+    table.add_column(here.title, no_wrap=True)
+    table.add_column(seen.title)
     for row in parts.rows:
         table.add_row(*(Text(str(cell)) for cell in row))  # Text: brackets are not markup
     show(console, table)

@@ -98,7 +98,7 @@ def _print(page: Console, result: Demo, *, seconds: float) -> None:
         f"in the same folder, the study is in {folder / 'study'}. It took {duration(seconds)}. "
         "To measure one of the networks yourself:",
     )
-    hidden = ",".join(map(str, result.audited.model["hidden"]))
+    hidden = ",".join(map(str, result.audited.model.arguments["hidden"]))
     page.print(
         f"  spiritlevel measure --model mlp --model-arg hidden={hidden} \\\n"
         f"      --checkpoint {result.checkpoint} --html mine.html",

@@ -21,9 +21,10 @@ from ..pages import figures as plots
 from ..pages import report
 from ..pages.report import study as study_page
 from ..results import Progress
-from ..study import control, table
+from ..study import control, population_statistics
 from ..study.checkpoints import load_checkpoint
 from ..study.executors.progress import Watch, study_status
+from ..study.population import Population
 from ..study.runs.networks import build_model
 from ..study.runs.run_data import load_data
 from ..study.settings.definition import Study
@@ -36,7 +37,7 @@ SAMPLES = 200  # of the training data, for the audit
 PICTURES = ("gap-log", "correlations")
 NEEDS = (  # checked before the training
     ("plotly", "The demo's report", "report"),
-    ("matplotlib", "The demo's figures", "plots"),
+    ("matplotlib", "Drawing the demo's figures", "plots"),
     ("yaml", "The demo's study", "study"),
 )
 
@@ -88,11 +89,12 @@ def run(
             watch(study_status(store))
         counts = control.execute(store, workers=workers, watch=watch)
         tell(0, 3, "statistics")
-        statistics = table.statistics(store)
-        page = study_page.page_of(store, found=statistics)
+        population = Population.of(store)
+        statistics = population_statistics.statistics(population)
+        page = study_page.page_of(store, population=population, statistics=statistics)
         write_atomically(out / "report.html", report.render(page).encode())
         tell(1, 3, "figures")
-        drawn = plots.study_figures(plots.Population.of(store), statistics).drawn
+        drawn = plots.study_figures(population, statistics).drawn
         for name in PICTURES:
             write_atomically(out / f"{name}.png", plots.save(drawn[name](), "png"))
         tell(2, 3, "audit")

@@ -11,8 +11,9 @@ import typer
 from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..pages import figures as plots
-from ..pages.figures.population import num_runs
-from ..study import table
+from ..pages.figures.columns import finished, num_runs
+from ..study import population_statistics
+from ..study.population import TARGETS
 from ..study.storage.store import Store
 from . import console, subject
 
@@ -31,7 +32,7 @@ def figures(
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
     target: Annotated[
-        str, typer.Option(help=f"What the measures are compared with: {', '.join(table.TARGETS)}.")
+        str, typer.Option(help=f"What the measures are compared with: {', '.join(TARGETS)}.")
     ] = "gap",
     measures: Annotated[
         list[str] | None, typer.Option(help="A name, or a pattern in quotes; may be repeated.")
@@ -49,8 +50,8 @@ def figures(
     talk = console.talk(json)
     where = out or folder / "figures"
     with Store.open(folder) as store:
-        population = plots.Population.of(store)
-        statistics = table.statistics(store, target=target, resamples=0)
+        population = finished(store)
+        statistics = population_statistics.statistics(population, target=target, resamples=0)
     chosen = plots.study_figures(
         population, statistics, target=target, measures=measures, colour=colour
     )
@@ -65,8 +66,8 @@ def figures(
         console.note(talk, f"written: {path_text}")
     for name, why in chosen.left_out.items():
         console.note(talk, f"left out: {name}: {why}")
-    if population.unfinished:
-        number = num_runs(population.unfinished)
+    if unfinished := len(population.rows) - len(population.done):
+        number = num_runs(unfinished)
         console.tell(talk, f"not drawn because failed or unfinished: {number}")
     result = {"format": FORMAT, "written": written, "left_out": dict(chosen.left_out)}
     subject.write_json(talk, json, json_text.dumps(result, indent=2))

@@ -14,7 +14,8 @@ from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..pages import report as pages
 from ..pages.report import study as study_page
-from ..study import table
+from ..study import population_statistics
+from ..study.population import Population
 from ..study.storage.store import Store
 from . import console, subject
 
@@ -73,14 +74,17 @@ def _page(
 ) -> pages.Page:
     if source.is_dir():
         with console.progress("reading the study") as show, Store.open(source) as store:
-            chosen = target or table.default_target(store)
-            statistics = table.statistics(
-                store,
+            population = Population.of(store)
+            chosen = target or population_statistics.default_target(population)
+            statistics = population_statistics.statistics(
+                population,
                 target=chosen,
                 confounders=confounders,
                 confidence=0.95 if confidence is None else confidence,
             )
-            page = study_page.page_of(store, target=chosen, found=statistics, progress=show)
+            page = study_page.page_of(
+                store, target=chosen, population=population, statistics=statistics, progress=show
+            )
             return dataclasses.replace(page, title=title) if title else page
     of_a_study = (("target", target), ("confounders", confounders), ("confidence", confidence))
     for name, value in of_a_study:

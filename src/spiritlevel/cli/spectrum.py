@@ -14,7 +14,6 @@ from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..pages.figures import KINDS, new_figure, save
 from ..pages.figures import density as draw_density
-from ..pages.report import Spectrum
 from . import console, inputs, subject
 
 
@@ -98,7 +97,7 @@ def spectrum(
         draw_density(density, pairs.values, ax=figure.subplots())
         write_atomically(plot, save(figure, plot.suffix[1:]))
         console.note(talk, f"written: {plot}")
-    result = Spectrum(eigenvalues=pairs, density=density)
+    result = spectra.Spectrum(eigenvalues=pairs, density=density)
     subject.write_json(talk, json, result.to_json())
     subject.write_html(talk, html, result)
 

@@ -16,10 +16,11 @@ from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..pages.report import render
 from ..pages.report import study as study_page
-from ..pages.report.study_judgement import judge
 from ..papers.experiment import PAPERS
-from ..study import control, table
+from ..papers.judging.judgement import judge
+from ..study import control, population_statistics
 from ..study.executors.progress import study_status
+from ..study.population import TARGETS, Population
 from ..study.registry import study_names
 from ..study.storage import export
 from ..study.storage.store import Store
@@ -188,7 +189,7 @@ def report(
     folder: Folder,
     target: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(table.TARGETS)}, or a measure of the study (default: gap)."),
+        typer.Option(help=f"{', '.join(TARGETS)}, or a measure of the study (default: gap)."),
     ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples; 0 for none.")] = 2000,
     confounders: subject.Confounders = None,
@@ -201,10 +202,11 @@ def report(
     For an experiment of a paper, it first says whether the paper's claim held.
     """
     with Store.open(folder) as store:
-        target = target or table.default_target(store)
+        population = Population.of(store)
+        target = target or population_statistics.default_target(population)
         with console.progress("statistics"):
-            statistics = table.statistics(
-                store,
+            statistics = population_statistics.statistics(
+                population,
                 target=target,
                 resamples=resamples,
                 confounders=confounders,
@@ -212,15 +214,21 @@ def report(
             )
         if html is not None:
             with console.progress("the page") as show:
-                page = study_page.page_of(store, target=target, found=statistics, progress=show)
-        counts = store.counts()
+                page = study_page.page_of(
+                    store,
+                    target=target,
+                    population=population,
+                    statistics=statistics,
+                    progress=show,
+                )
+        counts = population.counts
         study = store.study
         with console.progress("the paper's claim"):
-            judged = judge(study, table.wide_rows(store))
+            judged = judge(study, population.rows)
     talk = console.talk(json)
     described = target
-    if target in table.TARGETS:
-        described = f"the {target.replace('_', ' ')} ({table.TARGETS[target]})"
+    if target in TARGETS:
+        described = f"the {target.replace('_', ' ')} ({TARGETS[target]})"
     if judged is not None:
         claims.print_claim(talk, judged)
         talk.print()

@@ -1,6 +1,6 @@
 """Which outputs of rectifiers are 0, and how large the inputs of layers are, over all data.
 
-Nothing is kept but sums, and one bit an output: whether it was ever not 0.
+Only sums are kept, and one bit per output: whether it was nonzero for any sample.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ ActivityKind = Literal["rectifiers", "inputs"]
 
 @dataclasses.dataclass(frozen=True)
 class ActivationSites:
-    """Where rectifiers are applied and layers called, and how the samples lie there."""
+    """Where the model applies rectifiers and calls layers, and where the samples are there."""
 
     rectifiers: dict[str, Layout]
-    inputs: dict[str, Layout | None]  # by call; None where all samples share the input
-    constant: frozenset[str]  # rectifiers of weights: no activity
-    layers: tuple[str, ...]  # that are called, each once
+    inputs: dict[str, Layout | None]  # by call; None if all samples share the input
+    constant: frozenset[str]  # rectifiers of weights, which have no activity
+    layers: tuple[str, ...]  # the layers that are called, each listed once
 
 
 def find_activation_sites(surface: Surface, head: nn.Module | None = None) -> ActivationSites:
-    """Run two samples, then the second alone: what changes is where the samples are.
+    """Run two samples, then the second alone: the dimension that changes holds the samples.
 
-    `head` is a module whose output need not be formed.
+    `head` is a module whose output is not needed and not computed.
     """
     batch = surface.first_samples(2)
-    two = _look(surface, batch, head)
-    one = _look(surface, _batches.take(batch, slice(1, 2)), head)
+    two = _observe(surface, batch, head)
+    one = _observe(surface, _batches.take(batch, slice(1, 2)), head)
     rectifiers = _layouts(two.rectified, one.rectified)
     return ActivationSites(
-        rectifiers={label: found for label, found in rectifiers.items() if found is not None},
+        rectifiers={label: layout for label, layout in rectifiers.items() if layout is not None},
         inputs=_layouts(two.entered, one.entered),
-        constant=frozenset(label for label, found in rectifiers.items() if found is None),
+        constant=frozenset(label for label, layout in rectifiers.items() if layout is None),
         layers=tuple(two.layers),
     )
 
 
-class _Look:
-    """Everything that is seen of one call of the model."""
+class _Observed:
+    """The tensors that were observed during one call of the model."""
 
     def __init__(self) -> None:
         self.rectified: dict[str, Tensor] = {}
@@ -61,15 +61,17 @@ class _Look:
         self.layers: dict[str, None] = {}
 
     def on_rectified(self, path: str, call: int, output: Tensor) -> None:
-        self.rectified[label_of(path, call)] = output.clone()  # it may be changed in place later
+        self.rectified[label_of(path, call)] = (
+            output.clone()
+        )  # the model may change it in place later
 
     def on_entered(self, path: str, call: int, a: Tensor) -> None:
         self.entered[label_of(path, call)] = a.clone()
         self.layers[path] = None
 
 
-def _look(surface: Surface, batch: Any, head: nn.Module | None) -> _Look:
-    seen = _Look()
+def _observe(surface: Surface, batch: Any, head: nn.Module | None) -> _Observed:
+    seen = _Observed()
     with (
         observed(surface, lambda: watching(surface, seen.on_rectified, seen.on_entered)),
         torch.no_grad(),
@@ -88,14 +90,14 @@ def _layouts(two: dict[str, Tensor], one: dict[str, Tensor]) -> dict[str, Layout
 
 
 def _layout(label: str, two: Tensor, one: Tensor) -> Layout | None:
-    """Where the samples are in a tensor, or None if it is the same for any of them."""
+    """Where the samples are in a tensor, or None if it does not depend on them."""
     if one.shape == two.shape:
         return None
     for layout in candidate_layouts(two.shape, 2, one.shape, 1, leading=two.dim()):
         second = layout.split(two)[1]
-        own = dataclasses.replace(layout, num_samples=1).split(one)[0]
-        # a sum in another order is off by round-off, another sample by its whole size
-        if float((second - own).abs().max()) <= 1e-2 * float(two.abs().max()):
+        alone = dataclasses.replace(layout, num_samples=1).split(one)[0]
+        # a sum in another order differs by round-off, another sample by its whole size
+        if float((second - alone).abs().max()) <= 1e-2 * float(two.abs().max()):
             return layout
     raise SpiritlevelError(
         f"The samples cannot be told apart at {label!r}: two of them give a tensor of shape "
@@ -105,40 +107,40 @@ def _layout(label: str, two: Tensor, one: Tensor) -> Layout | None:
 
 
 class Activity:
-    """Sums over the data at every place.
+    """Sums over the data at every activation site.
 
-    What cannot be compared between samples is no reason to stop a pass that serves other measures:
-    it is kept in `troubles`, for those who ask for it.
+    If samples cannot be compared, the pass goes on, since it may serve other measures; the text of
+    the error is kept in `troubles`, and `refuse` raises it.
     """
 
     def __init__(self, surface: Surface, sites: ActivationSites) -> None:
-        """Starts empty."""
+        """Start with empty sums."""
         self.surface, self.sites = surface, sites
         self.active = Moments(sites.rectifiers, surface.device)  # non-zero outputs of a sample
         self.squares = Moments(sites.layers, surface.device)  # ‖input‖² of a sample
-        self.alive: dict[str, Tensor] = {}  # outputs that are not 0 for some sample
+        self.alive: dict[str, Tensor] = {}  # which outputs are nonzero for some sample
         self.troubles: dict[ActivityKind, str] = {}
-        self.num_samples = 0  # in the batch that comes next
+        self.num_samples = 0  # in the next batch
         self._counts: dict[str, Tensor] = {}
         self._norms: dict[str, Tensor] = {}
 
     def refuse(self, kind: ActivityKind) -> None:
-        """Raise if something went wrong with the rectifiers or with the layers."""
+        """Raise SpiritlevelError if these sums could not be taken."""
         if kind in self.troubles:
             raise SpiritlevelError(self.troubles[kind])
 
     @contextlib.contextmanager
     def observer(self) -> Iterator[None]:
-        """Around one call of the model with `num_samples` samples."""
+        """Observe one call of the model with `num_samples` samples."""
         self._counts, self._norms = {}, {}
         with watching(self.surface, self._rectified, self._entered):
             yield
         for label in self.sites.rectifiers.keys() - self._counts.keys():
             self.troubles.setdefault("rectifiers", _unsteady(label))
         ones = torch.ones(self.num_samples, dtype=torch.float64, device=self.surface.device)
-        for moments, found in ((self.active, self._counts), (self.squares, self._norms)):
+        for moments, values in ((self.active, self._counts), (self.squares, self._norms)):
             if moments.index:
-                rows = [found.get(name, torch.zeros_like(ones)) for name in moments.index]
+                rows = [values.get(name, torch.zeros_like(ones)) for name in moments.index]
                 moments.add(torch.stack(rows), ones)
 
     def _rectified(self, path: str, call: int, output: Tensor) -> None:
@@ -150,12 +152,12 @@ class Activity:
             self.troubles["rectifiers"] = _unsteady(label)
             return
         nonzero = rows != 0
-        known = self.alive.setdefault(label, torch.zeros_like(nonzero[0]))
-        if known.shape != nonzero.shape[1:]:
-            self.troubles["rectifiers"] = _uneven(label, known.shape, nonzero.shape[1:])
+        alive = self.alive.setdefault(label, torch.zeros_like(nonzero[0]))
+        if alive.shape != nonzero.shape[1:]:
+            self.troubles["rectifiers"] = _uneven(label, alive.shape, nonzero.shape[1:])
             return
         # bytes and narrow sums: `any` and sums in 64 bits take longer than a layer
-        known |= nonzero.view(torch.uint8).amax(dim=0).bool()
+        alive |= nonzero.view(torch.uint8).amax(dim=0).bool()
         self._counts[label] = nonzero.flatten(1).sum(dim=1, dtype=torch.int32).double()
 
     def _entered(self, path: str, call: int, a: Tensor) -> None:
@@ -171,13 +173,13 @@ class Activity:
         self._norms[path] = self._norms.get(path, 0.0) + norms.expand(self.num_samples)
 
     def _split(self, layout: Layout | None, x: Tensor) -> Tensor | None:
-        """One row a sample; None where that cannot be."""
+        """The tensor with one row per sample, or None if it cannot be split."""
         if layout is None or x.dim() <= layout.dim or x.shape[layout.dim] % self.num_samples:
             return None
         return dataclasses.replace(layout, num_samples=self.num_samples).split(x)
 
     def reduce(self, processes: Processes) -> None:
-        """Add up over the processes; one without data takes the shapes of the others."""
+        """Add up over the processes; one without data uses the shapes of the others."""
         self.active.reduce(processes)
         self.squares.reduce(processes)
         if processes.size == 1:
@@ -186,10 +188,10 @@ class Activity:
             self.troubles = troubles | self.troubles
         shapes = processes.gather({label: bits.shape for label, bits in self.alive.items()})
         for label in self.sites.rectifiers:
-            known = [part[label] for part in shapes if label in part]
-            for shape in known:
-                if shape != known[0]:
-                    self.troubles.setdefault("rectifiers", _uneven(label, known[0], shape))
+            seen_shapes = [part[label] for part in shapes if label in part]
+            for shape in seen_shapes:
+                if shape != seen_shapes[0]:
+                    self.troubles.setdefault("rectifiers", _uneven(label, seen_shapes[0], shape))
         if "rectifiers" in self.troubles or not any(shapes):  # the same in all processes
             return
         for label in self.sites.rectifiers:

@@ -8,7 +8,7 @@ A layer used once acts through its output y, which is linear in its weights; so 
 along the weights only if z bends along y. All layers are tested together: with δ_l = ∂⟨c, z⟩/∂y_l
 for a random c, and random directions d_l, the gradient of Σ_l ⟨δ_l, d_l⟩ in y_m is zero for the
 layers m behind which everything is piecewise linear: one double backward certifies them all. A
-layer that fails is looked at alone, since layers that multiply each other only bend together.
+layer that fails is tested again alone, since layers that multiply each other only bend together.
 
 Parameters that act in another way (tied, recurrent, attention, bare ones) are tested one layer at a
 time: D²z[v, v] along a random direction v of the parameters, by two nested forward derivatives.
@@ -35,7 +35,7 @@ from .plan import Plan
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """The outcome for a parameter; `curvature` is how far the outputs bend for their slope."""
+    """The outcome for a parameter; `curvature` is the bend of the outputs over their slope."""
 
     linear: bool
     curvature: float
@@ -45,22 +45,24 @@ class Certificate:
 def certify_parameters(
     surface: Surface, plan: Plan, batches: list[Any], seed: int
 ) -> dict[str, Certificate]:
-    """One certificate a parameter, over all the given batches."""
+    """One certificate per parameter, over all the given batches."""
     single = [name for name, route in plan.routes.items() if route == "single"]
     together = _bends_together(surface, plan, batches, seed) if single else {}
-    found = {name: Certificate(True, 0.0) for name, r in plan.routes.items() if r == "unused"}
+    certificates = {
+        name: Certificate(True, 0.0) for name, r in plan.routes.items() if r == "unused"
+    }
     if together is not None:
         for name in single:
-            found[name] = _judge(together[surface.layer_of(name)], surface.dtype)
+            certificates[name] = _judge(together[surface.layer_of(name)], surface.dtype)
     for names in surface.layers().values():
-        rest = [name for name in names if name not in found]
+        rest = [name for name in names if name not in certificates]
         if rest:
-            found |= _certify_alone(surface, rest, batches, seed)
-    return {name: found[name] for name in surface.parameters}
+            certificates |= _certify_alone(surface, rest, batches, seed)
+    return {name: certificates[name] for name in surface.parameters}
 
 
 def _judge(bend: float, dtype: torch.dtype) -> Certificate:
-    # Round-off of two derivatives; curvature below it moves the value by no more than that.
+    # The round-off of two derivatives; a smaller bend changes the value by no more than that.
     if bend <= 100 * torch.finfo(dtype).eps:
         return Certificate(True, bend)
     return Certificate(False, bend, f"the outputs bend along it (by {bend:.2g} of their slope)")
@@ -69,7 +71,7 @@ def _judge(bend: float, dtype: torch.dtype) -> Certificate:
 def _bends_together(
     surface: Surface, plan: Plan, batches: list[Any], seed: int
 ) -> dict[str, float] | None:
-    """The largest bend of any sample by layer; None if the model has no double backward."""
+    """The largest bend of any sample, by layer; None if the model has no double backward."""
     generator = torch.Generator().manual_seed(seed)
     modules = {layer: surface.module(layer) for layer in plan.layouts}
     bends = dict.fromkeys(modules, 0.0)
@@ -95,7 +97,7 @@ def _add_bends(
     plan: Plan,
     generator: torch.Generator,
 ) -> None:
-    """Raise each layer's entry in `bends` to what these samples show."""
+    """Raise each layer's entry in `bends` to the largest bend of these samples."""
     edges: list[Any] = [use.edge for use in uses]
     layouts = [
         dataclasses.replace(plan.layouts[use.layer], num_samples=len(outputs)) for use in uses
@@ -107,7 +109,7 @@ def _add_bends(
     parts = []  # ⟨δ_l, d_l⟩
     slope = outputs.new_zeros(len(outputs))
     for use, layout, delta in zip(uses, layouts, deltas, strict=True):
-        # as long as y itself, so that neither the weights' scale nor the layer's size counts
+        # as long as y itself, so that neither the weights' scale nor the layer's size matters
         direction = _noise(use.output, generator)
         direction = direction * (use.output.norm() / direction.norm())
         parts.append(outputs.new_zeros(()) if delta is None else (delta * direction).sum())
@@ -122,11 +124,11 @@ def _add_bends(
         return float((_sample_norms(second, layouts[i]) * size / (slope + tiny)).max())
 
     for i, second in enumerate(_gradient(torch.stack(parts).sum(), edges)):
-        layer, found = uses[i].layer, bend(i, second)
-        if not _judge(found, outputs.dtype).linear and _judge(bends[layer], outputs.dtype).linear:
+        layer, largest = uses[i].layer, bend(i, second)
+        if not _judge(largest, outputs.dtype).linear and _judge(bends[layer], outputs.dtype).linear:
             # Layers that multiply each other bend together and not alone: look at this one alone.
-            found = bend(i, _gradient(parts[i], [edges[i]])[0])
-        bends[layer] = max(bends[layer], found)
+            largest = bend(i, _gradient(parts[i], [edges[i]])[0])
+        bends[layer] = max(bends[layer], largest)
 
 
 def _gradient(value: Tensor, edges: list[Any]) -> tuple[Tensor | None, ...]:
@@ -142,9 +144,9 @@ def _sample_norms(x: Tensor, layout: Layout) -> Tensor:
 def _certify_alone(
     surface: Surface, names: list[str], batches: Iterable[Any], seed: int
 ) -> dict[str, Certificate]:
-    """A layer's parameters together, and singly where that fails.
+    """A layer's parameters together, and one at a time if that fails.
 
-    The trace sees only diagonal blocks, so parameters that are linear one at a time are enough.
+    The trace contains only diagonal blocks, so it is enough if each parameter alone is linear.
     """
     batches = list(batches)
     together = _worst(surface, names, batches, seed)
@@ -154,8 +156,8 @@ def _certify_alone(
 
 
 def _worst(surface: Surface, names: list[str], batches: list[Any], seed: int) -> Certificate:
-    found = [_bend_along(surface, names, batch, seed) for batch in batches]
-    return max(found, key=lambda c: (not c.linear, c.curvature))
+    certificates = [_bend_along(surface, names, batch, seed) for batch in batches]
+    return max(certificates, key=lambda c: (not c.linear, c.curvature))
 
 
 def _bend_along(surface: Surface, names: list[str], batch: Any, seed: int) -> Certificate:
@@ -179,7 +181,7 @@ def _bend_along(surface: Surface, names: list[str], batch: Any, seed: int) -> Ce
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         return Certificate(False, float("inf"), f"its derivative could not be taken: {reason}")
-    # a forward that carries two derivatives holds four numbers for each
+    # a forward with two nested derivatives carries four numbers in place of one
     surface.cost += Cost(forwards=4 * _batches.num_samples(batch))
     scale = first.norm(dim=1) + torch.finfo(first.dtype).tiny
     return _judge(float((second.norm(dim=1) / scale).max()), surface.dtype)

@@ -1,4 +1,4 @@
-"""One pass over the data that brings back the sweep, the head and the softmax together."""
+"""One pass over the data that computes the sweep, the head and the softmax together."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from .sweep.backward import Probes, Sweep
 from .sweep.feature_scales import Scales
 from .sweep.sums import SweepSums
 
-SAMPLED_CHUNKS, SAMPLES_A_CHUNK = 4, 16
+SAMPLED_CHUNKS, SAMPLES_PER_CHUNK = 4, 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a pass over the data should bring back."""
+    """What a pass over the data should compute."""
 
     sweep: bool = False
     kappa: bool = False
-    standardized: bool = False  # κ with features of one scale as well; only together with κ
+    standardized: bool = False  # also κ with standardized features; only together with κ
     rho: bool = False
     head: bool = False
-    features: bool = False  # keep the rows of the head for λ_max and Tr H²
+    features: bool = False  # keep the rows of the head, for λ_max and Tr H²
     softmax: bool = False
     activity: bool = False  # which outputs of rectifiers are 0, and the norms of layers' inputs
     margins: bool = False  # of every target that counts
-    products: bool = False  # products with the Hessian will follow: the pass need bring nothing
+    products: bool = False  # Hessian products follow later; needs nothing of the pass itself
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(
@@ -58,7 +58,7 @@ class Needs:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """How much of everything a pass may hold."""
+    """How much a pass may hold in memory."""
 
     chunk: int  # samples at a time
     memory: int = 1 << 62  # bytes of head rows to keep for later
@@ -67,7 +67,7 @@ class Budget:
 
 @dataclasses.dataclass
 class PassResult:
-    """What a pass over the data brought back."""
+    """What a pass over the data computed."""
 
     needs: Needs
     num_samples: int
@@ -77,9 +77,9 @@ class PassResult:
     head: Moments  # rows "trace" and "kappa"
     softmax: Moments  # rows "gini", "entropy" and "confidence"
     margin: Moments  # row "margin": of the targets that count, whatever their class weight
-    margins: list[Tensor]  # the same one by one, on the host
+    margins: list[Tensor]  # every single margin, on the host
     activity: Activity | None
-    blocks: list[HeadBlock] | None  # None where they did not fit
+    blocks: list[HeadBlock] | None  # None if they did not fit
     sampled: list[Any]  # a few samples from a few places of the data, for the certificate
     streamed: bool  # whether the head's outputs were never formed
 
@@ -96,7 +96,7 @@ def run_pass(
     sites: ActivationSites | None = None,
     scales: Scales | None = None,
 ) -> PassResult:
-    """Go over the data once, in all processes; `scales` are those of standardized features."""
+    """Go over the data once, in all processes; `scales` are those of the standardized features."""
     before = surface.cost
     sweep = None
     if needs.sweep:
@@ -156,7 +156,7 @@ def run_pass(
 
 
 def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
-    """Add up over the processes, and see that there was something to add."""
+    """Add up over the processes, and refuse data in which no target counts."""
     processes = surface.processes
     result.sweep.reduce(processes)
     for moments in (result.head, result.softmax, result.margin):
@@ -177,18 +177,18 @@ def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
         )
 
 
-def _sample(kept: list[Any], index: int, batch: Any, generator: torch.Generator) -> None:
+def _sample(reservoir: list[Any], index: int, batch: Any, generator: torch.Generator) -> None:
     """Reservoir sampling: every chunk of the data is kept with the same probability."""
-    place = index
+    slot = index
     if index >= SAMPLED_CHUNKS:
-        place = int(torch.randint(index + 1, (), generator=generator))
-        if place >= SAMPLED_CHUNKS:
+        slot = int(torch.randint(index + 1, (), generator=generator))
+        if slot >= SAMPLED_CHUNKS:
             return
     length = _batches.num_samples(batch)
-    order = torch.randperm(length, generator=generator)[:SAMPLES_A_CHUNK]
+    order = torch.randperm(length, generator=generator)[:SAMPLES_PER_CHUNK]
     first = _batches.tensors(batch)[0]
     part = _batches.take(batch, order.to(first.device))
-    kept[place : place + 1] = [part]
+    reservoir[slot : slot + 1] = [part]
 
 
 def _add_head(
@@ -199,13 +199,13 @@ def _add_head(
     num_samples: int,
     budget: Budget,
 ) -> None:
-    """Rows are added up by sample, so that the data error is that of independent samples."""
+    """Add up rows by sample: samples are independent, and their spread gives the data error."""
     rows = torch.stack(block.trace_and_kappa(head.weight()))
     rows = rows.reshape(2, num_samples, -1).sum(dim=2)
     result.head.add(rows, weights.reshape(num_samples, -1).sum(dim=1))
     if result.needs.features and result.blocks is not None:
-        result.blocks.append(block.kept())
-        if sum(kept.nbytes for kept in result.blocks) > budget.memory:
+        result.blocks.append(block.on_host())
+        if sum(stored.nbytes for stored in result.blocks) > budget.memory:
             result.blocks = None
 
 
@@ -224,12 +224,12 @@ def _softmax_sums(
 def _add_tokens(
     surface: Surface, result: PassResult, head: Head, a: Tensor, targets: Tensor, budget: Budget
 ) -> Tensor:
-    """A batch whose outputs are not formed; returns its weight."""
+    """Add a batch whose outputs are never formed; returns its weight."""
     assert budget.stream is not None
     if result.needs.margins:
         loss = cast(CrossEntropy, surface.loss)
-        found, shown = margins_of_tokens(head, loss, a, targets, budget.stream)
-        _add_margins(result, found.reshape(len(a), -1), shown.reshape(len(a), -1))
+        margins, shown = margins_of_tokens(head, loss, a, targets, budget.stream)
+        _add_margins(result, margins.reshape(len(a), -1), shown.reshape(len(a), -1))
     block, weights = block_of_tokens(surface, head, a, targets, budget.stream)
     by_sample = weights.reshape(len(a), -1).sum(dim=1)
     _add_head(result, block, head, weights, len(a), budget)
@@ -240,7 +240,7 @@ def _add_tokens(
 
 
 def _add_margins(result: PassResult, margins: Tensor, shown: Tensor) -> None:
-    """Of shape (N, positions); class weights have no say in how often one counts."""
+    """Margins have shape (N, positions); each counts once, whatever its class weight."""
     zeros = torch.zeros_like(margins)
     sums = torch.where(shown, margins, zeros).sum(dim=1)
     result.margin.add(sums[None], shown.sum(dim=1).double())

@@ -1,4 +1,4 @@
-"""A number with its two errors: of the probes that estimated it, and of the data behind it."""
+"""A number with two errors: that of the random probes, and the sampling error of the data."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ..math.student import t_quantile
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """`variance` is 0 for an exact value; `dof` says how well the variance itself is known."""
+    """A value and the variance of its error, 0 if exact; `dof`: how well that is known."""
 
     value: float
     variance: float = 0.0
     dof: float = math.inf
-    data_variance: float | None = None  # None where one sample or one part of the data says nothing
+    data_variance: float | None = None  # of the sampling error; None if unknown
 
     @property
     def stderr(self) -> float:
-        """Standard error of the probes."""
+        """Standard error due to the random probes."""
         return math.sqrt(self.variance)
 
     @property
     def data_stderr(self) -> float | None:
-        """Standard error from having these samples only."""
+        """Sampling error: how much other data would change the value."""
         return None if self.data_variance is None else math.sqrt(self.data_variance)
 
     def half_width(self, confidence: float) -> float:
-        """Of the interval that covers the true value with this probability."""
+        """Half the width of the interval that covers the true value with this probability."""
         if self.variance == 0.0:
             return 0.0
         return t_quantile(0.5 + confidence / 2, max(self.dof, 1.0)) * self.stderr
@@ -38,7 +38,7 @@ class Estimate:
 
         >>> Estimate(10.0, variance=0.01).within(0.05, 0.95)
         True
-        >>> Estimate(0.0, variance=0.01).within(0.05, 0.95)      # its sign is not even known
+        >>> Estimate(0.0, variance=0.01).within(0.05, 0.95)      # not even the sign is known
         False
         """
         return self.half_width(confidence) <= rtol * abs(self.value)
@@ -46,7 +46,7 @@ class Estimate:
     def __add__(self, other: Estimate) -> Estimate:
         """The sum of two parts with independent probes on the same data.
 
-        How the data errors go together is not known; they are added as if fully correlated.
+        How the sampling errors are correlated is unknown; they are added as if fully correlated.
         """
         variance = self.variance + other.variance
         spread = sum(e.variance**2 / e.dof for e in (self, other) if e.variance)
@@ -57,26 +57,26 @@ class Estimate:
         return Estimate(self.value + other.value, variance, dof, data)
 
     def scaled(self, factor: float) -> Estimate:
-        """The same of a multiple."""
+        """The estimate of `factor` times the value."""
         data = None if self.data_variance is None else factor**2 * self.data_variance
         return Estimate(factor * self.value, factor**2 * self.variance, self.dof, data)
 
 
 def cautious_count(count: float, dof: float) -> int:
-    """A number of probes to promise, given how well the variance is known that it follows from.
+    """A number of probes that will probably do; `count` follows from a variance with this `dof`.
 
     >>> cautious_count(100, 1e9), cautious_count(100, 18)
     (106, 149)
     """
-    # the standard deviation of a variance is √(2/dof) of it; nine times in ten this is enough
+    # a variance has a relative standard deviation of √(2/dof); in nine cases of ten this is enough
     return math.ceil(count * (1.05 + 1.3 * math.sqrt(2.0 / max(dof, 1.0))))
 
 
 def estimate_from_repetitions(values: list[float], data_variance: float | None = None) -> Estimate:
-    """From independent repetitions with the same mean; at least two.
+    """The mean of at least two independent repetitions.
 
-    >>> found = estimate_from_repetitions([1.0, 2.0, 3.0])
-    >>> found.value, round(found.stderr, 4), found.dof
+    >>> mean = estimate_from_repetitions([1.0, 2.0, 3.0])
+    >>> mean.value, round(mean.stderr, 4), mean.dof
     (2.0, 0.5774, 2.0)
     """
     count = len(values)
@@ -87,10 +87,10 @@ def estimate_from_repetitions(values: list[float], data_variance: float | None =
 
 
 def _dof(squares: list[float]) -> float:
-    """How well a variance is known: less than by `count − 1` numbers if they have heavy tails.
+    """Effective degrees of freedom of a variance: below `count − 1` if the tails are heavy.
 
-    Where one direction carries the curvature a probe is the square of one normal number, and the
-    usual interval covers the truth in 88 % of the cases with 16 probes where 95 % were asked for.
+    If one direction has nearly all the curvature, a probe is the square of one normal number. The
+    usual interval from 16 probes then covers the truth in 88 % of the cases instead of 95 %.
     """
     count, total = len(squares), math.fsum(squares)
     if count < 4 or total == 0.0:

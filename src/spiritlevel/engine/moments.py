@@ -14,12 +14,12 @@ from ..model.distributed import Processes
 class Moments:
     """Σv, Σvvᵀ and Σvw over samples, for named rows v and sample weights w, in float64.
 
-    The mean of a group of rows is Σ_rows Σ_n v / Σ_n w. Because products of rows are kept too, the
-    standard error of any such group comes out without a second pass over the data.
+    The mean of a group of rows is Σ_rows Σ_n v / Σ_n w. Since products of rows are summed too, the
+    standard error of any such group needs no second pass over the data.
     """
 
     def __init__(self, names: Iterable[str], device: torch.device) -> None:
-        """One row a name."""
+        """One row per name."""
         self.index = {name: i for i, name in enumerate(names)}
         rows = len(self.index)
         zeros = {"dtype": torch.float64, "device": device}
@@ -42,17 +42,17 @@ class Moments:
         return [self.sums, self.products, self.with_weights, self.weights]
 
     def reduce(self, processes: Processes) -> None:
-        """Add up over the processes."""
+        """Add up the sums over all processes."""
         processes.sum_(*self.tensors())
         self.count = sum(processes.gather(self.count))
 
     @property
     def total_weight(self) -> float:
-        """Σ w."""
+        """The sum of all sample weights."""
         return float(self.weights[0])
 
     def mean(self, names: Iterable[str], factors: Iterable[float] | None = None) -> float:
-        """Σ of the rows' means, each times its factor."""
+        """The sum of the rows' means, each times its factor."""
         return float(self.combination(names, factors) @ self.sums) / self.total_weight
 
     def stderr(self, names: Iterable[str], factors: Iterable[float] | None = None) -> float | None:

@@ -1,8 +1,8 @@
 """Looking inside a network while it runs, without changing it.
 
 A rectifier is found wherever it is called, as a module, a function or a method, because it is
-looked for among the operators that torch runs, and not among the modules. It is named by the module
-whose forward calls it.
+searched for among the operators that torch runs, not among the modules. It is named after the
+module whose forward calls it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .plan import matrix_layers
 
 Note = Callable[[str, int, Tensor], None]  # module path, number of the call, tensor
 
-# Where the lower end stands among the arguments of operators that cut off there; None: it is 0.
+# Operators that cut off below: the index and name of that argument; None if they always cut at 0.
 _LOWER_END = {
     "relu": None,
     "relu6": None,
@@ -33,7 +33,7 @@ _LOWER_END = {
 
 
 def label_of(path: str, call: int) -> str:
-    """A module's path, with a number from its second call on."""
+    """A module's path, with the number of the call from its second call on."""
     return path if call == 1 else f"{path} ({call})"
 
 
@@ -41,7 +41,7 @@ def label_of(path: str, call: int) -> str:
 def observed(
     surface: Surface, observer: Callable[[], contextlib.AbstractContextManager[object]] | None
 ) -> Iterator[None]:
-    """The observer is entered around every plain call of the model during the block."""
+    """Enter the observer around every plain call of the model during the block."""
     surface.observer = observer or contextlib.nullcontext
     try:
         yield
@@ -51,7 +51,7 @@ def observed(
 
 @contextlib.contextmanager
 def watching(surface: Surface, rectified: Note, entered: Note) -> Iterator[None]:
-    """Tell of every rectifier's output and every weight layer's input during the block."""
+    """Report every rectifier's output and every weight layer's input during the block."""
     paths: list[str] = []  # of the modules whose forward is running
     calls: dict[tuple[str, str], int] = {}
     layers = matrix_layers(surface)
@@ -76,7 +76,7 @@ def watching(surface: Surface, rectified: Note, entered: Note) -> Iterator[None]
     handles: list[Any] = []
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
-        # which runs a whole layer as one kernel, its rectifier inside; new torch sees our hooks
+        # the fast path runs a whole layer as one kernel that hides its rectifier
         torch.backends.mha.set_fastpath_enabled(False)
         for name, module in surface.model.named_modules():
             path = name or ROOT
@@ -95,7 +95,7 @@ def watching(surface: Surface, rectified: Note, entered: Note) -> Iterator[None]
 
 
 class _Rectifiers(TorchDispatchMode):
-    """Sees every operator that runs, and hands on what cuts off at 0."""
+    """Sees every operator that runs, and reports the outputs of those that cut off at 0."""
 
     def __init__(self, note: Callable[[Tensor], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -117,6 +117,6 @@ def _cuts_at_zero(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     lower_end = _LOWER_END[name]
     if lower_end is None:
         return True
-    place, keyword = lower_end
-    end = args[place] if len(args) > place else kwargs.get(keyword)
+    position, keyword = lower_end
+    end = args[position] if len(args) > position else kwargs.get(keyword)
     return isinstance(end, int | float) and end == 0

@@ -1,4 +1,4 @@
-"""Settings of single measures, in one place: radii, tolerances, regions, numbers of draws."""
+"""The options of single measures: radii, tolerances, regions, numbers of draws."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ TARGETS = ("auto", "error", "loss")
 
 
 TEXTS = {
-    "rho": "radius of the ball that worst-case sharpness looks into",
-    "adaptive_rho": "the same in units of the weights' own size",
-    "ascent_steps": "steps that an ascent may take",
-    "restarts": "ascents from random starts, beside that along the gradient",
-    "m": "samples that m-sharpness perturbs together",
+    "rho": "radius of the ball in which worst-case sharpness looks for the largest loss",
+    "adaptive_rho": "radius of the ball of adaptive sharpness, relative to the size of each weight",
+    "ascent_steps": "largest number of steps of an ascent",
+    "restarts": "ascents from random starts, in addition to the one along the gradient",
+    "m": "number of samples that m-sharpness perturbs together",
     "sigma": "standard deviation of the noise of average-case sharpness",
-    "adaptive_sigma": "the same in units of the weights' own size",
-    "deviation": "rise of error or loss that the PAC-Bayes search allows",
-    "target": "what may rise: 'error', 'loss', or 'auto' by the kind of loss",
-    "draws": "noise vectors of the PAC-Bayes search",
-    "initial": "model or state_dict from before training",
+    "adaptive_sigma": "standard deviation of adaptive noise, relative to the size of each weight",
+    "deviation": "increase of the error or loss that the PAC-Bayes search allows",
+    "target": "what may increase: 'error', 'loss', or 'auto' to choose by the kind of loss",
+    "draws": "number of noise vectors of the PAC-Bayes search",
+    "initial": "the model or state_dict before training",
     "delta": "relative size of the feature perturbations",
-    "region": "top, left, height, width of the part of an image to leave out",
+    "region": "top, left, height and width of the part of an image to leave out",
     "bandwidth": "of the kernel: 'likelihood', 'scott', 'silverman', or a share of the spread",
-    "splits": "random halves of the data that representativeness is averaged over",
-    "failure": "probability with which the bound may fail",
+    "splits": "number of random splits into halves that representativeness is averaged over",
+    "failure": "largest probability that the bound fails",
 }
-LEAST = {"ascent_steps": 1, "restarts": 0, "m": 1, "draws": 2, "splits": 1}  # whole numbers
+MINIMUM = {"ascent_steps": 1, "restarts": 0, "m": 1, "draws": 2, "splits": 1}  # whole numbers
 POSITIVE = (
     "rho",
     "adaptive_rho",
@@ -47,7 +47,7 @@ POSITIVE = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a measure can be told beside its name; every card lists the settings it reads.
+    """Options of the measures; every card lists the options that it reads.
 
     >>> Options(rho=0.1).rho
     0.1
@@ -75,14 +75,14 @@ class Options:
             value = getattr(self, name)
             if not _is_number(value) or not 0.0 < value < math.inf:
                 raise _refusal(name, "a positive number", value)
-        for name, least in LEAST.items():
+        for name, least in MINIMUM.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise _refusal(name, f"a whole number of at least {least}", value)
         if self.target not in TARGETS:
             raise _refusal("target", f"one of {', '.join(TARGETS)}", self.target)
-        known = _is_number(self.bandwidth) and float(self.bandwidth) > 0
-        if not known and self.bandwidth not in BANDWIDTHS:
+        is_positive = _is_number(self.bandwidth) and float(self.bandwidth) > 0
+        if not is_positive and self.bandwidth not in BANDWIDTHS:
             need = f"one of {', '.join(BANDWIDTHS)}, or a positive number"
             raise _refusal("bandwidth", need, self.bandwidth)
         if not self.failure < 1.0:
@@ -93,11 +93,11 @@ class Options:
             raise _refusal("initial", "a model or its state_dict", type(self.initial).__name__)
 
     def chosen(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Some settings in plain types, for the record."""
-        found = {name: getattr(self, name) for name in names}
-        if "initial" in found:
-            found["initial"] = "given"
-        return found
+        """The named options in plain types, for the record."""
+        values = {name: getattr(self, name) for name in names}
+        if "initial" in values:
+            values["initial"] = "given"
+        return values
 
     def initial_state(self) -> dict[str, Tensor]:
         """The parameters before training, by name."""
@@ -110,7 +110,7 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 
 def as_options(given: Options | Mapping[str, Any] | None) -> Options:
-    """From what a user passes: an Options, a mapping of some settings, or nothing."""
+    """What a user passes as options: an Options, a mapping of some of them, or None."""
     if given is None:
         return Options()
     if isinstance(given, Options):
@@ -124,7 +124,7 @@ def as_options(given: Options | Mapping[str, Any] | None) -> Options:
         if name not in TEXTS:
             hint = suggestion(str(name), TEXTS, most=1)
             raise SpiritlevelError(
-                f"The 'options' argument knows no {name!r}.{hint} Known: {', '.join(TEXTS)}."
+                f"The 'options' argument has no option {name!r}.{hint} Known: {', '.join(TEXTS)}."
             )
     return Options(**given)
 

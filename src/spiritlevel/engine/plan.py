@@ -1,8 +1,8 @@
-"""The plan of a measurement: found by running three samples, before any real work starts.
+"""The plan of a measurement, made by running three samples before any real work starts.
 
-For every parameter it settles which way its per-sample gradients come about, and it does not trust
-the kinds of layers for that: on the three samples the rule's gradient of one sample must equal
-autograd's, and the other two samples' must be zero. What fails goes the generic way.
+For every parameter it decides how its per-sample gradients are computed, and it does not trust the
+kinds of layers for that: on the three samples the rule's gradient of one sample must equal that of
+autograd, and the gradients of the other two must be zero. What fails takes the generic route.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from .head.head_layer import Head, find_heads
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize
 
-# single: one use, contracted as it comes; sum: several uses, G is formed and added up first;
+# single: one use, contracted as it arrives; sum: several uses, G is formed and added up first;
 # generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
 Route = Literal["single", "sum", "generic", "unused"]
 
 PROBE_SAMPLES = 3
-OTHER_SAMPLES = 5  # what grows from 3 to 5 samples is the sample dimension
+OTHER_SAMPLES = 5  # the dimension that grows between 3 and 5 samples is the sample dimension
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a surface will be measured, and what that takes.
+    """How a surface will be measured, and how much work and memory that takes.
 
-    Routes and layouts are there for a sweep only: finding them takes every layer's gradient.
+    Routes and layouts are filled for a sweep only: finding them takes every layer's gradient.
     """
 
     sweep: bool
@@ -67,43 +67,43 @@ class Plan:
         num_columns: int | None = None,
         spreads: bool = False,
     ) -> Cost:
-        """Counted work for a data set: one forward, and one backward a factor column or probe.
+        """The work for a data set: one forward, and one backward per factor column or probe.
 
-        One forward more where the spreads of the features are looked at first.
+        With `spreads` one more forward, which finds the spreads of the features first.
         """
         generic = "generic" in self.routes.values()
-        ways = (1 + generic) if sweep else 0
+        num_routes = (1 + generic) if sweep else 0
         columns = self.num_columns if num_columns is None else num_columns
-        forwards = max(ways, 1) + spreads
-        return Cost(forwards=num_samples * forwards, backwards=num_samples * columns * ways)
+        forwards = max(num_routes, 1) + spreads
+        return Cost(forwards=num_samples * forwards, backwards=num_samples * columns * num_routes)
 
 
 def rules_of(surface: Surface) -> dict[str, AbstractRule]:
     """Rules by layer, for every module that has one."""
-    found: dict[str, AbstractRule] = {}
+    rules: dict[str, AbstractRule] = {}
     for name, module in surface.model.named_modules():
         rule = rule_for(module)
         if rule is not None:
-            found[name or ROOT] = rule
-    return found
+            rules[name or ROOT] = rule
+    return rules
 
 
 def matrix_layers(surface: Surface) -> dict[str, AbstractMatrixRule]:
     """Layers whose weight is measured and acts as a matrix, in the model's order."""
     rules = rules_of(surface)
-    found = {}
+    matrix_rules = {}
     for name in surface.parameters:
         layer = surface.layer_of(name)
         rule = rules.get(layer)
         if name.rpartition(".")[2] == "weight" and isinstance(rule, AbstractMatrixRule):
-            found[layer] = rule
-    return found
+            matrix_rules[layer] = rule
+    return matrix_rules
 
 
 def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Plan:
-    """Probe the model on three samples and settle everything that a sweep needs.
+    """Run the model on three samples and decide everything that a sweep needs.
 
-    `memories` counts the scales of the features that κ is taken at.
+    `memories` counts the scalings of the features that κ is computed for.
     """
     rules = rules_of(surface)
     batch = surface.first_samples(PROBE_SAMPLES)
@@ -122,14 +122,14 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
         )
         saved = _saved(surface.model, sizes) // PROBE_SAMPLES
-        held = sum(surface.parameters[name].nbytes for name in generic)
+        generic_bytes = sum(surface.parameters[name].nbytes for name in generic)
         uses = [(u, rules[u.layer], layouts[u.layer]) for u in recorded.uses if u.layer in layouts]
 
         def footprint_of(columns: int) -> Footprint:
             return footprint(
                 uses,
                 saved=saved,
-                generic=2 * columns * held,
+                generic=2 * columns * generic_bytes,
                 num_columns=columns,
                 kappa=kappa,
                 memories=memories,
@@ -153,7 +153,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
 
 
 def make_head_plan(surface: Surface) -> Plan:
-    """What measures without a sweep need, from one sample: outputs may be very large."""
+    """A plan without a sweep, from one sample only: outputs may be very large."""
     modules = {name: surface.module(name) for name in rules_of(surface)}
     batch = surface.first_samples(1)
     saving, sizes = saved_bytes()
@@ -161,7 +161,7 @@ def make_head_plan(surface: Surface) -> Plan:
         outputs, targets = _probe(surface, batch)
     try:
         _check_trainable(outputs)
-        found = footprint(
+        without_sweep = footprint(
             [],
             saved=_saved(surface.model, sizes),
             generic=0,
@@ -179,15 +179,15 @@ def make_head_plan(surface: Surface) -> Plan:
             vectorize=False,
             num_outputs=outputs[0].numel(),
             num_columns=surface.loss.num_columns(outputs, targets),
-            footprint=found,
-            probe_footprint=found,
+            footprint=without_sweep,
+            probe_footprint=without_sweep,
         )
     finally:
         recorded.close()
 
 
 def check_samples(surface: Surface, head: Head | None) -> None:
-    """That samples do not act on each other, seen at the outputs or at what goes into a head."""
+    """Refuse a model whose samples interact, seen at its outputs or at the input of its head."""
     batch = surface.first_samples(PROBE_SAMPLES)
 
     def run(part: Any) -> Tensor:
@@ -208,9 +208,9 @@ def _check_trainable(outputs: Tensor) -> None:
 
 
 def _saved(model: nn.Module, sizes: dict[int, int]) -> int:
-    """Bytes that autograd keeps; parameters and buffers are kept anyway."""
-    own = _storages(model)
-    return sum(size for address, size in sizes.items() if address not in own)
+    """Bytes that autograd saves, without parameters and buffers, which exist anyway."""
+    model_storages = _storages(model)
+    return sum(size for address, size in sizes.items() if address not in model_storages)
 
 
 def _largest_output(uses: list[LayerUse], num_samples: int) -> int:
@@ -218,17 +218,17 @@ def _largest_output(uses: list[LayerUse], num_samples: int) -> int:
 
 
 def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
-    """Outputs of the probe; what is wrong with it is said of the user's own batches."""
+    """Outputs and targets of a few samples; errors name the user's batch they come from."""
     try:
         result = surface.outputs(batch, where=BatchLocation(0))
-        surface.settle()
+        surface.check_last_batch()
         return result
     except SpiritlevelError:
         seen = 0
         with torch.no_grad():
             for where, whole in surface.batches():
                 surface.outputs(whole, where=where)
-                surface.settle()
+                surface.check_last_batch()
                 seen += _batches.num_samples(whole)
                 if seen >= OTHER_SAMPLES:
                     break
@@ -236,14 +236,14 @@ def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _storages(model: nn.Module) -> set[int]:
-    """Addresses of parameters and buffers: they are saved for backward too, but cost nothing."""
+    """Addresses of parameters and buffers: saving them for the backward takes no memory."""
     return {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
 
 
 def _check_independent(
     surface: Surface, batch: Any, outputs: Tensor, run: Callable[[Any], Tensor] | None = None
 ) -> None:
-    """A sample alone must give the outputs it gives in a batch, and a batch give them again."""
+    """Refuse outputs that depend on the rest of the batch, or that differ when run again."""
     with torch.no_grad():
         run = run or (lambda part: surface.outputs(part, where=BatchLocation(0))[0])
         alone, again = run(_batches.take(batch, slice(1, 2))), run(batch)
@@ -253,7 +253,7 @@ def _check_independent(
         f"The same {PROBE_SAMPLES} samples run again differ": again - outputs,
     }
     scale = float(outputs.abs().max())
-    # Kernels for other batch sizes add in another order; anything above this is a real difference.
+    # Kernels for other batch sizes sum in another order; anything above this is a real difference.
     tolerance = min(1e3 * torch.finfo(outputs.dtype).eps, 0.05)
     for finding, difference in gaps.items():
         gap = float(difference.abs().max())
@@ -266,8 +266,8 @@ def _check_independent(
 
 
 def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
-    """Output shapes of the same uses for another number of samples."""
-    # with gradients, though none is taken: without them torch may fuse layers past our hooks
+    """Output shapes of the same uses with another number of samples."""
+    # with gradients, though none is computed: without them torch may fuse layers past our hooks
     with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded:
         _probe(surface, surface.first_samples(OTHER_SAMPLES))
     shapes = [use.output.shape for use in recorded.uses]
@@ -301,25 +301,27 @@ def _find_routes(
     layouts: dict[str, Layout] = {}
     broken: set[str] = set()
     foreign: set[str] = set()
-    wants = ContractionRequest(kappa=False, num_columns=1, contract=False)
+    request = ContractionRequest(kappa=False, num_columns=1, contract=False)
     for i, (use, other) in enumerate(itertools.zip_longest(uses, shapes[: len(uses)])):
         rule = rules[use.layer]
-        own = {key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id}
+        measured = {
+            key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id
+        }
         layout = _find_layout(rule, use, other, deltas.get(i), layouts.get(use.layer))
         if layout is None:
-            broken |= {by_id[id(p)] for p in own.values()}
+            broken |= {by_id[id(p)] for p in measured.values()}
             continue
         layouts[use.layer] = layout
         if i not in deltas:
             gradients = {}
         else:
-            call = rule.begin(use.module, use.input, use.output.shape, layout, wants)
-            gradients = call.gradients(deltas[i])
-        for key, parameter in own.items():
+            prepared = rule.prepare(use.module, use.input, use.output.shape, layout, request)
+            gradients = prepared.gradients(deltas[i])
+        for key, parameter in measured.items():
             name = by_id[id(parameter)]
             seen[name] = seen.get(name, 0) + 1
             if surface.layer_of(name) != use.layer:
-                foreign.add(name)  # a shared weight, used by a module that is not its first owner
+                foreign.add(name)  # a shared weight, used by a module other than its first owner
             if key in gradients:
                 sums[name] = sums.get(name, torch.zeros_like(gradients[key])) + gradients[key]
             elif gradients:
@@ -343,15 +345,15 @@ def _find_layout(
     use: LayerUse,
     other: torch.Size | None,
     delta: Tensor | None,
-    known: Layout | None,
+    previous: Layout | None,
 ) -> Layout | None:
-    """The layout in which only the middle sample has a gradient."""
+    """The layout in which only the middle sample has a gradient; None if there is none."""
     if other is None:
         return None
     shape = use.output.shape
     leading = rule.leading(use.module, shape)
     for layout in candidate_layouts(shape, PROBE_SAMPLES, other, OTHER_SAMPLES, leading=leading):
-        if known is not None and layout != known:
+        if previous is not None and layout != previous:
             continue
         if delta is None:
             return layout
@@ -361,11 +363,11 @@ def _find_layout(
     return None
 
 
-def _agrees(found: Tensor | None, truth: Tensor | None) -> bool:
-    if found is None or truth is None:
-        return found is None and truth is None
-    expected = torch.zeros_like(found)
+def _agrees(by_rule: Tensor | None, truth: Tensor | None) -> bool:
+    if by_rule is None or truth is None:
+        return by_rule is None and truth is None
+    expected = torch.zeros_like(by_rule)
     expected[1] = truth
     scale = float(truth.abs().max())
     # Both are sums over positions in different orders; a wrong rule is off by its whole size.
-    return float((found - expected).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale
+    return float((by_rule - expected).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale

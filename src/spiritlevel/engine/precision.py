@@ -1,4 +1,4 @@
-"""What a user asks of an estimate: by which method, how precise, at what price."""
+"""What a user asks of an estimate: its method, its precision, and how much work it may take."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from ..errors import SpiritlevelError
 
 Method = Literal["auto", "exact", "output_probes", "split", "hutchinson", "hutch++"]
 
-METHODS = {
-    "auto": "exact where that is cheap and certified, otherwise the cheapest estimate that suits",
-    "exact": "all factor columns of the outputs; of the GGN where the network is not certified",
-    "output_probes": "random signs in place of the columns; of the GGN where not certified",
-    "split": "the GGN by columns or output probes, and weight probes for the residual H − GGN",
-    "hutchinson": "weight probes for the whole Hessian",
-    "hutch++": "the same after the dominant directions have been taken out",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """Relative half-width of the interval, its confidence, and passes over the data at most."""
+    """Method, relative half-width and confidence of the interval, and how many passes at most."""
 
     method: Method = "auto"
     rtol: float = 0.05
@@ -29,7 +20,7 @@ class Precision:
     max_passes: int = 100
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be met by any estimate."""
+        """Refuse values that make no sense."""
         if self.method not in get_args(Method):
             raise SpiritlevelError(
                 f"The 'method' argument must be one of {', '.join(get_args(Method))}. "

@@ -1,9 +1,9 @@
-"""Choosing how a trace, κ or ρ is computed, and doing it to the precision that was asked for.
+"""Choose how a trace, κ or ρ is computed, and compute it to the precision that was asked for.
 
 Rows are parameters (trace) or layers (κ, ρ). The sweep gives their GGN values, exactly or by output
-probes. Where the certificate holds these are the Hessian's. For the other rows, those that bend,
-the residual H − GGN is estimated with weight probes; if a glance at both shows that the residual
-varies as much as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
+probes. Where the certificate holds, these are the Hessian's values. For the other rows the residual
+H − GGN is estimated with weight probes. If a few probes of both show that the residual varies as
+much as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimate_from_repetitions
 from .sweep.feature_scales import POWERS
-from .sweep.sums import RowKind
+from .sweep.sums import Factors, RowKind
 from .weight_space.metrics import Metric
 from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
 from .weight_space.products import Operator
 from .workspace import Workspace
 
-Factors = Mapping[str, float]  # by row
-
 # What choosing between two operators may cost: less than a fifth of the probes of either alone.
-GLANCE = 6  # probes of each before the first choice, where 32 of one may be all that is needed
-SECOND_GLANCE = 6 * PILOT  # probes to come from which on 32 of each are looked at
+GLANCE = 6  # probes of each before the first choice; 32 of one may be all that is needed
+SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
 
 @dataclasses.dataclass(frozen=True)
 class RowEstimate:
-    """An estimate, of which matrix, and how it came about."""
+    """An estimate, which matrix it is of, and how it was computed."""
 
     estimate: Estimate
     quantity: str  # "Hessian" or "GGN"
@@ -44,7 +42,7 @@ class RowEstimate:
 
     @property
     def exact(self) -> bool:
-        """Whether the value is the Hessian's (or, where that was asked for, the GGN's) itself."""
+        """Whether the value is exact, and of the matrix that was asked for."""
         return self.estimate.variance == 0.0 and self.status is Status.OK
 
 
@@ -58,7 +56,7 @@ NEEDS: dict[RowKind, Needs] = {
 
 
 class RowEstimator:
-    """One kind of rows of a network; `whole` is what the precision is asked of."""
+    """Estimates rows of one kind; `whole` is the sum of rows that must reach the precision."""
 
     def __init__(
         self, workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
@@ -70,7 +68,7 @@ class RowEstimator:
         self.probes: WeightProbes | None = None
         self.operator: Operator = "hessian"
         self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
-        self.compared = ""  # what the choice between residual and Hessian rests on
+        self.compared = ""  # how the variances of residual and Hessian compare, for the report
         self._run()
 
     # -- the choice --------------------------------------------------------------------------
@@ -80,16 +78,16 @@ class RowEstimator:
         if method in ("hutchinson", "hutch++"):
             self.probed = tuple(self.parameters)
             self.probes = _shared_probes(self.workspace, self.kind, self.probed)
-            if method == "hutch++" and self.probes.known is None:
+            if method == "hutch++" and self.probes.exact_part is None:
                 self.probes.sketch("hessian", max(1, min(PILOT, self.precision.max_passes // 3)))
             self._refine("hessian")
             return
         self.workspace.run(NEEDS[self.kind])
-        bent = self._bent(self.parameters)
-        if method in ("exact", "output_probes") or not bent:
+        uncertified = self._uncertified_rows(self.parameters)
+        if method in ("exact", "output_probes") or not uncertified:
             self._sweep(self.precision.rtol)
             return
-        self.probed = tuple(bent)
+        self.probed = tuple(uncertified)
         self._sweep(self.precision.rtol / 2)
         self.probes = _shared_probes(self.workspace, self.kind, self.probed)
         if method == "split":
@@ -99,30 +97,30 @@ class RowEstimator:
         self._refine(self.operator)
 
     def _choose(self) -> None:
-        """Residual or Hessian, whichever varies less.
+        """Probe the residual or the Hessian, whichever varies less.
 
-        A few probes tell a large difference. A small one matters only where many are to come, and
-        then a closer look at both is cheap.
+        A few probes show a large difference. A small one matters only if many probes will follow,
+        and then more probes of both are cheap by comparison.
         """
         probes, most = self._probes, self.precision.max_passes
         if not probes.values:
             probes.draw(["residual", "hessian"], max(2, min(GLANCE, most // 2)))
-        self._take_the_steadier()
-        self._look(self.operator)
+        self._take_less_varying()
+        self._draw_pilot(self.operator)
         if not self._converged() and min(self._sufficient(), most) >= SECOND_GLANCE:
-            self._look("hessian" if self.operator == "residual" else "residual")
-            self._take_the_steadier()
+            self._draw_pilot("hessian" if self.operator == "residual" else "residual")
+            self._take_less_varying()
 
-    def _take_the_steadier(self) -> None:
+    def _take_less_varying(self) -> None:
         judged, count = self._of_probed(self.whole), self._probes.common
         residual = self._probes.spread("residual", judged, count)
         hessian = self._probes.spread("hessian", judged, count)
         self.operator = "residual" if residual <= hessian else "hessian"
-        equal = 1.0 if residual == hessian else math.inf  # for a Hessian that does not vary
-        share = residual / hessian if hessian else equal
+        without_variance = 1.0 if residual == hessian else math.inf  # if the Hessian has none
+        share = residual / hessian if hessian else without_variance
         self.compared = f"{share:.2g} of the Hessian's variance in {count} probes of each"
 
-    def _bent(self, rows: Mapping[str, str] | Factors) -> list[str]:
+    def _uncertified_rows(self, rows: Mapping[str, str] | Factors) -> list[str]:
         certificates = self.workspace.certificates
         return [row for row in rows if not certificates[self.parameters[row]].linear]
 
@@ -132,14 +130,14 @@ class RowEstimator:
         return self.probes
 
     def _sweep(self, rtol: float) -> None:
-        """The GGN's rows; output probes are added until the whole is precise enough."""
+        """Compute the GGN's rows, with output probes until the whole is precise enough."""
         self.workspace.sweep_to(NEEDS[self.kind], self.kind, self.whole, rtol)
 
     def _refine(self, operator: Operator) -> None:
-        """Draw until the whole is within the tolerance, or the passes are spent."""
+        """Draw probes until the whole is within the tolerance, or the passes are used up."""
         self.operator = operator
         probes, asked = self._probes, self.precision
-        self._look(operator)
+        self._draw_pilot(operator)
         while not self._converged():
             count = probes.count(operator)
             wanted = math.ceil(1.05 * min(self._sufficient(), GROWTH * count))
@@ -148,8 +146,8 @@ class RowEstimator:
                 return
             probes.draw([operator], more)
 
-    def _look(self, operator: Operator) -> None:
-        """Bring the probes of an operator to those of a first look; an interval needs two."""
+    def _draw_pilot(self, operator: Operator) -> None:
+        """Draw up to PILOT probes of an operator, and at least the two that an interval needs."""
         count, left = self._probes.count(operator), self.precision.max_passes - self._probes.passes
         more = max(2 - count, min(PILOT - count, left))
         if more > 0:
@@ -162,7 +160,7 @@ class RowEstimator:
         return whole.variance == 0.0 or whole.within(self.precision.rtol, self.precision.confidence)
 
     def _sufficient(self) -> float:
-        """Probes that would bring the whole within the tolerance."""
+        """How many probes would bring the whole within the tolerance."""
         asked = self.precision
         return next_count(
             self._estimate(self.whole),
@@ -192,9 +190,10 @@ class RowEstimator:
         judged = factors is None
         factors = self.whole if factors is None else factors
         estimate = self._estimate(factors)
-        bent = self._bent(factors) if self.probes is None else []
-        if bent:
-            return RowEstimate(estimate, "GGN", Status.GGN, self._ggn_text(bent), self.cost)
+        uncertified = self._uncertified_rows(factors) if self.probes is None else []
+        if uncertified:
+            text = self._ggn_text(uncertified)
+            return RowEstimate(estimate, "GGN", Status.GGN, text, self.cost)
         status, text = Status.OK, ""
         if estimate.variance or judged:
             text = self.how(factors)
@@ -212,12 +211,12 @@ class RowEstimator:
 
     @property
     def cost(self) -> Cost:
-        """The sweep this rests on, and the probes."""
+        """The work of the sweep and of the probes that these rows use."""
         sweep = self.workspace.sweep_cost if self.workspace.swept else Cost()
         return sweep + (Cost() if self.probes is None else self.probes.cost)
 
     def how(self, factors: Factors) -> str:
-        """What was picked for these rows, and why."""
+        """How these rows were computed, and why that way."""
         probed = list(self._of_probed(factors))
         if self.probes is None or not probed:
             if self.workspace.probed:
@@ -228,7 +227,7 @@ class RowEstimator:
             return f"Hutch++: {count} after {self.probes.sketched} dominant directions"
         if self.precision.method == "hutchinson":
             return f"{count} of the Hessian"
-        why = self._uncertified(probed)
+        why = self._uncertified_text(probed)
         if self.operator == "hessian":
             return f"{count} of the Hessian: {why}, and the residual H − GGN has {self.compared}"
         exactly = f"{self.workspace.sweep_text} from {columns_text(self.workspace)}"
@@ -236,16 +235,15 @@ class RowEstimator:
         has = f", and it has {self.compared}" if self.compared else ""
         return f"{swept} and {count} of the residual H − GGN: {why}{has}"
 
-    def _uncertified(self, bent: list[str]) -> str:
-        others = f" and {len(bent) - 1} more" if len(bent) > 1 else ""
-        return f"not certified for {self.parameters[bent[0]]!r}{others}"
+    def _uncertified_text(self, rows: list[str]) -> str:
+        others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        return f"not certified for {self.parameters[rows[0]]!r}{others}"
 
-    def _ggn_text(self, bent: list[str]) -> str:
+    def _ggn_text(self, rows: list[str]) -> str:
+        reason = self.workspace.certificates[self.parameters[rows[0]]].reason
         return (
-            f"of the GGN, not the Hessian: {self._uncertified(bent)}, "
-            f"{self.workspace.certificates[self.parameters[bent[0]]].reason}. For the Hessian's "
-            "value "
-            "use method='auto', which adds weight probes."
+            f"of the GGN, not the Hessian: {self._uncertified_text(rows)}, {reason}. For the "
+            "Hessian's value use method='auto', which adds weight probes."
         )
 
     def _missed(self, estimate: Estimate) -> str:
@@ -272,18 +270,18 @@ class RowEstimator:
         enough = promised_count(count, self._estimate(self.whole))
         others = self.probes.passes - self.probes.count(self.operator)
         if self.compared and enough >= SECOND_GLANCE:
-            others = max(others, PILOT)  # with so many passes the other operator gets its look too
+            others = max(others, PILOT)  # with so many passes the other operator is probed too
         return f"max_passes={enough + others} would have sufficed."
 
     def sharpest_neuron(self, layer: str) -> RowEstimate:
-        """The largest ρ(j) of a layer, with the error of that neuron."""
+        """The largest ρ(j) of a layer, with the error of that neuron's value."""
         parts = self._neuron_parts(layer)
         top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
         estimate = self._of_neuron(parts, top)
         base = self.result({layer: 1.0})
         text = base.text
         if estimate.variance:
-            text = f"{text.rstrip('.')}; the largest of noisy values, so rather too large"
+            text = f"{text.rstrip('.')}; the largest of noisy values, so biased upwards"
         return dataclasses.replace(base, estimate=estimate, text=text)
 
     def neurons(self, layer: str) -> list[Estimate]:
@@ -292,40 +290,40 @@ class RowEstimator:
         return [self._of_neuron(parts, j) for j in range(parts[0].shape[1])]
 
     def _neuron_parts(self, layer: str) -> list[Tensor]:
-        """ρ(j) a row a probe, from the sweep and from weight probes as far as each is used."""
+        """ρ(j) with one row per probe, from the sweep and from weight probes if each is used."""
         parts = []
         if not (layer in self.probed and self.operator == "hessian"):
             parts.append(self.workspace.sweep_neurons(layer))
         if layer in self.probed:
-            place = self._probes.metric.parts[layer]
-            parts.append(torch.stack([v[place] for v in self._probes.elements[self.operator]]))
+            entries = self._probes.metric.parts[layer]
+            parts.append(torch.stack([v[entries] for v in self._probes.elements[self.operator]]))
         return parts
 
     def _of_neuron(self, parts: list[Tensor], j: int) -> Estimate:
-        found = [
+        estimates = [
             estimate_from_repetitions(rows[:, j].tolist())
             if len(rows) > 1
             else Estimate(float(rows[0, j]))
             for rows in parts
         ]
-        return found[0] if len(found) == 1 else found[0] + found[1]
+        return estimates[0] if len(estimates) == 1 else estimates[0] + estimates[1]
 
 
 def columns_text(workspace: Workspace) -> str:
-    """All columns of the sweep."""
+    """How many columns the sweep took."""
     count = workspace.plan.num_columns
     return f"{count} column{'s' * (count != 1)}"
 
 
 def probes_text(workspace: Workspace) -> str:
-    """Output probes, and why they stand in for the columns."""
+    """How many output probes were taken, and why not all columns."""
     asked_for = workspace.precision.method == "output_probes"
     why = "" if asked_for else f", which would take {workspace.plan.num_columns} passes"
     return f"{workspace.sweep_text}{why}"
 
 
 def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
-    """One set of probes for all measures of a kind."""
+    """The probes of a kind, which all its measures share."""
     key = ("probes", kind)
     if key not in workspace.cache:
         scales = workspace.feature_scales[kind] if kind in POWERS else None
@@ -334,16 +332,16 @@ def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -
         workspace.cache[key] = WeightProbes(
             workspace.products, metric, seed=workspace.seed, num_samples=count
         )
-    found: WeightProbes = workspace.cache[key]
-    return found
+    probes: WeightProbes = workspace.cache[key]
+    return probes
 
 
 def estimate_rows(
     workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
 ) -> RowEstimator:
-    """The rows of a kind to the work's precision, once for every distinct request."""
+    """The rows of a kind to the workspace's precision, computed once per distinct request."""
     key = (kind, tuple(sorted(whole.items())))
     if key not in workspace.cache:
         workspace.cache[key] = RowEstimator(workspace, kind, parameters, whole)
-    found: RowEstimator = workspace.cache[key]
-    return found
+    estimator: RowEstimator = workspace.cache[key]
+    return estimator

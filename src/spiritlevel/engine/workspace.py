@@ -1,4 +1,4 @@
-"""The shared work behind the measures: each piece is done once, however many measures use it."""
+"""The work that measures share: each piece is done once, however many measures use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,20 +35,20 @@ from .sweep.feature_scales import (
     scales_from_spreads,
     unseen_layers,
 )
-from .sweep.sums import RowKind, pooled_estimate
+from .sweep.sums import Factors, RowKind, pooled_estimate
 from .weight_space.noise import Draws
 from .weight_space.perturbed import PerturbedLoss
 from .weight_space.products import Products
 
-CPU_MEMORY = 640 << 20  # beyond this, chunks outgrow the caches and get slower
-EXACT_COLUMNS = 16  # up to here all columns cost no more than a few probes with their error bars
-MIN_SPREADS = 32  # samples × (probes − 1) that an error of output probes rests on
+CPU_MEMORY = 640 << 20  # larger chunks outgrow the caches and get slower
+EXACT_COLUMNS = 16  # up to this many columns, all of them cost no more than a few probes
+MIN_SPREADS = 32  # least samples × (probes − 1) to estimate the error of output probes from
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
-GRAPH_FACTOR = 6  # a gradient's graph and what flows through it, against what a forward saves
+GRAPH_FACTOR = 6  # memory of a gradient's graph, relative to what a forward saves
 
 
 class Workspace:
-    """A surface, the plan for it, and what has been computed on it so far."""
+    """A surface, the plan for it, and everything computed on it so far."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Workspace:
         precision: Precision | None = None,
         options: Options | None = None,
     ) -> None:
-        """`memory` bounds in bytes what a chunk of samples may take."""
+        """`memory` is the number of bytes that a chunk of samples may take."""
         self.surface = surface
         self.seed = seed
         self.head_name = head
@@ -75,8 +75,8 @@ class Workspace:
         self._wanted = Needs()
 
     def want(self, needs: Needs) -> None:
-        """Announce what will be asked for, so that the first pass brings all of it."""
-        if self.precision.method in ("hutchinson", "hutch++"):  # they do without the sweep
+        """Announce all needs in advance, so that the first pass computes everything."""
+        if self.precision.method in ("hutchinson", "hutch++"):  # these methods use no sweep
             needs = dataclasses.replace(
                 needs, sweep=False, kappa=False, standardized=False, rho=False
             )
@@ -84,16 +84,16 @@ class Workspace:
 
     @property
     def wanted(self) -> Needs:
-        """What the first pass will bring."""
+        """What the first pass will compute."""
         return self._wanted
 
     @property
     def plan(self) -> Plan:
-        """How this surface is measured; made anew where a sweep is wanted after all."""
+        """How this surface is measured; made again if a sweep becomes necessary."""
         plan = self._network_plan
         if self._wanted.activity:
-            with contextlib.suppress(SpiritlevelError):  # raised again for those who need it
-                _ = self.activation_sites  # looked for before the pass that counts
+            with contextlib.suppress(SpiritlevelError):  # raised again by measures that need it
+                _ = self.activation_sites  # must be known before the pass
         return plan
 
     @property
@@ -112,43 +112,45 @@ class Workspace:
 
     @functools.cached_property
     def activation_sites(self) -> ActivationSites:
-        """Where rectifiers are applied and layers called."""
+        """Where the model applies rectifiers and calls layers."""
         heads = [h for h in self._network_plan.heads.values() if h.fits and h.can_be_left_out]
         with full_precision():
             return find_activation_sites(self.surface, heads[-1].module if heads else None)
 
     @functools.cached_property
     def head(self) -> Head:
-        """The last linear map."""
+        """The head: the last linear layer, or the layer that the user named."""
         return choose_head(self.plan.heads, self.head_name)
 
     @functools.cached_property
     def certificates(self) -> dict[str, Certificate]:
-        """Per parameter, whether the outputs are linear in it, in the samples of all processes."""
+        """Whether the outputs are linear in each parameter, on samples of all processes."""
         batches = self.run(Needs()).sampled
         with full_precision(), twice_differentiable():
             mine = certify_parameters(self.surface, self.plan, batches, self.seed)
-        found = self.surface.processes.gather(mine)
+        of_processes = self.surface.processes.gather(mine)
         return {
-            name: max((part[name] for part in found), key=lambda c: (not c.linear, c.curvature))
+            name: max(
+                (part[name] for part in of_processes), key=lambda c: (not c.linear, c.curvature)
+            )
             for name in mine
         }
 
     @functools.cached_property
     def feature_spreads(self) -> tuple[dict[str, FeatureSpread], Cost]:
-        """Of what goes into each layer, in all processes, and what finding it cost."""
+        """The spread of each layer's inputs over all processes, and the cost of finding it."""
         return find_feature_spreads(
             self.surface, self.plan.footprint.chunk(self.memory, sweep=False)
         )
 
     @functools.cached_property
     def unseen_layers(self) -> list[str]:
-        """Layers that have inputs which their modules do not see."""
+        """Layers whose weight is also used outside of their own module."""
         return unseen_layers(self.surface)
 
     @functools.cached_property
     def feature_scales(self) -> Scales:
-        """What standardized features are divided by."""
+        """The scales that standardized features are divided by."""
         return scales_from_spreads(self.feature_spreads[0])
 
     @functools.cached_property
@@ -160,14 +162,14 @@ class Workspace:
 
     @functools.cached_property
     def perturbed(self) -> PerturbedLoss:
-        """Loss and gradient at other weights than the network's own."""
+        """The loss and its gradient at weights other than the network's own."""
         plain = self.plan.footprint.chunk(self.memory, sweep=False)
         size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
         return PerturbedLoss(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
 
     @functools.cached_property
     def draws(self) -> Draws:
-        """Noise on the weights, the same for all measures."""
+        """Noise for the weights, the same for all measures."""
         return Draws(self.surface, seed=self.seed, memory=self.memory)
 
     @functools.cached_property
@@ -183,7 +185,7 @@ class Workspace:
     # -- the pass over the data --------------------------------------------------------------
 
     def run(self, needs: Needs) -> PassResult:
-        """The pass over the data, with at least these needs."""
+        """The result of a pass over the data that covers at least these needs."""
         if self._pass is None or not self._pass.needs.covers(needs):
             self._wanted = self._wanted | needs
             self._more = []
@@ -194,7 +196,7 @@ class Workspace:
         return self._pass
 
     def head_blocks(self) -> Iterable[HeadBlock]:
-        """The rows of the head, kept from the pass or by running the network again."""
+        """The rows of the head, as kept by the pass, or by running the network again."""
         run = self.run(Needs(head=True, features=True))
         if run.blocks is not None:
             return run.blocks
@@ -227,7 +229,7 @@ class Workspace:
         )
 
     def _streams(self, head: Head) -> bool:
-        """Whether the head's outputs are too many to form: a large vocabulary or long sequences."""
+        """Whether the head has too many outputs to form: a large vocabulary or long sequences."""
         if not head.can_be_left_out:
             return False
         large = len(head.weight()) >= STREAM_FROM or 48 * self.plan.num_outputs > self.memory // 4
@@ -237,7 +239,7 @@ class Workspace:
 
     @property
     def by_probes(self) -> bool:
-        """Whether output probes stand in for the factor columns."""
+        """Whether output probes replace the factor columns."""
         method = self.precision.method
         if method in ("auto", "split"):
             return self.plan.num_columns > EXACT_COLUMNS
@@ -254,52 +256,51 @@ class Workspace:
 
     @property
     def pilot_count(self) -> int:
-        """Two for a large data set; more where few samples would leave the error unknown."""
+        """Output probes to start with: two, and more if few samples leave their error unknown."""
         return 1 + max(1, math.ceil(MIN_SPREADS / max(self.num_samples, 1)))
 
     def _probes(self, first: int, count: int) -> Probes:
         offset = sum(self._counts[: self.surface.processes.rank])
         return Probes(self.seed, range(first, first + count), offset)
 
-    def sweep_to(
-        self, needs: Needs, kind: RowKind, factors: Mapping[str, float], rtol: float
-    ) -> None:
-        """Add output probes until Σ factor × value of a kind is within `rtol`."""
+    def sweep_to(self, needs: Needs, kind: RowKind, factors: Factors, rtol: float) -> None:
+        """Add output probes until Σ factor × value of a kind of rows is within `rtol`."""
         self.run(needs)
         while self.probed:
-            found = self.sweep_estimate(kind, factors)
+            estimate = self.sweep_estimate(kind, factors)
             count = self.num_probes
-            if found.value == 0.0 and found.variance == 0.0:
+            if estimate.value == 0.0 and estimate.variance == 0.0:
                 return
             deciding = self._passes[0].sweep.effective_samples(kind, factors)
             least = 1 + math.ceil(MIN_SPREADS / max(deciding, 1.0))
-            if count >= least and found.within(rtol, self.precision.confidence):
+            if count >= least and estimate.within(rtol, self.precision.confidence):
                 return
-            margin = rtol * abs(found.value)
-            growth = (found.half_width(self.precision.confidence) / margin) ** 2 if margin else 4.0
+            margin = rtol * abs(estimate.value)
+            half_width = estimate.half_width(self.precision.confidence)
+            growth = (half_width / margin) ** 2 if margin else 4.0
             wanted = max(math.ceil(1.05 * count * min(growth, 4.0)), least)
             if self.precision.method != "output_probes" and wanted >= self.plan.num_columns:
                 self._more = []
-                self._pass = self._run(self._wanted, None)  # all columns are no more than that
+                self._pass = self._run(self._wanted, None)  # all columns cost no more than that
                 return
             more = min(wanted, self.precision.max_passes) - count
-            if more < 2:  # fewer leave their error unknown
+            if more < 2:  # the error of a single probe is unknown
                 return
             self._more.append(self._run(self._wanted, self._probes(count, more)))
 
     @property
     def swept(self) -> bool:
-        """Whether there was a sweep at all."""
+        """Whether a sweep was run."""
         return self._pass is not None and self._pass.needs.sweep
 
     @property
     def probed(self) -> bool:
-        """Whether the sweep so far is one of output probes."""
+        """Whether the sweep used output probes."""
         return self._pass is not None and self._pass.sweep.num_probes is not None
 
     @property
     def num_probes(self) -> int:
-        """Output probes so far."""
+        """How many output probes the sweep has used so far."""
         return sum(p.sweep.num_probes or 0 for p in self._passes)
 
     @property
@@ -308,36 +309,36 @@ class Workspace:
 
     @property
     def sweep_cost(self) -> Cost:
-        """Of all passes with a sweep."""
+        """The work of all passes with a sweep."""
         return sum((p.cost for p in self._passes), Cost())
 
-    def sweep_estimate(self, kind: RowKind, factors: Mapping[str, float]) -> Estimate:
-        """Σ factor × value of the GGN's rows."""
+    def sweep_estimate(self, kind: RowKind, factors: Factors) -> Estimate:
+        """Σ factor × value over the GGN's rows of a kind."""
         parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
         return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
 
     def sweep_neurons(self, layer: str) -> Tensor:
-        """ρ(j) of the GGN, a row a probe; one row if exact."""
+        """ρ(j) of the GGN, one row per probe; a single row if exact."""
         return torch.cat([p.sweep.neuron_values(layer) for p in self._passes])
 
     @property
     def sweep_text(self) -> str:
-        """How the GGN's part came about."""
+        """How the GGN was computed, for the report."""
         if self.probed:
             return f"{self.num_probes} output probes for {self.plan.num_columns} columns"
         return "the GGN exactly"
 
-    def sweep_budget(self, kind: RowKind, factors: Mapping[str, float]) -> str:
-        """What would have sufficed for the precision that was missed."""
-        found, asked = self.sweep_estimate(kind, factors), self.precision
-        wider = found.half_width(asked.confidence) / (asked.rtol * abs(found.value))
-        enough = cautious_count(self.num_probes * wider**2, found.dof)
+    def sweep_budget(self, kind: RowKind, factors: Factors) -> str:
+        """How many passes would have reached the precision that was missed."""
+        estimate, asked = self.sweep_estimate(kind, factors), self.precision
+        excess = estimate.half_width(asked.confidence) / (asked.rtol * abs(estimate.value))
+        enough = cautious_count(self.num_probes * excess**2, estimate.dof)
         return f"max_passes={enough} would have sufficed."
 
     # -- the record --------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """What a reader needs to repeat the numbers."""
+        """The settings needed to reproduce the numbers."""
         surface = self.surface
         return {
             "loss": surface.loss.name,

@@ -1,4 +1,4 @@
-"""Blocks of a large matrix product: how it is cut, and in which precision it is added up."""
+"""Blocks of a large matrix product: how large each one is, and in which precision it is summed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-# Numbers in a block of logits. A GPU needs this many to run matrix products at full speed; on a CPU
-# a tensor above 32 MiB is handed out page by page each time anew, which costs more than filling it.
+# Numbers in a block of logits. A GPU needs this many to run matrix products at full speed. On a CPU
+# a tensor above 32 MiB is allocated page by page each time, which costs more than filling it.
 GPU_BLOCK, CPU_BLOCK = 1 << 27, 1 << 22
-MIN_CLASSES = 16  # the least that a chunk of vocabulary holds, whatever the budget
+MIN_CLASSES = 16  # in a chunk of the vocabulary, whatever the budget
 
 
 def block_shape(
@@ -25,11 +25,11 @@ def block_shape(
     class_bytes: int,
     limit: int,
 ) -> tuple[int, int]:
-    """Tokens and classes of a block: at most `limit` logits, and `budget` bytes if that can be.
+    """Tokens and classes of a block: at most `limit` logits, and `budget` bytes where possible.
 
-    Every block of tokens passes over W once and every chunk of classes over (tokens, d) sums, so
-    the two sides stay alike. Chunks are alike, so that compiled code meets one size, and
-    multiples of 16, as matrix units want them.
+    Every block of tokens reads W once, and every chunk of classes reads (tokens, d) sums, so the
+    two sides are kept similar. Chunks have equal sizes, so that code is compiled for one size, and
+    are multiples of 16, which matrix units are fastest with.
 
     >>> sizes = {"logit_bytes": 6, "token_bytes": 4096 * 12, "class_bytes": 0}
     >>> block_shape(8192, 128256, budget=2**31, limit=2**27, **sizes)
@@ -51,7 +51,7 @@ def block_shape(
 
 
 def _even(total: int, part: int, multiple: int) -> int:
-    """A part no larger than `part` that cuts `total` evenly, a multiple if it is large enough."""
+    """At most `part`, such that `total` is cut into equal pieces; a multiple if large enough."""
     if part >= total:
         return max(total, 1)
     multiple = multiple if part >= multiple else 1
@@ -60,18 +60,18 @@ def _even(total: int, part: int, multiple: int) -> int:
 
 
 def slices(total: int, part: int) -> Iterator[slice]:
-    """0…total in pieces; one empty piece where total is 0."""
+    """0…total in pieces of `part`; one empty piece if total is 0."""
     return (slice(i, min(i + part, total)) for i in range(0, max(total, 1), part))
 
 
 def wide_type(*tensors: Tensor) -> torch.dtype:
-    """The type that sums have: what the tensors promote to, and float32 at least."""
+    """The dtype to sum in: what the tensors promote to, and at least float32."""
     types = [tensor.dtype for tensor in tensors]
     return functools.reduce(torch.promote_types, types, torch.float32)
 
 
 def matmul(left: Tensor, right: Tensor, wide: torch.dtype) -> Tensor:
-    """A product in `wide`; half-precision operands are multiplied as they are where that exists."""
+    """The product in `wide`; half-precision operands are not converted if torch allows it."""
     if left.is_cuda and left.dtype == right.dtype != wide and _has_wide_results():
         return torch.mm(left, right, out_dtype=wide)
     return left.to(wide) @ right.to(wide)

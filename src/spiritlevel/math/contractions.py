@@ -1,19 +1,19 @@
-"""How a layer's per-sample gradient G contracts to trace, κ and ρ without being formed needlessly.
+"""How a layer's per-sample gradient G contracts to trace, κ and ρ, without forming G if possible.
 
 A layer with shared weights has G_n = Σ_t δ_t u_tᵀ over T positions, with δ the back-propagated
 signal and u the input patch. Layout here, fixed once: δ is (N, g, out, T), u is (N, g, T, in) and
-W is (g, out, in), where g counts the independent groups of a grouped convolution (1 elsewhere). The
-columns of a convolution run over taps first and channels last: that order is what makes both the
+W is (g, out, in), where g counts the groups of a grouped convolution (1 for all other layers). The
+columns of a convolution run over kernel taps first and channels last: with that order both the
 unfolding and the product δ u run at full speed.
 
-Three forms give the same numbers at very different prices:
+Three forms give the same numbers at very different costs:
 
     vector   T = 1: G is an outer product and never needed
     direct   form G = δ u:                      out·in·T,      κ = ⟨W Wᵀ G, G⟩ or ‖Wᵀ G‖²
     gram     ⟨δᵀδ, u uᵀ⟩ over positions:        T²·(out + in), κ = ⟨δᵀ(W Wᵀ δ), u uᵀ⟩
 
 u uᵀ does not depend on the factor column, so it is computed once for all of them. In the direct
-form the signals of several columns are held back: u is unfolded and read once for all of them.
+form the signals of several columns are collected first: u is unfolded and read once for them all.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch import Tensor
 
 Form = Literal["vector", "direct", "gram"]
 
-# Writing and reading back one number costs about as much as this many multiplications in a matrix
-# product; measured at 28 on a CPU core, and about 80 by an H200's data sheet.
+# Writing a number and reading it back costs about as much as this many multiplications in a matrix
+# product: measured as 28 on a CPU core, and about 80 according to an H200's data sheet.
 ELEMENT = 32
 
 
@@ -43,7 +43,7 @@ class Shape:
 
 
 def choose_form(shape: Shape, *, num_columns: int, kappa: bool) -> Form:
-    """The cheapest form, by multiplications a factor column.
+    """The cheapest form, by the number of multiplications per factor column.
 
     >>> choose_form(Shape(1, 64, 27, 1024), num_columns=9, kappa=True)     # a first conv layer
     'direct'
@@ -55,17 +55,17 @@ def choose_form(shape: Shape, *, num_columns: int, kappa: bool) -> Form:
     out, fan_in, T = shape.rows, shape.columns, shape.positions
     if T == 1:
         return "vector"
-    unfolded = fan_in * T * ELEMENT / held_columns(shape, num_columns)
+    unfolded = fan_in * T * ELEMENT / direct_columns(shape, num_columns)
     direct = out * fan_in * (T + ELEMENT + kappa * (min(out, fan_in) + ELEMENT)) + unfolded
     once = T * T * (fan_in + ELEMENT) / max(num_columns, 1)
     gram = once + T * T * (out + ELEMENT) + kappa * (out * out * T + T * T * (out + ELEMENT))
     return "direct" if direct <= gram else "gram"
 
 
-def held_columns(shape: Shape, num_columns: int) -> int:
-    """How many factor columns the direct form holds back: about 256 rows of δ in all.
+def direct_columns(shape: Shape, num_columns: int) -> int:
+    """How many factor columns the direct form contracts together: about 256 rows of δ in all.
 
-    >>> held_columns(Shape(1, 16, 144, 1024), 9), held_columns(Shape(1, 128, 576, 256), 9)
+    >>> direct_columns(Shape(1, 16, 144, 1024), 9), direct_columns(Shape(1, 128, 576, 256), 9)
     (9, 3)
     """
     rounds = max(1, round(num_columns * shape.rows / 256))
@@ -73,20 +73,20 @@ def held_columns(shape: Shape, num_columns: int) -> int:
 
 
 def cached_floats(shape: Shape, form: Form, num_columns: int, memories: int = 1) -> int:
-    """Numbers kept for one sample between factor columns; `memories` of the patches."""
+    """Numbers stored per sample between factor columns; `memories` counts the stored patches."""
     per_group = {
         "vector": memories,
-        "direct": held_columns(shape, num_columns) * shape.rows * shape.positions,
+        "direct": direct_columns(shape, num_columns) * shape.rows * shape.positions,
         "gram": memories * shape.positions**2,
     }
     return shape.groups * per_group[form]
 
 
 def working_floats(shape: Shape, form: Form, num_columns: int, memories: int = 1) -> int:
-    """Numbers that one contraction makes and drops again, for one sample."""
+    """Temporary numbers of one contraction, per sample."""
     patches = shape.columns * shape.positions
-    gradients = held_columns(shape, num_columns) * shape.rows * shape.columns
-    scaled = memories > 1  # patches or G once more, divided by the features' scale
+    gradients = direct_columns(shape, num_columns) * shape.rows * shape.columns
+    scaled = memories > 1  # a second copy of the patches or of G, divided by the features' scale
     per_group = {
         "vector": (1 + scaled) * patches + shape.rows,
         "direct": patches + (4 + scaled) * gradients,
@@ -96,7 +96,7 @@ def working_floats(shape: Shape, form: Form, num_columns: int, memories: int = 1
 
 
 def remember(patches: Tensor, form: Form) -> Tensor:
-    """What the vector and the gram form need of the patches u, computed once a batch."""
+    """What the vector and the gram form need of the patches u, computed once per batch."""
     if form == "gram":
         return patches @ patches.mT  # (N, g, T, T)
     return patches.square().sum(dim=(2, 3))  # (N, g)

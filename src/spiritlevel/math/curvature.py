@@ -9,11 +9,11 @@ Each class holds A_n = ∇²_z ℓ(z_n, y_n) for n = 1…N and offers what the m
     columns()      s_k with A_n = Σ_k σ_k s_k s_kᵀ          yields ((N, C), (N,) of ±1)
     probe(r)       Σ_k r_k s_k for random signs r, whose outer product is A_n on average: one
                    such column, or two where A_n has negative eigenvalues (they keep their sign)
-    arguments()    what it was made of, one row a sample: to keep, cut and make it again
+    arguments()    the constructor's arguments, one row per sample: to store, slice and rebuild it
 
 1 − Σp² and every product that contains it are exactly 0 in floating point once a network is
-confident, while the true value is not. So nothing here subtracts from 1: the probability mass
-outside the largest class is summed directly and everything is written in terms of it.
+confident, while the true value is not. So nothing here is subtracted from 1: the probability mass
+outside the most likely class is summed directly, and everything is expressed through it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-Signed = tuple[Tensor, Tensor]  # a column s_k of every sample, shape (N, C), and its σ_k, (N,)
+SignedColumn = tuple[
+    Tensor, Tensor
+]  # a column s_k of every sample, shape (N, C), and its σ_k, (N,)
 
 
 class SoftmaxCurvature:
@@ -46,11 +48,11 @@ class SoftmaxCurvature:
 
     @property
     def num_signs(self) -> int:
-        """Signs a probe takes for a sample."""
+        """Random signs that `probe` takes per sample."""
         return self.p.shape[1]
 
     def arguments(self) -> tuple[Tensor, ...]:
-        """Logits and masses."""
+        """The logits and the masses."""
         return self.logits, self.mass
 
     def gini(self) -> Tensor:
@@ -74,8 +76,8 @@ class SoftmaxCurvature:
         term is 0 instead of cancelling: Σ_tail p_i ‖w_i − w_top‖² − ‖Σ_tail p_i (w_i − w_top)‖².
         """
         top = self.top.squeeze(1)
-        weight = weight - weight.mean(dim=0)  # rows that nearly agree would cancel in `mean`
-        if len(top) < len(weight):  # fewer samples than classes: only the pairs that occur
+        weight = weight - weight.mean(dim=0)  # rows that are nearly equal would cancel in `mean`
+        if len(top) < len(weight):  # fewer samples than classes: compute only the pairs that occur
             distances = squared_distances(weight[top], weight)
         else:
             distances = squared_distances(weight, weight)[top]
@@ -106,8 +108,8 @@ class SoftmaxCurvature:
         inner = self.tail * (1.0 - self.tail)
         return inner.scatter(1, self.top, (self.p_top * self.rest)[:, None])
 
-    def columns(self) -> Iterator[Signed]:
-        """diag(√p) times the Householder reflection that takes √p to e_top, without that column."""
+    def columns(self) -> Iterator[SignedColumn]:
+        """diag(√p) times the Householder reflection that maps √p to e_top, without column top."""
         root = self.p.sqrt()
         root_top = self.p_top.sqrt()[:, None]
         # 1 − √p_top = (1 − p_top)/(1 + √p_top); 0 only where the tail underflowed to 0 as well.
@@ -123,8 +125,8 @@ class SoftmaxCurvature:
             column = column.scatter(1, self.top, root_top * root_k)
             yield self.mass.sqrt()[:, None] * column, sign
 
-    def probe(self, signs: Tensor) -> list[Signed]:
-        """√p∘r − p (√p·r); for the largest class 1 − p_top is taken out of the difference."""
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
+        """√p∘r − p (√p·r); at the most likely class 1 − p_top is factored out: nothing cancels."""
         x = self.p.sqrt() * signs
         x_top = x.gather(1, self.top)
         others = x.scatter(1, self.top, 0.0).sum(dim=1, keepdim=True)
@@ -148,12 +150,12 @@ class DiagonalCurvature:
 
     @property
     def num_columns(self) -> int:
-        """One an output."""
+        """One per output."""
         return self.diagonal.shape[1]
 
     @property
     def num_signs(self) -> int:
-        """Signs a probe takes for a sample."""
+        """Random signs that `probe` takes per sample."""
         return self.diagonal.shape[1]
 
     def arguments(self) -> tuple[Tensor, ...]:
@@ -176,15 +178,15 @@ class DiagonalCurvature:
         """Tr(A_n A'_m) = a_n · a'_m."""
         return self.diagonal @ other.diagonal.T
 
-    def columns(self) -> Iterator[Signed]:
+    def columns(self) -> Iterator[SignedColumn]:
         """√|a_k| e_k."""
         for k in range(self.num_columns):
             column = torch.zeros_like(self.diagonal)
             column[:, k] = self.diagonal[:, k].abs().sqrt()
             yield column, self.diagonal[:, k].sign()
 
-    def probe(self, signs: Tensor) -> list[Signed]:
-        """√|a_k| r_k, positive and negative entries apart."""
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
+        """√|a_k| r_k, with positive and negative entries in separate columns."""
         return _by_sign(self.diagonal, lambda part: part.sqrt() * signs)
 
 
@@ -198,12 +200,12 @@ class DenseCurvature:
 
     @property
     def num_columns(self) -> int:
-        """One an output."""
+        """One per output."""
         return self.matrices.shape[1]
 
     @property
     def num_signs(self) -> int:
-        """Signs a probe takes for a sample."""
+        """Random signs that `probe` takes per sample."""
         return self.matrices.shape[1]
 
     def arguments(self) -> tuple[Tensor, ...]:
@@ -226,14 +228,14 @@ class DenseCurvature:
         """Tr(A_n A'_m)."""
         return self.matrices.flatten(1) @ other.matrices.flatten(1).T
 
-    def columns(self) -> Iterator[Signed]:
+    def columns(self) -> Iterator[SignedColumn]:
         """√|λ_k| v_k of each sample's eigendecomposition."""
         values, vectors = self._decomposed()
         for k in range(self.num_columns):
             yield vectors[:, :, k] * values[:, k, None].abs().sqrt(), values[:, k].sign()
 
-    def probe(self, signs: Tensor) -> list[Signed]:
-        """Σ_k r_k √|λ_k| v_k, positive and negative eigenvalues apart."""
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
+        """Σ_k r_k √|λ_k| v_k, with positive and negative eigenvalues in separate columns."""
         values, vectors = self._decomposed()
         return _by_sign(
             values, lambda part: (vectors @ (part.sqrt() * signs)[:, :, None]).squeeze(2)
@@ -245,13 +247,13 @@ class DenseCurvature:
         return self._eigen
 
 
-def _by_sign(values: Tensor, column: Callable[[Tensor], Tensor]) -> list[Signed]:
-    """The column of the positive values, and that of the negative ones where there are any."""
+def _by_sign(values: Tensor, column: Callable[[Tensor], Tensor]) -> list[SignedColumn]:
+    """One column for the positive values, and one for the negative values if there are any."""
     ones = torch.ones_like(values[:, 0])
-    found = [(column(values.clamp(min=0)), ones)]
+    columns = [(column(values.clamp(min=0)), ones)]
     if bool((values < 0).any()):
-        found.append((column((-values).clamp(min=0)), -ones))
-    return found
+        columns.append((column((-values).clamp(min=0)), -ones))
+    return columns
 
 
 RowCurvature = SoftmaxCurvature | DiagonalCurvature | DenseCurvature

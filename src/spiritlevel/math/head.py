@@ -3,7 +3,7 @@
 The Hessian block of W is mean_n A_n ⊗ φ_n φ_nᵀ for any network below it, because z is linear in W.
 φ is the layer's input; under global average pooling of a convolution it is the average input patch
 (Taleghani et al., Theorem 1). The bias is left out: it adds mean Tr A to the trace.
-All functions return one value a sample (their mean is the measure) unless they say otherwise.
+All functions return one value per sample (their mean is the measure) unless stated otherwise.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Kernel density estimates with an isotropic Gaussian kernel, in log space and in float64.
 
-p(z) = 1/n Σ_i (2πh²)^{−m/2} exp(−‖z − c_i‖²/2h²). With the responsibilities r_i(z), the shares of
-the n terms at z,
+p(z) = 1/n Σ_i (2πh²)^{−m/2} exp(−‖z − c_i‖²/2h²). With the responsibilities r_i(z), each term's
+share of the sum at z,
 
     ∇p/p = Σ_i r_i (c_i − z)/h²        Δp/p = Σ_i r_i ‖z − c_i‖²/h⁴ − m/h²
 
-Pairs of points are taken in blocks, so memory stays bounded whatever the number of points.
+Pairs of points are processed in blocks, so memory stays bounded for any number of points.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def squared_distances(z: Tensor, centers: Tensor) -> Iterator[tuple[slice, Tenso
 
 
 def leave_one_out(points: Tensor, bandwidths: Tensor) -> Tensor:
-    """Mean log-density of each point under the estimate from all others, one a bandwidth."""
+    """Mean log-density of each point under the estimate from all others, for each bandwidth."""
     n, m = points.shape
     sums = torch.zeros(len(bandwidths), dtype=torch.float64)
     for rows, squares in squared_distances(points, points):
-        own = torch.arange(n)[rows]
-        squares[torch.arange(len(own)), own] = math.inf
+        diagonal = torch.arange(n)[rows]  # a point's distance to itself does not count
+        squares[torch.arange(len(diagonal)), diagonal] = math.inf
         for k, h in enumerate(bandwidths.tolist()):
             sums[k] += (squares / (-2 * h * h)).logsumexp(dim=1).sum()
     peaks = -m * (bandwidths * math.sqrt(2 * math.pi)).log()
@@ -99,22 +99,23 @@ def deviation(points: Tensor) -> float:
 
 
 def scott(points: Tensor) -> float:
-    """σ n^{−1/(m+4)}."""
+    """Scott's rule: σ n^{−1/(m+4)}."""
     n, m = points.shape
     return deviation(points) * n ** (-1 / (m + 4))
 
 
 def silverman(points: Tensor) -> float:
-    """σ (n(m+2)/4)^{−1/(m+4)}."""
+    """Silverman's rule: σ (n(m+2)/4)^{−1/(m+4)}."""
     n, m = points.shape
     return deviation(points) * (n * (m + 2) / 4) ** (-1 / (m + 4))
 
 
 def most_likely(points: Tensor) -> float | None:
-    """The bandwidth with the largest leave-one-out likelihood; None where smaller ones win forever.
+    """The bandwidth with the largest leave-one-out likelihood; None if it has no maximum.
 
-    That is so where many points lie on each other. Taken from a grid in units of σ, 2 % apart: the
-    likelihood is flat around its maximum, and on a grid round-off cannot change the answer.
+    It has none where many points coincide: then ever smaller bandwidths are more likely. The search
+    is on a grid in units of σ, 2 % apart: the likelihood is flat around its maximum, and on a grid
+    round-off cannot change the answer.
     """
     unit = deviation(points)
     ends = math.log10(SMALLEST), math.log10(LARGEST)

@@ -30,17 +30,17 @@ def stream_margins(
         class_bytes=wide.itemsize * features.shape[1],
         limit=GPU_BLOCK if features.is_cuda else CPU_BLOCK,
     )
-    every = torch.arange(len(weight), device=weight.device)
+    all_classes = torch.arange(len(weight), device=weight.device)
     parts = []
     for block in slices(len(features), tokens):
         phi, label = features[block], labels[block, None]
-        own = torch.zeros(len(phi), dtype=wide, device=phi.device)
-        others = torch.full_like(own, -math.inf)
+        labelled = torch.zeros(len(phi), dtype=wide, device=phi.device)  # z_y
+        others = torch.full_like(labelled, -math.inf)  # the largest z_j with j ≠ y
         for chunk in slices(len(weight), classes):
             z = matmul(phi, weight[chunk].T, wide)
             z = z if bias is None else z + bias[chunk]
-            mine = every[chunk] == label
-            own += torch.where(mine, z, torch.zeros_like(z)).sum(dim=1)
-            others = torch.maximum(others, z.masked_fill_(mine, -math.inf).amax(dim=1))
-        parts.append(own.double() - others.double())
+            is_label = all_classes[chunk] == label
+            labelled += torch.where(is_label, z, torch.zeros_like(z)).sum(dim=1)
+            others = torch.maximum(others, z.masked_fill_(is_label, -math.inf).amax(dim=1))
+        parts.append(labelled.double() - others.double())
     return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Orthogonal matrices that prefer no direction."""
+"""Random orthogonal matrices, uniform over all orthogonal matrices."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def haar_rows(count: int, size: int, generator: torch.Generator) -> Tensor:
     """The first `count` rows of a size × size orthogonal matrix, uniform over all of them.
 
     QR of a normal matrix, with the signs that make the factorization unique: without them the
-    result would depend on how the QR routine picks its signs (Mezzadri 2007). Drawn in float64 on
-    the CPU, so that a seed gives one matrix on every device.
+    result would depend on the signs that the QR routine happens to choose (Mezzadri 2007). Drawn in
+    float64 on the CPU, so that a seed gives the same matrix on every device.
 
     >>> rows = haar_rows(2, 5, torch.Generator().manual_seed(0))
     >>> torch.allclose(rows @ rows.T, torch.eye(2).double())

@@ -1,7 +1,7 @@
-"""Outputs with one prediction a position: tokens of a sequence, pixels of an image.
+"""Outputs with one prediction per position: tokens of a sequence, pixels of an image.
 
-Rows are positions, sample by sample; the classes of one position lie together in a row whatever
-dimension of the outputs holds them.
+Rows are positions, sample by sample. A row holds the classes of one position, whichever dimension
+of the outputs they were in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .curvature import DiagonalCurvature, RowCurvature, Signed
+from .curvature import DiagonalCurvature, RowCurvature, SignedColumn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Positions:
 
     @property
     def num_classes(self) -> int:
-        """Length of a row."""
+        """The length of a row."""
         return self.shape[self.class_dim - 1]
 
     @property
     def count(self) -> int:
-        """Positions a sample has."""
+        """The number of positions per sample."""
         return math.prod(self.shape) // self.num_classes
 
     def rows(self, x: Tensor) -> Tensor:
@@ -43,13 +43,13 @@ class Positions:
         return x.reshape(-1, *self.shape).movedim(self.class_dim, -1).reshape(-1, self.num_classes)
 
     def flat(self, rows: Tensor) -> Tensor:
-        """The inverse: (N, elements), elements in the order of the outputs."""
+        """The inverse of `rows`: (N, elements), elements in the order of the outputs."""
         others = [*self.shape[: self.class_dim - 1], *self.shape[self.class_dim :]]
         x = rows.reshape(-1, *others, self.num_classes).movedim(-1, self.class_dim)
         return x.flatten(1)
 
     def by_sample(self, values: Tensor) -> Tensor:
-        """One value a row, as (N, positions)."""
+        """One value per row, as (N, positions)."""
         return values.reshape(-1, self.count)
 
 
@@ -57,18 +57,18 @@ class PositionCurvature:
     """Block diagonal: each position of a sample has its own Hessian in its own outputs."""
 
     def __init__(self, rows: RowCurvature, positions: Positions) -> None:
-        """`rows` holds one Hessian a position."""
+        """`rows` holds one Hessian per position."""
         self.rows = rows
         self.positions = positions
 
     @property
     def num_columns(self) -> int:
-        """All columns of all positions of a sample."""
+        """The columns of all positions of a sample together."""
         return self.rows.num_columns * self.positions.count
 
     @property
     def num_signs(self) -> int:
-        """Signs a probe takes for a sample."""
+        """Random signs that `probe` takes per sample."""
         return self.rows.num_signs * self.positions.count
 
     def trace(self) -> Tensor:
@@ -79,18 +79,18 @@ class PositionCurvature:
         """A_n v_n for v of shape (N, elements)."""
         return self.positions.flat(self.rows.apply(self.positions.rows(v)))
 
-    def columns(self) -> Iterator[Signed]:
-        """One position after the other, nothing elsewhere."""
+    def columns(self) -> Iterator[SignedColumn]:
+        """The columns of one position after the other, with zeros at all other positions."""
         count = self.positions.count
         for column, sign in self.rows.columns():
             blocks = column.unflatten(0, (-1, count))  # (N, positions, classes)
             signs = sign.unflatten(0, (-1, count))
-            for place in range(count):
+            for position in range(count):
                 alone = torch.zeros_like(blocks)
-                alone[:, place] = blocks[:, place]
-                yield self.positions.flat(alone.flatten(0, 1)), signs[:, place]
+                alone[:, position] = blocks[:, position]
+                yield self.positions.flat(alone.flatten(0, 1)), signs[:, position]
 
-    def probe(self, signs: Tensor) -> list[Signed]:
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
         """Σ_k r_k s_k over all columns of all positions."""
         drawn = self.rows.probe(signs.reshape(-1, self.rows.num_signs))
         return [

@@ -12,8 +12,8 @@ Multiply = Callable[[Tensor], Tensor]  # row n of (N, C) times the matrix of sam
 
 
 @dataclasses.dataclass(frozen=True)
-class Largest:
-    """Of each sample; an eigenvalue lies within the residual."""
+class LargestEigenvalues:
+    """One per sample; some eigenvalue of its matrix lies within the residual of each value."""
 
     values: Tensor  # shape: (N,)
     residuals: Tensor  # shape: (N,)
@@ -22,18 +22,18 @@ class Largest:
 
 def largest_eigenvalues(
     multiply: Multiply, start: Tensor, *, max_steps: int, enough: Callable[[Tensor, Tensor], bool]
-) -> Largest:
-    """Lanczos for positive semidefinite matrices, every vector kept orthogonal to all before.
+) -> LargestEigenvalues:
+    """Lanczos for positive semidefinite matrices, with full reorthogonalization.
 
-    `enough(values, residuals)` decides after each step whether to stop. A sample whose space is
-    exhausted goes on with zeros: they add eigenvalues 0, which are never the largest.
+    `enough(values, residuals)` decides after each step whether to stop. A sample whose Krylov space
+    is exhausted continues with zero vectors: they add eigenvalues 0, which are never the largest.
 
     >>> matrices = torch.diag_embed(torch.tensor([[1.0, 5.0], [3.0, 2.0]]).double())
     >>> times = lambda v: (matrices @ v[:, :, None]).squeeze(2)
-    >>> found = largest_eigenvalues(
+    >>> largest = largest_eigenvalues(
     ...     times, torch.ones(2, 2).double(), max_steps=2, enough=lambda v, r: False
     ... )
-    >>> found.values.tolist()
+    >>> largest.values.tolist()
     [5.0, 3.0]
     """
     start = start.double()
@@ -48,7 +48,7 @@ def largest_eigenvalues(
         image = multiply(basis[:, step - 1]).double()
         scale = image.norm(dim=1)
         tridiagonal[:, step - 1, step - 1] = (image * basis[:, step - 1]).sum(dim=1)
-        for _ in range(2):  # once leaves what round-off brought along
+        for _ in range(2):  # the second time removes what round-off left the first time
             before = basis[:, :step]
             image = image - (before.mT @ (before @ image[:, :, None])).squeeze(2)
         beta = image.norm(dim=1)
@@ -56,10 +56,10 @@ def largest_eigenvalues(
         beta = torch.where(alive, beta, torch.zeros_like(beta))
         inverse = torch.where(alive, 1.0 / torch.where(alive, beta, 1.0), 0.0)
         basis[:, step] = image * inverse[:, None]
-        found, vectors = torch.linalg.eigh(tridiagonal[:, :step, :step])
-        values = found[:, -1].clamp(min=0.0)
+        ritz_values, vectors = torch.linalg.eigh(tridiagonal[:, :step, :step])
+        values = ritz_values[:, -1].clamp(min=0.0)
         residuals = beta * vectors[:, -1, -1].abs()
         if enough(values, residuals):
             break
         tridiagonal[:, step, step - 1] = tridiagonal[:, step - 1, step] = beta
-    return Largest(values, residuals, step)
+    return LargestEigenvalues(values, residuals, step)

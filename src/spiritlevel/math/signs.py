@@ -1,8 +1,8 @@
-"""Random signs that depend on a seed and a place alone, not on the order in which they are drawn.
+"""Random signs that depend only on a seed and a position, not on the order of drawing.
 
-Every estimate by probes takes its signs from here. A sample keeps its signs however the data is cut
-into batches, chunks and processes, and on whatever device; so does a parameter. The bits are those
-of a counter run through the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+All random probes take their signs from here. A sample keeps its signs however the data is divided
+into batches, chunks and processes, and on every device; so does a parameter. The bits are those of
+a counter passed through the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def random_signs(seed: int, stream: int, rows: Tensor, count: int, dtype: torch.
     start = torch.tensor([seed, stream], dtype=torch.int64, device=rows.device)
     key = _mix(_mix(start[0] + _GOLDEN) + start[1] + _GOLDEN)
     keys = _mix(key + _GOLDEN * rows.to(torch.int64))
-    words = torch.arange(1, 2 + (count - 1) // _BITS, device=rows.device)
-    bits = _mix(keys[:, None] + _GOLDEN * words)  # shape: (rows, words)
-    places = torch.arange(_BITS, device=rows.device)
-    odd = (bits[:, :, None] >> places) & 1
+    counters = torch.arange(1, 2 + (count - 1) // _BITS, device=rows.device)
+    bits = _mix(keys[:, None] + _GOLDEN * counters)  # shape: (rows, counters), 64 bits each
+    bit_numbers = torch.arange(_BITS, device=rows.device)
+    odd = (bits[:, :, None] >> bit_numbers) & 1
     return odd.flatten(1)[:, :count].to(dtype).mul_(2).sub_(1)
 
 

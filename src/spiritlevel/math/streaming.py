@@ -1,17 +1,18 @@
-"""The softmax head z = W φ + b of a language model, chunk by chunk of tokens and of vocabulary.
+"""The softmax head z = W φ + b of a language model, in chunks of tokens and of the vocabulary.
 
-The logits of 8192 tokens over 128,256 classes fill 4 GB and are used once, so they are never all
-there: one sweep over chunks of W, as in online softmax, with two matrix products a chunk (the
-logits φ W_cᵀ and the sums e W_c). Memory follows `budget`, not the vocabulary.
+The logits of 8192 tokens over 128,256 classes fill 4 GB and are used once, so they never exist all
+at once: one sweep goes over chunks of W, as in online softmax, with two matrix products per chunk
+(the logits φ W_cᵀ and the sums e W_c). Memory follows `budget`, not the vocabulary.
 
-Digits are kept as in `curvature`: every sum runs over the tail only, the classes other than the
-most likely one, and nothing is subtracted from 1. A chunk leaves out its own most likely class;
-of that one and the leader so far, the one that loses joins the tail. Tail sums are relative to the
-tail's own largest logit, so that no token is too confident for the range of float32 either.
+As in `curvature`, no digits are lost: every sum runs over the tail only, which is all classes other
+than the most likely one, and nothing is subtracted from 1. A chunk leaves out its own most likely
+class; the less likely of that class and the leader so far joins the tail. Tail sums are relative to
+the tail's own largest logit, so that even a very confident token stays in the range of float32.
 
-Half-precision heads are multiplied as they are and summed in float32. Only for the second product
-e^z is rounded to their type, and then that way in every sum of `quadratic`: it is the variance of
-the rows for probabilities off by factors within 1 ± 2ε (ε = 2⁻⁹ for bfloat16), so it is itself.
+Half-precision heads are multiplied without conversion and summed in float32. Only the second
+product needs e^z rounded to their type, and all sums of `quadratic` use the same rounded numbers:
+so it is the exact variance of the rows for probabilities that are off by factors within 1 ± 2ε
+(ε = 2⁻⁹ for bfloat16), and is itself accurate to such factors.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from torch import Tensor
 
 from .blocks import CPU_BLOCK, GPU_BLOCK, block_shape, matmul, slices, wide_type
 
-MEAN_ROWS = 1024  # of a half-precision head that its mean row is taken of
+MEAN_ROWS = 1024  # rows of a half-precision head that its mean row is computed from
 
-# Compiling takes seconds. It is worth them where the logits are this many: there a plain pass over
-# them takes a good part of the time of the matrix products.
+# Compiling takes seconds. From this many logits on it pays: without it, the steps between the
+# matrix products take a good part of the products' time.
 COMPILE_FROM = 1 << 28
 
 
 @dataclass(frozen=True)
 class TokenSums:
-    """What one sweep over the vocabulary leaves of each of T tokens; float64, shape (T,) each."""
+    """What one sweep over the vocabulary gives for each of T tokens; float64, shape (T,) each."""
 
     logsumexp: Tensor
     top: Tensor  # int64: the most likely class, the first of several
@@ -55,7 +56,8 @@ def stream_tokens(
 
     Args:
         kappa: whether to compute `quadratic`, which takes the second matrix product.
-        budget: bytes beside the arguments and the result; 1 token × 16 classes are always taken.
+        budget: bytes beside the arguments and the result; the smallest block is 1 token × 16
+            classes, even if that takes more.
 
     >>> phi, W = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 3.0], [0.0, -1.0]])
     >>> sums = stream_tokens(phi, W, None, kappa=True, budget=2**20)    # p = (½, ½)
@@ -65,8 +67,8 @@ def stream_tokens(
     features, weight = features.detach(), weight.detach()
     head = _Head(features, weight, bias, kappa=kappa, budget=budget)
     parts = [head.sums(features[tokens]) for tokens in slices(len(features), head.tokens)]
-    found = TokenSums(*(torch.cat(column) for column in zip(*parts, strict=True)))
-    return found if kappa else replace(found, quadratic=None)
+    sums = TokenSums(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    return sums if kappa else replace(sums, quadratic=None)
 
 
 @torch.no_grad()
@@ -83,7 +85,7 @@ def stream_product(
 ) -> Tensor:
     """Σ_t weight_t A_t (V φ_t) φ_tᵀ for V of shape (C, d): the head's Hessian times `direction`.
 
-    It is added to `into` if that is given: a second result as large as W would be too many.
+    It is added to `into` if that is given, so that no second tensor as large as W is needed.
 
     A x = p∘(x − p·x) with x = V φ needs p·x before its first entry, hence two sweeps over the
     vocabulary. Since A·1 = 0, x_top is subtracted from x: then p·x is a sum over the tail.
@@ -138,12 +140,12 @@ class _Tail(NamedTuple):
     mass: Tensor  # Σ e
     squares: Tensor  # Σ e²
     depth: Tensor  # Σ e (reference − z)
-    kept: Tensor  # Σ e of the rounded numbers, as in
+    rounded_mass: Tensor  # Σ e of the rounded numbers, which `spread` is summed from
     spread: Tensor  # Σ e ‖w − μ‖²
 
 
 class _Joining(NamedTuple):
-    """How a chunk joins the tail: factors of old sums, new sums, and of one more class."""
+    """How a chunk joins the tail: factors of the old sums, of the new ones, and of one class."""
 
     old: Tensor
     new: Tensor
@@ -152,7 +154,7 @@ class _Joining(NamedTuple):
 
 
 class _Head:
-    """W as the products take it, and the sweep over it."""
+    """The head's weight in the types that the products need, and the sweep over it."""
 
     def __init__(
         self, features: Tensor, weight: Tensor, bias: Tensor | None, *, kappa: bool, budget: int
@@ -162,14 +164,14 @@ class _Head:
         self.wide = wide_type(features, weight)
         half = weight.dtype.itemsize == 2
         self.narrow = weight.dtype if half else self.wide
-        # Half-precision vectors are sums of rounded numbers: float32 is enough to add them up in.
+        # Half-precision vectors are sums of rounded numbers: summing them in float32 is enough.
         self.sum_type = self.wide if half else torch.float64
         size, width = self.wide.itemsize, weight.shape[1]
         self.tokens, classes = block_shape(
             len(features),
             len(weight),
             budget=budget,
-            # fused: logits and e; else also what the steps between them leave
+            # fused: logits and e; otherwise also the intermediate results
             logit_bytes=self.narrow.itemsize + size * (1 if fuse else 3 + (bias is not None)),
             token_bytes=self.sum_type.itemsize * width * (3 if fuse else 7) * kappa,
             class_bytes=2 * width * size * (not (fuse and half)),
@@ -177,13 +179,13 @@ class _Head:
         )
         self.chunks = list(slices(len(weight), classes))
         self.every = torch.arange(len(weight), device=weight.device)
-        # A variance of rows does not change when the mean row μ is subtracted, and large rows that
-        # nearly agree keep their digits then. Half-precision rows cannot be shifted without
-        # rounding: their μ is taken off the sums, which is as good for rows of so few digits.
+        # A variance of rows does not change when the mean row μ is subtracted, and then large rows
+        # that are nearly equal keep their digits. Half-precision rows cannot be shifted without
+        # rounding: there μ is subtracted from the sums, which is as good for rows of few digits.
         self.mean = torch.zeros(width, dtype=self.wide, device=weight.device)
         self.norms: Tensor | None = None  # ‖w_i − μ‖²
         if kappa:
-            # any vector near the rows would do that is always the same: some rows are enough
+            # any fixed vector near the rows would do, so the mean of some rows is enough
             step = max(1, len(weight) // MEAN_ROWS) if half else 1
             self.mean += weight[::step].mean(dim=0, dtype=self.wide)
             parts = [weight] if fuse else [weight[chunk] for chunk in self.chunks]
@@ -202,21 +204,28 @@ class _Head:
         # −log p_i = log(1 + mass) + (z_top − z_i): no term is negative, so none cancels
         below = (tail.depth + (tail.top - tail.reference) * tail.mass) * scale
         entropy = torch.log1p(mass) + below / (1.0 + mass)
-        found = (tail.leader, gini, entropy, 1.0 / (1.0 + mass))
+        without_kappa = (tail.leader, gini, entropy, 1.0 / (1.0 + mass))
         if self.norms is None:
-            return logsumexp, *found, torch.zeros_like(gini)
+            return logsumexp, *without_kappa, torch.zeros_like(gini)
         if self.centred:
             logsumexp += phi.double() @ self.mean.double()
         dot, deviation = self._run(
-            _against_top, vectors, tail.kept, self.weight, tail.leader, self.mean, self.shift
+            _against_top,
+            vectors,
+            tail.rounded_mass,
+            self.weight,
+            tail.leader,
+            self.mean,
+            self.shift,
         )
-        unit = scale / (1.0 + tail.kept * scale)  # turns sums of e^{z − reference} into those of p
+        # turns sums of e^{z − reference} into sums of p
+        unit = scale / (1.0 + tail.rounded_mass * scale)
         # Σ e_i ‖w_i − w_top‖², both rows relative to μ
-        spread = tail.spread - 2.0 * dot + tail.kept * self.norms[tail.leader]
-        return logsumexp, *found, unit * spread - unit.square() * deviation
+        spread = tail.spread - 2.0 * dot + tail.rounded_mass * self.norms[tail.leader]
+        return logsumexp, *without_kappa, unit * spread - unit.square() * deviation
 
     def _sweep(self, phi: Tensor) -> tuple[_Tail, Tensor]:
-        """The tail sums over all classes, and Σ e_i (w_i − shift), shape (T, d), if κ is wanted."""
+        """The tail sums over all classes, and, for κ, Σ e_i (w_i − shift) of shape (T, d)."""
         start = (-math.inf, 0, torch.finfo(torch.float32).min, 0, 0, 0, 0, 0)
         tail = _Tail(*(phi.new_full((len(phi),), x, dtype=torch.float64) for x in start))
         tail = tail._replace(leader=tail.leader.long())
@@ -229,7 +238,7 @@ class _Head:
             tail, rounded, joining = self._run(
                 _absorb, tail, logits, bias, self.every[chunk], self.norms, norms, self.narrow
             )
-            del logits  # before there are new ones
+            del logits  # free them before the next ones are made
             if rounded is not None:
                 new = matmul(rounded, rows, self.wide)
                 vectors = self._run(_join, vectors, new, self.weight, self.shift, joining)
@@ -248,23 +257,23 @@ def _absorb(
     chunk_norms: Tensor | None,
     narrow: torch.dtype,
 ) -> tuple[_Tail, Tensor | None, _Joining]:
-    """Add one chunk of logits; all that touches each of them is here, for one fused kernel.
+    """Add one chunk of logits; every elementwise step is here, so that one fused kernel does it.
 
-    Returns the new tail, e^{z − reference} of the chunk's own tail, rounded, if `norms` are given,
-    and how that joins what came before.
+    Returns the new tail, the rounded e^{z − reference} of the chunk's own tail if `norms` are
+    given, and how that joins what came before.
     """
     logits = logits if bias is None else logits + bias
     top, column = logits.max(dim=1)
     index = classes[column]
     if torch.compiler.is_compiling():
-        rest = torch.where(classes == index[:, None], -math.inf, logits)  # becomes one kernel
+        rest = torch.where(classes == index[:, None], -math.inf, logits)  # fuses into one kernel
     else:
         rest = logits.scatter_(1, column[:, None], -math.inf)  # the same without a second copy
-    # bfloat16 has the range for leads of up to 80, and this saves a pass over the logits
+    # bfloat16 has the range for a lead of up to 80, and this saves a pass over the logits
     reference = top if narrow is torch.bfloat16 else rest.amax(dim=1)
     if narrow is torch.float16:
-        reference = reference - 10.0  # its numbers end at 6e-8 and 65504: leave room below
-    # a tail without any class has the reference −∞, and −∞ − (−∞) is no number
+        reference = reference - 10.0  # float16 ends at 6e-8 and 65504: leave room below
+    # an empty tail has the reference −∞, and −∞ − (−∞) is NaN
     reference = reference.clamp(min=torch.finfo(logits.dtype).min)
     e = (rest - reference[:, None]).exp_()
     mass = e.sum(dim=1)
@@ -276,15 +285,16 @@ def _absorb(
     common = torch.maximum(torch.maximum(tail.reference, reference.double()), loser)
     old, new = (tail.reference - common).exp(), (reference.double() - common).exp()
     joins = (loser - common).exp()
-    # what each sum's own reference lies below the common one; a sum that is 0 stays 0
+    # how far each sum's own reference lies below the common one; a sum that is 0 stays 0
     deeper = _lower(common, tail.reference) * tail.mass, _lower(common, reference) * mass
     leads = first > second
     loser_index = torch.where(leads, tail.leader, index)
-    rounded, kept, spread = None, tail.kept, tail.spread
+    rounded, rounded_mass, spread = None, tail.rounded_mass, tail.spread
     if norms is not None and chunk_norms is not None:
         rounded = e.to(narrow)
         e = rounded.to(logits.dtype)
-        kept = old * kept + new * (mass if narrow is logits.dtype else e.sum(dim=1)) + joins
+        chunk_mass = mass if narrow is logits.dtype else e.sum(dim=1)
+        rounded_mass = old * rounded_mass + new * chunk_mass + joins
         spread = old * spread + new * (e * chunk_norms).sum(dim=1) + joins * norms[loser_index]
     tail = _Tail(
         torch.maximum(first, second),
@@ -293,19 +303,19 @@ def _absorb(
         old * tail.mass + new * mass + joins,
         old.square() * tail.squares + new.square() * squares + joins.square(),
         old * (tail.depth + deeper[0]) + new * (depth + deeper[1]) + _lower(common, loser) * joins,
-        kept,
+        rounded_mass,
         spread,
     )
     return tail, rounded, _Joining(old, new, joins, loser_index)
 
 
 def _lower(common: Tensor, reference: Tensor) -> Tensor:
-    """How far a reference lies below the common one; no more than the exponential can tell."""
-    return (common - reference.double()).clamp(max=1e9)  # −∞ stands for no class at all
+    """How far a reference lies below the common one, cut off far beyond the range of exp."""
+    return (common - reference.double()).clamp(max=1e9)  # −∞ stands for an empty tail
 
 
 def _join(old: Tensor, new: Tensor, weight: Tensor, shift: Tensor, joining: _Joining) -> Tensor:
-    """Σ e_i (w_i − shift) of the tail so far, of a chunk, and of the leader that lost; (T, d)."""
+    """Σ e_i (w_i − shift) of the old tail, the chunk, and the class that lost the lead; (T, d)."""
     row = weight[joining.loser_class].to(old.dtype) - shift
     a, b, c = (factor.to(old.dtype)[:, None] for factor in joining[:3])
     return a * old + b * new + c * row
@@ -328,11 +338,11 @@ def _squared_norms(rows: Tensor, mean: Tensor) -> Tensor:
 
 @functools.cache
 def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` compiled; itself where the compiler fails, for want of a C compiler say."""
+    """`function` compiled; uncompiled where that fails, for example without a C compiler."""
     from torch._dynamo.exc import BackendCompilerFailed
 
     try:
-        compiled = torch.compile(function)  # the common sizes; others on demand
+        compiled = torch.compile(function)  # for the common sizes; for others on demand
     except RuntimeError:  # no compiler for this version of Python
         return function
     failed = False
@@ -342,7 +352,7 @@ def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
         if not failed:
             try:
                 return compiled(*arguments)
-            except BackendCompilerFailed as error:  # nothing that `function` itself raises
+            except BackendCompilerFailed as error:  # not an error of `function` itself
                 failed = True
                 warnings.warn(f"{function.__name__} runs uncompiled: {error}", stacklevel=2)
         return function(*arguments)

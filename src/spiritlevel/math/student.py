@@ -1,4 +1,4 @@
-"""Quantiles of Student's t distribution: how wide an interval from few repetitions must be."""
+"""Quantiles of Student's t distribution, for intervals from few repetitions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import functools
 import math
 import statistics
 
-_POINTS = 200  # of Simpson's rule: seven digits and more
-_LARGE = 1000  # degrees of freedom from which the normal distribution is close enough to correct
+_POINTS = 200  # of Simpson's rule: accurate to seven digits or more
+_LARGE = 1000  # degrees of freedom from which a corrected normal quantile is accurate enough
 
 
-@functools.cache  # asked for the same few numbers again and again
+@functools.cache  # the same few arguments recur
 def t_quantile(probability: float, dof: float) -> float:
     """The x with P(T ≤ x) = probability, for any number of degrees of freedom ≥ 1.
 
@@ -24,7 +24,7 @@ def t_quantile(probability: float, dof: float) -> float:
     if dof > _LARGE:
         return _near_normal(probability, dof)
     low, high = 0.0, math.pi / 2
-    for _ in range(60):  # halving to round-off
+    for _ in range(60):  # bisection down to round-off
         middle = (low + high) / 2
         if _probability_up_to(middle, dof) < probability:
             low = middle

@@ -16,63 +16,63 @@ from ..engine.workspace import Workspace
 from ..records import Cost
 from .layer_weights import measured_weights
 
-ENDS: dict[str, Which] = {
+ENDS: dict[str, Which] = {  # these can start from the eigenvectors of an earlier measurement
     "curvature.lambda_max": "largest",
     "curvature.lambda_min": "smallest",
 }
 OF_LAYERS = "scaled.lambda_max"
 OF_ALL_LAYERS = {OF_LAYERS, "scaled.lambda_max_max"}
 
-SQUARE = "curvature.trace_squared"  # needs fewer probes where a Lanczos run is there already
-KNOWN = "subspace of the eigenvalues"
+SQUARE = "curvature.trace_squared"  # needs fewer probes if there was a Lanczos run before
+SUBSPACE = "subspace of the eigenvalues"  # its key in the workspace's cache
 
 Block = tuple[str | None, Which]  # a parameter, or all of them, and an end of its spectrum
-Found = tuple[Eigenpairs, Cost]  # the cost is of everything that was found together
+PairsAndCost = tuple[Eigenpairs, Cost]  # the cost is that of all blocks found together
 
 
 def of_network(workspace: Workspace, name: str) -> tuple[Eigenpairs, int, Cost]:
-    """The pairs that a measure in ENDS is among, its place among them, and what they cost."""
+    """The pairs that contain a measure of ENDS, its index among them, and their cost."""
     asked = _ends(workspace.asked | {name})
     block: Block = (None, "both" if len(asked) > 1 else asked[0])
-    pairs, cost = _found(workspace, [block])[block]
+    pairs, cost = _eigenpairs(workspace, [block])[block]
     return pairs, asked.index(ENDS[name]), cost
 
 
-def known_of_network(workspace: Workspace) -> Subspace | None:
-    """What they tell of the Hessian beyond themselves; None where nobody asked for them.
+def subspace_of_network(workspace: Workspace) -> Subspace | None:
+    """The subspace of the Lanczos run for the network's eigenvalues; None if nobody asked for them.
 
-    It is as large as many copies of the weights, so whoever asks is the one to use it up.
+    It is as large as many copies of the weights, so it is given away, to be used once.
     """
     for name in ENDS:
         if name in workspace.asked:
             of_network(workspace, name)
             break
-    found: Subspace | None = workspace.cache.pop(KNOWN, None)
-    return found
+    subspace: Subspace | None = workspace.cache.pop(SUBSPACE, None)
+    return subspace
 
 
-def of_weights(workspace: Workspace, names: Sequence[str]) -> dict[str, Found]:
-    """The largest of the block of each of these parameters."""
-    found = _found(workspace, [(name, "largest") for name in names])
-    return {name: found[name, "largest"] for name in names}
+def of_weights(workspace: Workspace, names: Sequence[str]) -> dict[str, PairsAndCost]:
+    """The largest eigenvalue of the block of each of these parameters."""
+    by_block = _eigenpairs(workspace, [(name, "largest") for name in names])
+    return {name: by_block[name, "largest"] for name in names}
 
 
 def _ends(measures: Collection[str]) -> list[Which]:
     return [end for measure, end in ENDS.items() if measure in measures]
 
 
-def _found(workspace: Workspace, needed: Sequence[Block]) -> dict[Block, Found]:
-    """What is needed now; if it is not there yet, with all that the measures of this call need."""
-    known: dict[Block, Found] = workspace.cache.setdefault("eigenvalues", {})
-    if all(block in known for block in needed):
-        return known
+def _eigenpairs(workspace: Workspace, needed: Sequence[Block]) -> dict[Block, PairsAndCost]:
+    """The needed blocks; if one is new, together with all that the measures of this call need."""
+    by_block: dict[Block, PairsAndCost] = workspace.cache.setdefault("eigenvalues", {})
+    if all(block in by_block for block in needed):
+        return by_block
     wanted = list(needed)
     if ends := _ends(workspace.asked):
         wanted.append((None, "both" if len(ends) > 1 else ends[0]))
     if workspace.asked & OF_ALL_LAYERS:
         weights = measured_weights(workspace, OF_LAYERS).values()
         wanted += [(name, "largest") for name in weights]
-    missing = [block for block in dict.fromkeys(wanted) if block not in known]
+    missing = [block for block in dict.fromkeys(wanted) if block not in by_block]
     before = workspace.cost
     pairs = eigenpairs_of(
         workspace.products,
@@ -86,8 +86,8 @@ def _found(workspace: Workspace, needed: Sequence[Block]) -> dict[Block, Found]:
         max_products=workspace.precision.max_passes,
         keep=[name is None and SQUARE in workspace.asked for name, _ in missing],
     )
-    workspace.cache[KNOWN] = next((found.subspace for found in pairs if found.subspace), None)
-    pairs = [dataclasses.replace(found, subspace=None) for found in pairs]
+    workspace.cache[SUBSPACE] = next((each.subspace for each in pairs if each.subspace), None)
+    pairs = [dataclasses.replace(each, subspace=None) for each in pairs]
     cost = workspace.cost - before
-    known.update((block, (found, cost)) for block, found in zip(missing, pairs, strict=True))
-    return known
+    by_block.update((block, (each, cost)) for block, each in zip(missing, pairs, strict=True))
+    return by_block

@@ -11,22 +11,22 @@ from ..engine.workspace import Workspace
 from ..records import Cost, Measurement, Status
 
 ROUND_OFF = 1e-7  # of a value: below the error that float32 weights and data bring along
-PACE_KNOWN = 0.1  # of a value: a residual below it shows at what pace it falls
+RATE_VISIBLE = 0.1  # of a value: only a residual below it shows how fast it falls
 
 
-def hessian_measurement(workspace: Workspace, name: str, found: RowEstimate) -> Measurement:
-    """With both errors, and the interval of the one that probes leave."""
-    estimate = found.estimate
+def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Measurement:
+    """A value with its sampling error, and with the interval of the probes if there were any."""
+    estimate = row.estimate
     common = {
-        "quantity": found.quantity,
+        "quantity": row.quantity,
         "data_stderr": estimate.data_stderr,
-        "status": found.status,
-        "text": found.text,
-        "cost": found.cost,
+        "status": row.status,
+        "text": row.text,
+        "cost": row.cost,
         "settings": workspace.settings(),
     }
     if not estimate.variance:
-        return Measurement(name, estimate.value, exact=found.exact, **common)  # type: ignore[arg-type]
+        return Measurement(name, estimate.value, exact=row.exact, **common)  # type: ignore[arg-type]
     margin = estimate.half_width(workspace.precision.confidence)
     return Measurement(
         name,
@@ -41,25 +41,26 @@ def hessian_measurement(workspace: Workspace, name: str, found: RowEstimate) -> 
 def eigenvalue_measurement(
     workspace: Workspace,
     name: str,
-    found: Eigenpairs,
+    pairs: Eigenpairs,
     *,
     cost: Cost,
     factor: float = 1.0,
     index: int = 0,
-    rtol: float | None = None,
+    residual_rtol: float | None = None,
 ) -> Measurement:
     """A multiple of an eigenvalue, with the residual that some eigenvalue lies within.
 
-    `rtol` is the relative residual that was asked for; None: that of products over the data.
+    `residual_rtol` is the relative residual asked for; None: that of products over the data.
     """
-    value, residual = factor * float(found.values[index]), factor * float(found.residuals[index])
-    converged = bool(found.converged[index])
+    value, residual = factor * float(pairs.values[index]), factor * float(pairs.residuals[index])
+    converged = bool(pairs.converged[index])
     text = ""
     if not converged:
-        asked = residual_tolerance(workspace.surface.dtype) if rtol is None else rtol
+        if residual_rtol is None:
+            residual_rtol = residual_tolerance(workspace.surface.dtype)
         text = (
-            f"residual {residual:.2g} after {found.products} products: an eigenvalue lies within "
-            f"it. {_budget(found, index, asked)}"
+            f"residual {residual:.2g} after {pairs.products} products: an eigenvalue lies within "
+            f"this distance. {_budget(pairs, index, residual_rtol)}"
         )
     return Measurement(
         name,
@@ -74,16 +75,16 @@ def eigenvalue_measurement(
     )
 
 
-def _budget(found: Eigenpairs, index: int, rtol: float) -> str:
-    """Products that would do at the pace so far.
+def _budget(pairs: Eigenpairs, index: int, residual_rtol: float) -> str:
+    """How many products would be enough at the rate of convergence so far.
 
     The residual falls by a constant factor a product, and faster once the vector is nearly found.
     """
-    value, residual = abs(float(found.values[index])), float(found.residuals[index])
-    if residual >= PACE_KNOWN * value:
+    value, residual = abs(float(pairs.values[index])), float(pairs.residuals[index])
+    if residual >= RATE_VISIBLE * value:
         return (
-            "It is too large yet for a pace, and so for a budget, to be told: try "
-            f"max_passes={4 * found.products}."
+            "It is still too large to tell how many products would be enough: try "
+            f"max_passes={4 * pairs.products}."
         )
-    enough = math.ceil(found.products * math.log(rtol) / math.log(residual / value))
-    return f"At this pace max_passes={max(enough, found.products + 1)} would have sufficed."
+    enough = math.ceil(pairs.products * math.log(residual_rtol) / math.log(residual / value))
+    return f"At this rate max_passes={max(enough, pairs.products + 1)} would have sufficed."

@@ -14,44 +14,44 @@ from ..records import Measurement, Status
 def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:
     """Parameter name of the weight of each layer that acts as a matrix; at least one."""
     by_id = {id(p): name for name, p in workspace.surface.parameters.items()}
-    found = {
+    weights = {
         layer: by_id[id(workspace.surface.module(layer).weight)]
         for layer in matrix_layers(workspace.surface)
     }
-    if not found:
+    if not weights:
         raise SpiritlevelError(
             f"The measure {measure!r} needs a trainable linear, convolutional or embedding layer "
             f"among the chosen layers. Got {', '.join(workspace.surface.layers())}. Choose other "
             "'layers', or measure curvature.trace, which holds for any parameter."
         )
-    return found
+    return weights
 
 
 def largest_layer(name: str, layers: dict[str, Measurement]) -> Measurement:
     """The maximum over layers; its sampling error is not that of a mean, so none is claimed."""
     top = max(layers, key=lambda layer: layers[layer].value)
-    found = layers[top]
-    rivals = [m for layer, m in layers.items() if layer != top and _reach(m) > found.value]
-    text = "; ".join(part for part in (f"layer {top!r}", found.text) if part)
-    found = dataclasses.replace(found, name=name, data_stderr=None, text=text)
-    if found.exact and rivals:  # its value is known, but not whether it is the largest
+    largest = layers[top]
+    rivals = [m for layer, m in layers.items() if layer != top and _reach(m) > largest.value]
+    text = "; ".join(part for part in (f"layer {top!r}", largest.text) if part)
+    largest = dataclasses.replace(largest, name=name, data_stderr=None, text=text)
+    if largest.exact and rivals:  # its value is known, but not whether it is the largest
         rival = max(rivals, key=_reach)
-        found = dataclasses.replace(
-            found,
+        largest = dataclasses.replace(
+            largest,
             exact=False,
             quantity=rival.quantity,
             status=rival.status,
             stderr=rival.stderr,
             residual=rival.residual,
-            interval=None if rival.interval is None else (found.value, _reach(rival)),
+            interval=None if rival.interval is None else (largest.value, _reach(rival)),
             text=f"{text}, itself exact; another may be larger: {rival.text}",
         )
-    if found.status is Status.OK and found.interval is not None:
-        low, high = found.interval
-        if high - low > 2 * float(found.settings["rtol"]) * abs(found.value):
-            text = f"{found.text.rstrip('.')}; wider than asked for: raise max_passes."
-            found = dataclasses.replace(found, status=Status.NOT_CONVERGED, text=text)
-    return found
+    if largest.status is Status.OK and largest.interval is not None:
+        low, high = largest.interval
+        if high - low > 2 * float(largest.settings["rtol"]) * abs(largest.value):
+            text = f"{largest.text.rstrip('.')}; wider than 'rtol' asks for: raise max_passes."
+            largest = dataclasses.replace(largest, status=Status.NOT_CONVERGED, text=text)
+    return largest
 
 
 def _reach(m: Measurement) -> float:

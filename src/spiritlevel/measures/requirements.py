@@ -1,8 +1,8 @@
-"""What measures of several families ask of a network or its loss before they can be computed.
+"""What a network or its loss needs so that measures of several families can be computed.
 
 A requirement is a function of the workspace and the measure's name that raises with what was
-needed, what came and what to do. A measure that was asked for by name is refused with that text,
-one that only matched a pattern is left out.
+needed, what came and what to do. If the measure was asked for by name, that is the error; if it
+only matched a pattern, it is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Requirement = Callable[[Workspace, str], object]
 
 
 def softmax(workspace: Workspace, name: str) -> None:
-    """A loss with class probabilities."""
+    """The loss has class probabilities."""
     loss = workspace.surface.loss
     if not isinstance(loss, CrossEntropy):
         raise SpiritlevelError(
@@ -27,15 +27,16 @@ def softmax(workspace: Workspace, name: str) -> None:
 
 
 def head(workspace: Workspace, name: str) -> None:
-    """A last linear map."""
+    """The network ends in a linear layer."""
     _ = workspace.head
 
 
 def inputs(workspace: Workspace, name: str) -> None:
-    """Layers whose every input goes through their own module."""
+    """Every input of a measured layer goes through its module."""
     if unseen := workspace.unseen_layers:
         raise SpiritlevelError(
-            f"The measure {name!r} needs to see every input of a layer. The weight of "
-            f"{', '.join(unseen)} is also used past its module (tied to another layer, or read by "
-            "other code). Choose other 'layers', or measure relative.kappa, which needs no inputs."
+            f"The measure {name!r} needs every input of a layer. The weight of "
+            f"{', '.join(unseen)} is also used outside its module (tied to another layer, or read "
+            "by other code). Choose other 'layers', or measure relative.kappa, which does not need "
+            "the inputs."
         )

@@ -1,1 +1,1 @@
-"""All that touches a user's model and data."""
+"""Everything that touches a user's model and data."""

@@ -1,9 +1,9 @@
-"""Batches as users have them: pairs, dicts, nested; cut by samples and moved to a device."""
+"""Batches as users pass them: pairs, dicts, nested containers of tensors."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ class BatchLocation:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """Apply a function to every tensor of a nested batch; everything else stays."""
+    """Apply a function to every tensor of a nested batch; everything else is left as it is."""
     if isinstance(batch, Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
@@ -41,24 +41,24 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
 
 def tensors(batch: Any) -> list[Tensor]:
     """Every tensor of a nested batch, in order."""
-    found: list[Tensor] = []
+    leaves: list[Tensor] = []
 
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+    def collect(tensor: Tensor) -> Tensor:
+        leaves.append(tensor)
         return tensor
 
-    map_tensors(note, batch)
-    return found
+    map_tensors(collect, batch)
+    return leaves
 
 
 def rebuild(batch: Any, leaves: Iterable[Tensor]) -> Any:
-    """The same nesting with other tensors, in the order of `tensors`."""
+    """A batch with the same nesting and other tensors, in the order of `tensors`."""
     remaining = iter(leaves)
     return map_tensors(lambda _: next(remaining), batch)
 
 
 def num_samples(batch: Any) -> int:
-    """The length of the first tensor that has one.
+    """The length of the first tensor that has at least one dimension.
 
     >>> num_samples((torch.zeros(5, 3), torch.zeros(5)))
     5
@@ -73,13 +73,13 @@ def num_samples(batch: Any) -> int:
 
 
 def take(batch: Any, index: Tensor | slice) -> Any:
-    """The chosen samples; tensors that have no sample dimension stay whole."""
+    """The chosen samples; tensors without a sample dimension are left as they are."""
     size = num_samples(batch)
     return map_tensors(lambda t: t[index] if t.dim() and len(t) == size else t, batch)
 
 
 def join(left: Any, right: Any) -> Any | None:
-    """Two batches as one; None where their samples differ in shape."""
+    """Two batches as one, or None if their samples differ in shape."""
     sizes = num_samples(left), num_samples(right)
     pairs = list(zip(tensors(left), tensors(right), strict=True))
     parts = []
@@ -104,7 +104,7 @@ def split_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
 
 
 def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """`(x, y)`, or a dict whose labels stand under one of TARGET_KEYS, as Hugging Face has it."""
+    """Run `(x, y)`, or a dict with its labels under one of TARGET_KEYS, as in Hugging Face."""
     if isinstance(batch, Mapping):
         inputs, targets = split_targets(batch)
         return scores(model(**inputs)), targets
@@ -113,7 +113,7 @@ def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         raise SpiritlevelError(
             "A batch must be (x, y) or a dict with labels. "
             f"Got {type(batch).__name__}{size}. Pass forward=lambda model, batch: "
-            "(outputs, targets) to say how yours is used."
+            "(outputs, targets) to say how to run yours."
         )
     x, y = batch
     if isinstance(x, Mapping):
@@ -124,7 +124,7 @@ def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def scores(output: Any) -> Tensor:
-    """The scores in whatever a model returns."""
+    """The tensor of scores in what a model returned."""
     if isinstance(output, Tensor):
         return output
     logits = (
@@ -147,4 +147,34 @@ def nonfinite_sample(batch: Any) -> int | None:
             bad = ~torch.isfinite(tensor.reshape(len(tensor), -1)).all(dim=1)
             if bool(bad.any()):
                 return int(bad.nonzero()[0])
+    return None
+
+
+def as_batches(data: Any) -> Iterable[Any]:
+    """The batches of what a user passes as data: a loader, or one pair of tensors."""
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
+        return [data]
+    if not isinstance(data, Iterable) or isinstance(data, Tensor):
+        raise SpiritlevelError(
+            "The data must be a loader of (x, y) batches or a pair of tensors (x, y). "
+            f"Got {type(data).__name__}. For tensors pass (x, y)."
+        )
+    if isinstance(data, Iterator):
+        raise SpiritlevelError(
+            "The data must be iterable more than once. Got a one-shot iterator "
+            f"({type(data).__name__}). Pass the DataLoader itself, or list(iterator)."
+        )
+    return data
+
+
+def total_samples(data: Iterable[Any]) -> int | None:
+    """How many samples the data holds, or None if that is not known without reading it."""
+    dataset = getattr(data, "dataset", None)
+    try:
+        if dataset is not None:
+            return len(dataset)
+        if isinstance(data, list | tuple):
+            return sum(num_samples(batch) for batch in data)
+    except TypeError:
+        pass  # a streaming data set has no length; progress then shows counts only
     return None

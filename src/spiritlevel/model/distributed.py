@@ -1,8 +1,8 @@
 """Several processes that measure one network together, each on its own part of the data.
 
 Every process has the whole model. Sums over samples are added up over the processes; everything
-else is the same in all of them, so all arrive at the same report. An error in one is raised in all:
-otherwise the others would wait for it in vain.
+else is the same in all of them, so all arrive at the same report. An error in one process is raised
+in all of them: otherwise the others would wait for it forever.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..records import Cost
 
 
 class Processes:
-    """The group of `torch.distributed`, or this process alone."""
+    """The default group of `torch.distributed`, or this process alone."""
 
     def __init__(self, *, join: bool = True) -> None:
-        """`join=False` measures in this process alone whatever is running beside it."""
+        """`join=False` is this process alone, even under torch.distributed."""
         together = join and dist.is_available() and dist.is_initialized()
         self.size = dist.get_world_size() if together else 1
         self.rank = dist.get_rank() if together else 0
@@ -38,24 +38,24 @@ class Processes:
         """One object from every process, in the order of their ranks."""
         if self.size == 1:
             return [thing]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, thing)
-        return found
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, thing)
+        return gathered
 
     def total_cost(self, cost: Cost) -> Cost:
-        """The work of all processes."""
+        """The counted work, added up over all processes."""
         return sum(self.gather(cost), Cost())
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Run the block in every process; if it fails in one, it fails in all with that text."""
+        """If the block fails in one process, raise in all of them with the text of that error."""
         if self.size == 1:
             yield
             return
         error: Exception | None = None
         try:
             yield
-        except Exception as raised:  # whatever it is, the others must learn of it
+        except Exception as raised:  # of any kind: the other processes must be told
             error = raised
         texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
@@ -66,7 +66,7 @@ class Processes:
 
 
 def refuse_sharded(model: torch.nn.Module) -> None:
-    """Raise SpiritlevelError for a model of which each process holds only a part."""
+    """Raise SpiritlevelError if each process holds only a part of the model."""
     kinds = {type(module).__name__ for module in model.modules()}
     parameters = {type(parameter).__name__ for parameter in model.parameters()}
     if "FullyShardedDataParallel" in kinds or "DTensor" in parameters:
@@ -81,7 +81,7 @@ def refuse_sharded(model: torch.nn.Module) -> None:
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """The user's own module inside DataParallel, DistributedDataParallel and torch.compile."""
+    """The user's module inside DataParallel, DistributedDataParallel and torch.compile."""
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     while True:
         if isinstance(model, wrappers):

@@ -1,9 +1,9 @@
-"""Taps: what goes into a layer, and the gradients that come back, while a model runs.
+"""Hooks that record what goes into layers, and pass on the gradients that come back.
 
 The gradient at a layer's output is taken by a tensor hook set right after the layer ran, so that a
-later in-place operation (ReLU(inplace=True), out += x) does not change what it means. The gradient
-at its input is taken on an alias that only this layer sees, so that a residual branch that uses the
-same tensor does not add to it. Gradients are handed over as they appear and freed at once.
+later in-place operation (ReLU(inplace=True), out += x) does not change its meaning. The gradient at
+its input is taken on an alias that only this layer uses, so that a residual branch that uses the
+same tensor does not add to it. Gradients are passed on as they arrive and freed at once.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 @dataclasses.dataclass
 class LayerUse:
-    """One call of a tapped module."""
+    """One call of a module that is being recorded."""
 
     layer: str
     module: nn.Module
     input: Tensor
     output: Tensor  # detached: shape and values, no graph
-    edge: GradientEdge | None  # None where nothing behind the output is trainable
+    edge: GradientEdge | None  # None if the output depends on nothing trainable
     input_edge: GradientEdge | None = None
     on_output: Callable[[Tensor], None] | None = None
     on_input: Callable[[Tensor], None] | None = None
 
 
 class LayerUses:
-    """Records the uses of modules while open; `close` breaks the cycle through the graph."""
+    """The recorded uses of modules; `close` breaks their reference cycle through the graph."""
 
     def __init__(self) -> None:
-        """Starts empty."""
+        """Start without any use."""
         self.uses: list[LayerUse] = []
         self._hooks: list[Any] = []
         self._aliases: dict[int, Tensor] = {}
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Give the module an alias of its input that nobody else uses."""
+        """Give the module an alias of its input that nothing else uses."""
         if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
             return None
         a = args[0]
@@ -51,7 +51,7 @@ class LayerUses:
         return (alias, *args[1:])
 
     def after(self, layer: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Note the call and listen at its output."""
+        """Record the call and set the hooks for its gradients."""
         alias = self._aliases.pop(id(module), None)
         if not args or not isinstance(args[0], Tensor):
             return
@@ -68,7 +68,7 @@ class LayerUses:
             self._hooks.append(alias.register_hook(lambda g: use.on_input and use.on_input(g)))
 
     def close(self) -> None:
-        """Drop hooks, edges and callbacks."""
+        """Remove the hooks and release the graph."""
         for hook in self._hooks:
             hook.remove()
         for use in self.uses:
@@ -82,7 +82,7 @@ class LayerUses:
 def recording_uses(
     modules: Mapping[str, nn.Module], *, inputs: frozenset[str]
 ) -> Iterator[LayerUses]:
-    """Tap modules by layer name during the block; those in `inputs` also at their input."""
+    """Record the uses of modules by layer name; those in `inputs` are hooked at their input too."""
     recorded = LayerUses()
     handles = []
     try:
@@ -92,7 +92,7 @@ def recording_uses(
             handles.append(
                 module.register_forward_hook(
                     lambda m, args, out, layer=layer: recorded.after(layer, m, args, out),
-                    prepend=True,  # before any hook of the user's that replaces the output
+                    prepend=True,  # before any hook of the user that replaces the output
                 )
             )
         yield recorded
@@ -113,17 +113,17 @@ def parameter_uses(outputs: Tensor) -> dict[int, int]:
 
 
 def lacks_second_derivative(gradients: Iterable[Tensor | None]) -> bool:
-    """Whether a function on the way was marked as differentiable only once.
+    """Whether a function in the graph is marked as differentiable only once.
 
-    Its gradient then ends in a node that raises. A backward towards the parameters goes past that
-    node without touching it, and what is missing would read as zero.
+    Its gradient then ends in a node that raises. A backward towards the parameters bypasses that
+    node, and the missing part would count as zero.
     """
     roots = (g for g in gradients if g is not None and g.grad_fn is not None)
     return any(node.name() == "torch::autograd::Error" for root in roots for node in _nodes(root))
 
 
 def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:
-    """The edges behind which no other of them lies: reaching these passes through all the rest."""
+    """The edges with no other edge behind them: a backward to these passes through all others."""
     targets = {edge.node for edge in edges}
     reaches: dict[Any, bool] = {}  # is there a target strictly behind this node?
     stack: list[tuple[Any, bool]] = [(outputs.grad_fn, False)]
@@ -153,7 +153,7 @@ def _nodes(outputs: Tensor) -> Iterator[Any]:
 
 
 def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int]]:
-    """A context that notes the storages autograd keeps, by address, with their sizes."""
+    """A context, and the sizes by address of the storages that autograd saves during it."""
     sizes: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Keeping a model as it was, and refusing one whose loss is not a fixed function of its weights."""
+"""Leave a model as it was; refuse one whose loss is not a fixed function of its weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import SpiritlevelError
 
-ROOT = "(model)"  # the layer name of parameters that the outermost module owns itself
+ROOT = "(model)"  # the layer name for parameters of the outermost module itself
 
 
 def check_model(model: nn.Module) -> None:
@@ -54,7 +54,7 @@ def _refuse_batch_statistics(label: str, module: nn.Module) -> None:
 
 @contextlib.contextmanager
 def preserved(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Buffers and random states are on leaving what they were on entering."""
+    """Restore buffers and random states on leaving, and run the model uncompiled inside."""
     buffers = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()
@@ -74,14 +74,14 @@ def preserved(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Compiled parts run as they were written: hooks see them, and they have second derivatives."""
+    """Run compiled parts eagerly: then hooks are called and second derivatives exist."""
     set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6 and later
     return contextlib.nullcontext() if set_stance is None else set_stance("force_eager")
 
 
 @contextlib.contextmanager
 def _differentiable_kernels(model: nn.Module) -> Iterator[None]:
-    """Without cuDNN where its recurrent kernels would refuse a backward in eval mode."""
+    """Switch cuDNN off for recurrent models: its kernels refuse a backward in eval mode."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     enabled = torch.backends.cudnn.enabled
     try:
@@ -93,7 +93,7 @@ def _differentiable_kernels(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Attention written out in the block: the fused kernels have no second derivative."""
+    """Use plain attention during the block: the fused kernels have no second derivative."""
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
@@ -105,7 +105,7 @@ def twice_differentiable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """No TF32 in the block: what is compared there is compared to float32's last digits."""
+    """No TF32 during the block: results are compared there to the last digits of float32."""
     backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [backend.allow_tf32 for backend in backends]
     try:

@@ -27,11 +27,11 @@ def select_parameters(
     owners = {name: name.rpartition(".")[0] or ROOT for name in trainable}
     for pattern in patterns:
         if not fnmatch.filter(owners.values(), pattern):
-            have = ", ".join(dict.fromkeys(owners.values()))
+            available = ", ".join(dict.fromkeys(owners.values()))
             _refuse_tied(model, pattern, trainable)
             raise SpiritlevelError(
                 f"The 'layers' argument must name modules with trainable parameters. Nothing "
-                f"matches {pattern!r}. Available: {have}."
+                f"matches {pattern!r}. Available: {available}."
             )
     return {
         name: parameter
@@ -41,13 +41,14 @@ def select_parameters(
 
 
 def _refuse_tied(model: nn.Module, pattern: str, trainable: dict[str, nn.Parameter]) -> None:
-    """Raise SpiritlevelError for a layer whose weight is measured under another name."""
-    first = {id(p): name for name, p in trainable.items()}
+    """Raise SpiritlevelError if the pattern names a weight that is measured under another name."""
+    measured_names = {id(p): name for name, p in trainable.items()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        owner, known = name.rpartition(".")[0] or ROOT, first.get(id(parameter))
-        if known is not None and fnmatch.fnmatchcase(owner, pattern):
+        owner, measured = name.rpartition(".")[0] or ROOT, measured_names.get(id(parameter))
+        if measured is not None and fnmatch.fnmatchcase(owner, pattern):
             raise SpiritlevelError(
                 f"The 'layers' argument names {owner!r}, whose weight {name!r} is the same tensor "
-                f"as {known!r} (tied). It is measured once, with both uses: say "
-                f"layers={known.rpartition('.')[0] or ROOT!r}. head.* measure the last use alone."
+                f"as {measured!r} (tied). It is measured once, with both uses: pass "
+                f"layers={measured.rpartition('.')[0] or ROOT!r}. head.* measure the last use "
+                "alone."
             )

@@ -1,7 +1,7 @@
 """The loss surface of a user's network: the only code that calls the model and reads the data.
 
-Everything above asks a Surface for outputs, gradients and function values. It counts the work,
-checks what comes in, and leaves the model as it found it, whatever happens in between.
+All other code asks a Surface for outputs, gradients and function values. It counts the work, checks
+inputs and outputs, and leaves the model as it was, whatever happens in between.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch.func import functional_call
 from ..errors import SpiritlevelError
 from ..records import Cost, Progress
 from . import batches as _batches
-from . import huggingface
-from . import model_state as hygiene
+from . import huggingface, model_state
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
+from .output_checks import DeferredFlag, check_rows, refuse_nonfinite
 from .parameters import select_parameters
 
 
 class Surface:
-    """A model, its data and its loss, seen as one function of the trainable parameters."""
+    """The loss of a model on its data, as a function of the trainable parameters."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Surface:
         progress: Progress | None = None,
         processes: Processes | None = None,
     ) -> None:
-        """`layers` keeps the parameters of modules whose path matches one of the patterns."""
+        """`layers` restricts the parameters to modules whose path matches one of the patterns."""
         refuse_sharded(model)
         self.model = model = unwrapped(model)
-        self.data = _as_loader(data)
+        self.data = _batches.as_batches(data)
         self.loss = huggingface.loss_for(model, resolve(loss))
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
@@ -53,11 +53,9 @@ class Surface:
         self.progress = progress
         self.processes = processes or Processes(join=False)
         self.cost = Cost()
-        self._unchecked: (
-            tuple[_Verdict, Tensor, Tensor, Tensor, Any, BatchLocation, bool] | None
-        ) = None
+        self._unchecked: _UncheckedBatch | None = None
         self.watched: Tensor | None = None
-        # entered around every plain call of the model, by those who look inside while it runs
+        # entered around every plain call of the model, to observe what happens inside
         self.observer: Callable[[], contextlib.AbstractContextManager[object]] = (
             contextlib.nullcontext
         )
@@ -74,24 +72,24 @@ class Surface:
 
     @functools.cached_property
     def tied(self) -> dict[str, str]:
-        """Other names of measured parameters, by the name they are measured under."""
-        known = {id(p): name for name, p in self.parameters.items()}
+        """Second names of tied parameters, by the name they are measured under."""
+        measured_names = {id(p): name for name, p in self.parameters.items()}
         return {
-            known[id(p)]: name
+            measured_names[id(p)]: name
             for name, p in self.model.named_parameters(remove_duplicate=False)
-            if id(p) in known and name != known[id(p)]
+            if id(p) in measured_names and name != measured_names[id(p)]
         }
 
     def module(self, layer: str) -> nn.Module:
-        """The module of a layer name."""
+        """The module with this layer name."""
         return self.model if layer == ROOT else self.model.get_submodule(layer)
 
     def layers(self) -> dict[str, list[str]]:
         """Parameter names by layer, in the model's order."""
-        found: dict[str, list[str]] = {}
+        by_layer: dict[str, list[str]] = {}
         for name in self.parameters:
-            found.setdefault(self.layer_of(name), []).append(name)
-        return found
+            by_layer.setdefault(self.layer_of(name), []).append(name)
+        return by_layer
 
     def outputs(
         self,
@@ -102,34 +100,33 @@ class Surface:
         parameters: dict[str, Tensor] | None = None,
         may_overflow: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of a batch, checked; the input of `watch` is kept in `watched`.
+        """Outputs and targets of a batch, checked; `watched` holds the input of module `watch`.
 
-        `parameters` take the place of the model's own for this call; with them the outputs may be
-        allowed to overflow.
+        `parameters` replace the model's own in this call; `may_overflow` allows infinite outputs.
 
-        On a GPU the values are looked at one batch later, so that nobody waits for them.
+        On a GPU the values are checked one batch later, so that nothing waits for them.
         """
-        self.settle()
-        self._decide(batch)
-        with _input_of(watch) as taken, self.observer():
+        self.check_last_batch()
+        self._find_label_shift(batch)
+        with _recording_input(watch) as inputs, self.observer():
             outputs, targets, mask = self._run(batch, parameters or {})
-        self.watched = taken[-1] if taken else None
+        self.watched = inputs[-1] if inputs else None
         finite = outputs.new_zeros(()) if may_overflow else outputs.detach()
         return outputs, self._checked(outputs, targets, mask, finite, batch, where)
 
-    def _decide(self, batch: Any) -> None:
-        """Before any batch goes through: how the model reads its labels, where that is open."""
+    def _find_label_shift(self, batch: Any) -> None:
+        """Before the first batch: find out how a Hugging Face model reads its labels."""
         if isinstance(self.forward, huggingface.PretrainedForward):
-            self.forward.decide(self.model, batch)
+            self.forward.find_label_shift(self.model, batch)
 
     def features(
         self, batch: Any, *, where: BatchLocation, head: nn.Module
     ) -> tuple[Tensor, Tensor]:
-        """What goes into the head, and the targets, without computing the head's output."""
-        self.settle()
-        with _input_of(head) as taken, _stand_in(head), self.observer():
+        """The input of the head, and the targets, without computing the head's output."""
+        self.check_last_batch()
+        with _recording_input(head) as inputs, _returning_zeros(head), self.observer():
             outputs, targets, mask = self._runner(batch)
-        (features,) = taken
+        (features,) = inputs
         return features, self._checked(outputs, targets, mask, features, batch, where)
 
     def _checked(
@@ -141,12 +138,12 @@ class Surface:
         batch: Any,
         where: BatchLocation,
     ) -> Tensor:
-        """The targets that count; `finite` is what must be so beside the batch itself."""
+        """The targets, marked where they do not count; `finite` must be finite, as the batch."""
         self.cost += Cost(forwards=len(outputs))
         outputs = outputs.detach()
         if not targets.is_floating_point():
-            targets = targets.long()  # −100 is another number in eight bits
-        _check_rows(outputs, batch, where)
+            targets = targets.long()  # in eight bits −100 would be another number
+        check_rows(outputs, batch, where)
         self.loss.check(outputs, targets, where=str(where))
         bad = ~torch.isfinite(finite).all()
         invalid, counted = self.loss.invalid(outputs, targets), targets
@@ -154,56 +151,56 @@ class Surface:
             for tensor in _batches.tensors(batch):
                 if tensor.is_floating_point():
                     bad = bad | ~torch.isfinite(tensor).all()
-        else:  # what a mask hides may be anything
-            counted = self.loss.hidden(targets, mask, where=str(where))
-            kept = as_mask(mask, targets.shape)
-            assert kept is not None  # or `hidden` would have refused it
-            invalid = invalid & kept
+        else:  # what a mask hides need not be valid
+            counted = self.loss.apply_mask(targets, mask, where=str(where))
+            shown = as_mask(mask, targets.shape)
+            assert shown is not None  # or `apply_mask` would have refused it
+            invalid = invalid & shown
         bad = bad | invalid.any()
-        self._unchecked = (_Verdict(bad), finite, outputs, counted, batch, where, mask is not None)
+        self._unchecked = _UncheckedBatch(
+            DeferredFlag(bad), finite, outputs, counted, batch, where, mask is not None
+        )
         if outputs.device.type == "cpu":
-            self.settle()
+            self.check_last_batch()
         return counted
 
-    def settle(self) -> None:
-        """Look at the values of the last batch, and raise if they cannot be measured."""
-        if self._unchecked is not None:
-            verdict, finite, outputs, targets, batch, where, masked = self._unchecked
-            self._unchecked = None
-            if verdict.bad():
-                if not masked or not bool(torch.isfinite(finite).all()):
-                    _check_finite(finite, batch, where)
-                self.loss.explain(outputs, targets, where=str(where))
+    def check_last_batch(self) -> None:
+        """Raise SpiritlevelError if the values of the last batch cannot be measured."""
+        last, self._unchecked = self._unchecked, None
+        if last is not None and last.bad.read():
+            if not last.masked or not bool(torch.isfinite(last.finite).all()):
+                refuse_nonfinite(last.finite, last.batch, last.where)
+            self.loss.refuse_invalid(last.outputs, last.targets, where=str(last.where))
 
     def pull(
         self, outputs: Tensor, cotangent: Tensor, inputs: Sequence[Any]
     ) -> tuple[Tensor | None, ...]:
-        """Gradients of ⟨cotangent, outputs⟩ in `inputs`; the graph stays for the next column."""
+        """Gradients of ⟨cotangent, outputs⟩ in `inputs`; the graph is kept for the next column."""
         self.cost += Cost(backwards=len(outputs))
         return torch.autograd.grad(
             outputs, list(inputs), cotangent, retain_graph=True, allow_unused=True
         )
 
     def function(self, batch: Any) -> Callable[[dict[str, Tensor]], Tensor]:
-        """Outputs as a pure function of (some of) the parameters, by their names in the model."""
+        """The outputs as a pure function of some or all parameters, by name."""
         return lambda parameters: self._run(batch, parameters)[0]
 
     def _run(
         self, batch: Any, parameters: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         if not parameters:
-            found: tuple[Tensor, Tensor, Tensor | None] = self._runner(batch)
+            result: tuple[Tensor, Tensor, Tensor | None] = self._runner(batch)
         else:
             renamed = {f"model.{name}": value for name, value in parameters.items()}
-            # Looking for tied weights takes as long as a small network's forward.
+            # The search for tied weights takes as long as a small network's forward.
             tied = bool(self.tied)
-            found = functional_call(self._runner, renamed, (batch,), tie_weights=tied)
-        return found
+            result = functional_call(self._runner, renamed, (batch,), tie_weights=tied)
+        return result
 
     # -- the data ----------------------------------------------------------------------------
 
     def batches(self) -> Iterator[tuple[BatchLocation, Any]]:
-        """(place, batch on the model's device) for every batch of the loader."""
+        """(location, batch on the model's device) for every batch of the data."""
         seen = 0
         for index, batch in enumerate(self.data):
             batch = _batches.map_tensors(lambda t: t.to(self.device), batch)
@@ -217,117 +214,113 @@ class Surface:
             )
 
     def chunks(self, size: int) -> Iterator[tuple[BatchLocation, Any]]:
-        """The same data in pieces of at most `size` samples, reporting progress."""
-        total = _total_samples(self.data)
+        """The data in pieces of at most `size` samples, reporting progress."""
+        total = _batches.total_samples(self.data)
         done = 0
         for where, batch in self.batches():
             length = _batches.num_samples(batch)
             for start in range(0, length, size):
-                place = dataclasses.replace(where, start=start, first=where.first + start)
-                yield place, _batches.take(batch, slice(start, start + size))
+                location = dataclasses.replace(where, start=start, first=where.first + start)
+                yield location, _batches.take(batch, slice(start, start + size))
                 done += min(size, length - start)
                 if self.progress is not None:
                     self.progress(done, total, "passing over the data")
-        self.settle()
+        self.check_last_batch()
 
     def count_samples(self) -> int:
-        """How many samples this process has, read off the data where it says so."""
-        known = _total_samples(self.data)
-        if known is not None and self.processes.size == 1:
-            return known
-        return sum(_batches.num_samples(batch) for batch in self.data)  # a shard may be a part
+        """How many samples this process has, without reading the data if its length is known."""
+        total = _batches.total_samples(self.data)
+        if total is not None and self.processes.size == 1:
+            return total
+        # with several processes a loader may yield only a part of its data set
+        return sum(_batches.num_samples(batch) for batch in self.data)
 
     def first_samples(self, count: int) -> Any:
         """A batch of the first `count` samples, repeated if there are fewer of one shape."""
-        found: Any = None
+        first: Any = None
         for _, batch in self.batches():
-            joined = batch if found is None else _batches.join(found, batch)
+            joined = batch if first is None else _batches.join(first, batch)
             if joined is None:
                 break
-            found = joined
-            if _batches.num_samples(found) >= count:
+            first = joined
+            if _batches.num_samples(first) >= count:
                 break
-        if found is not None and _batches.num_samples(found) == 0:
-            found = None
-        if self.processes.size > 1:  # all plan on the same samples, also those who have none
-            mine = None if found is None else _batches.map_tensors(lambda t: t.cpu(), found)
-            parts = [part for part in self.processes.gather(mine) if part is not None]
-            found = parts[0] if parts else None
-            found = _batches.map_tensors(lambda t: t.to(self.device), found)
-        if found is None:
+        if first is not None and _batches.num_samples(first) == 0:
+            first = None
+        if self.processes.size > 1:  # all plan on the same samples, even those without data
+            on_host = None if first is None else _batches.map_tensors(lambda t: t.cpu(), first)
+            parts = [part for part in self.processes.gather(on_host) if part is not None]
+            first = parts[0] if parts else None
+            first = _batches.map_tensors(lambda t: t.to(self.device), first)
+        if first is None:
             raise SpiritlevelError(
                 "The data must hold at least one sample. Got only empty batches. "
                 "Check the data set's length."
             )
-        index = torch.arange(count, device=self.device) % _batches.num_samples(found)
-        chosen = _batches.take(found, index)
-        self._decide(chosen)
+        index = torch.arange(count, device=self.device) % _batches.num_samples(first)
+        chosen = _batches.take(first, index)
+        self._find_label_shift(chosen)
         return chosen
 
-    # -- hygiene -----------------------------------------------------------------------------
+    # -- the state ---------------------------------------------------------------------------
 
     def check_model(self) -> None:
         """Refuse a model whose loss is not a fixed function of its parameters."""
-        hygiene.check_model(self.model)
+        model_state.check_model(self.model)
 
     def preserved(self) -> contextlib.AbstractContextManager[None]:
-        """Buffers and random states are on leaving what they were on entering."""
-        return hygiene.preserved(self.model, self.device)
+        """A context that restores buffers and random states when it ends."""
+        return model_state.preserved(self.model, self.device)
+
+
+@dataclasses.dataclass(frozen=True)
+class _UncheckedBatch:
+    """A batch that went through the model and whose values are not checked yet."""
+
+    bad: DeferredFlag
+    finite: Tensor
+    outputs: Tensor
+    targets: Tensor
+    batch: Any
+    where: BatchLocation
+    masked: bool
 
 
 @contextlib.contextmanager
-def _input_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Collects what goes into a module during the block."""
-    taken: list[Tensor] = []
+def _recording_input(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Collect the inputs of a module during the block."""
+    inputs: list[Tensor] = []
     if module is None:
-        yield taken
+        yield inputs
         return
-    handle = module.register_forward_pre_hook(lambda _, args: taken.append(args[0].detach()))
+    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach()))
     try:
-        yield taken
+        yield inputs
     finally:
         handle.remove()
 
 
 @contextlib.contextmanager
-def _stand_in(head: nn.Module) -> Iterator[None]:
-    """During the block the head returns zeros of the right shape that take no memory."""
+def _returning_zeros(head: nn.Module) -> Iterator[None]:
+    """Let the head return zeros of the right shape, which take no memory, during the block."""
     weight: Tensor = head.weight  # type: ignore[assignment]
 
     def forward(a: Tensor) -> Tensor:
         return a.new_zeros(()).expand(*a.shape[:-1], len(weight))
 
-    own = head.__dict__.get("forward")
+    instance_forward = head.__dict__.get("forward")
     head.forward = forward
     try:
         yield
     finally:
-        if own is None:
+        if instance_forward is None:
             del head.forward
         else:
-            head.forward = own
-
-
-class _Verdict:
-    """A yes or no that travels to the host behind the work that decides it, and no other."""
-
-    def __init__(self, flag: Tensor) -> None:
-        self._flag = flag
-        self._arrived: torch.cuda.Event | None = None
-        if flag.device.type == "cuda":
-            self._flag = torch.empty((), dtype=torch.bool, pin_memory=True)
-            self._flag.copy_(flag, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record(torch.cuda.current_stream(flag.device))
-
-    def bad(self) -> bool:
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return bool(self._flag)
+            head.forward = instance_forward
 
 
 class _Runner(nn.Module):
-    """The model and how a batch goes through it, as one module for `functional_call`."""
+    """The model and how a batch is run through it, as one module for `functional_call`."""
 
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()
@@ -338,56 +331,3 @@ class _Runner(nn.Module):
     def forward(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         outputs, targets, *mask = self._call(self.model, batch)
         return outputs, targets, mask[0] if mask else None
-
-
-def _as_loader(data: Any) -> Iterable[Any]:
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
-        return [data]
-    if not isinstance(data, Iterable) or isinstance(data, Tensor):
-        raise SpiritlevelError(
-            "The data must be a loader of (x, y) batches or a pair of tensors (x, y). "
-            f"Got {type(data).__name__}. For tensors pass (x, y)."
-        )
-    if isinstance(data, Iterator):
-        raise SpiritlevelError(
-            "The data must be iterable more than once. Got a one-shot iterator "
-            f"({type(data).__name__}). Pass the DataLoader itself, or list(iterator)."
-        )
-    return data
-
-
-def _total_samples(data: Iterable[Any]) -> int | None:
-    dataset = getattr(data, "dataset", None)
-    try:
-        if dataset is not None:
-            return len(dataset)
-        if isinstance(data, list | tuple):
-            return sum(_batches.num_samples(batch) for batch in data)
-    except TypeError:
-        pass  # a streaming data set has no length; progress then shows counts only
-    return None
-
-
-def _check_rows(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
-    count = _batches.num_samples(batch)
-    if outputs.dim() == 0 or len(outputs) != count:
-        raise SpiritlevelError(
-            f"The outputs must hold one row a sample. Got outputs of shape {tuple(outputs.shape)} "
-            f"for {count} samples in {where}. Return them with the samples first and positions "
-            "after them: (samples, positions, classes), not flattened or transposed."
-        )
-
-
-def _check_finite(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
-    sample = _batches.nonfinite_sample(batch)
-    if sample is not None:
-        raise SpiritlevelError(
-            f"The data of {where} must be finite. Sample {where.start + sample} holds NaN or "
-            "infinity. Remove or repair that sample."
-        )
-    if bool(torch.isfinite(outputs).all()):
-        return
-    raise SpiritlevelError(
-        f"The model's outputs are NaN or infinite in {where} although its data is finite. "
-        "Look for an overflow in the model, for example by running it in float32 or float64."
-    )

@@ -6,9 +6,10 @@ beside them do what a study does not do by itself. Importing this package regist
 
 from importlib import resources
 
+from ..pages.study_sections import register_study_sections
 from ..study.models import register_model
 from ..study.registry import register_study
-from .experiment import Experiment, Figure, Outcome, Section, Series, Table
+from .experiment import Experiment, Outcome
 from .paper_000 import tasks_dynamics, tasks_stopping, tasks_trace, tasks_transfer
 from .paper_001 import normalized_networks, tasks_noise_finetuning, tasks_points, tasks_scaling
 from .paper_002 import tasks_class_separation
@@ -16,18 +17,15 @@ from .paper_003 import tasks_networks
 from .paper_004 import tasks_flatness_penalty
 from .publishing.pages import pages, write_pages
 from .publishing.records import Record, record
-from .publishing.render import Result, render
+from .publishing.render import ScaleResult, render
+from .publishing.study_section import claim_first
 from .registry import find, names
 
 __all__ = [
     "Experiment",
-    "Figure",
     "Outcome",
     "Record",
-    "Result",
-    "Section",
-    "Series",
-    "Table",
+    "ScaleResult",
     "find",
     "names",
     "pages",
@@ -54,3 +52,4 @@ for _file in (resources.files(__package__) / "studies").iterdir():
 register_model(
     "spiritlevel.experiments.normalized_networks:vgg_small", normalized_networks.vgg_small
 )
+register_study_sections(claim_first)

@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..pages.content import Cell as Cell
+from ..pages.content import Estimate
+from ..pages.content import Figure as Figure
+from ..pages.content import Series as Series
+from ..pages.content import Table as Table
 from .judging.findings import Agreement, Finding
-from .judging.numbers import Estimate
 
 Row = Mapping[str, Any]  # a run: its axes, seed, ends of training and measures
-Cell = str | float | int | Estimate | None
 PAPERS = {  # titles, by the number that names of experiments start with
     "000": "An accurate flatness measure to estimate the generalization performance of CNN models",
     "001": "Sharpness can be manipulated and misleading for generalization",
@@ -18,47 +21,6 @@ PAPERS = {  # titles, by the number that names of experiments start with
     "003": "A Reparameterization-Invariant Flatness Measure for Deep Neural Networks",
     "004": "Flatness-Aware Regularization for Robust Generalization in Deep Neural Networks",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Rows under headings; a cell that is an Estimate shows its interval and its n."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Section:
-    """A table of its own below the numbers that are judged; `text` says what is in it."""
-
-    title: str
-    text: str
-    table: Table
-
-
-@dataclasses.dataclass(frozen=True)
-class Series:
-    """One line of a figure; `low` and `high` are the ends of the intervals, where there are any."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
-    ring: bool = False  # a mark that shows what lies on it
-
-
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """Lines with error bars; with `points`, marks that are not joined."""
-
-    x_label: str
-    y_label: str
-    series: Sequence[Series]
-    log_x: bool = False
-    log_y: bool = False
-    points: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +33,7 @@ class Outcome:
     conclusion: str  # one sentence
     figure: Figure | None = None
     why: str = ""  # what stands between a measure and the gap, in a sentence or two
-    more: Sequence[Section] = ()  # what is shown and not judged
+    more: Sequence[Table] = ()  # what is shown and not judged, each with its title and caption
     beside: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
 
 
@@ -111,5 +73,10 @@ class Experiment:
 
     @property
     def paper(self) -> str:
-        """Its title."""
+        """The title of the paper."""
         return PAPERS[self.name.partition("-")[0]]
+
+
+def titled(title: str, caption: str, table: Table) -> Table:
+    """The table with a heading, and a caption that says what is in it."""
+    return dataclasses.replace(table, title=title, caption=caption)

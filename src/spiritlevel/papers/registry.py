@@ -1,4 +1,4 @@
-"""The experiments that are there, by name."""
+"""The experiments by name."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ EXPERIMENT_FILE = re.compile(r"fig_\d+|table(_\d+)?|a\d+")
 
 
 def names() -> list[str]:
-    """All names, in the order of the papers."""
+    """The names of all experiments, in the order of the papers."""
     return sorted(_all())
 
 
 def find(name: str) -> Experiment:
     """The experiment of this name."""
-    known = _all()
-    if name not in known:
+    experiments = _all()
+    if name not in experiments:
         raise SpiritlevelError(
-            f"The experiment {name!r} must be one of {', '.join(sorted(known))}."
-            f"{suggestion(name, known)}"
+            f"The experiment {name!r} must be one of {', '.join(sorted(experiments))}."
+            f"{suggestion(name, experiments)}"
         )
-    return known[name]
+    return experiments[name]
 
 
 def _all() -> dict[str, Experiment]:

@@ -1,20 +1,28 @@
-"""What every task asks of its settings."""
+"""The arguments that a study gives to one of the papers' tasks: a dataclass for each task."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from typing import Any, TypeVar
 
 from ..errors import SpiritlevelError
 from ..study.settings.keys import check_keys
 from ..study.settings.run import RunSettings
 
+T = TypeVar("T")
 
-def options_of(settings: RunSettings, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the study's `task`, each of the kind of its default."""
-    given = {key: value for key, value in (settings.task or {}).items() if key != "name"}
-    check_keys("task", given, defaults)
-    return {key: _read(key, given.get(key, value), value) for key, value in defaults.items()}
+
+@dataclasses.dataclass(frozen=True)
+class NoArguments:
+    """For a task whose study says everything in its other sections."""
+
+
+def read_task(settings: RunSettings, arguments: type[T]) -> T:
+    """The arguments of the study's `task`; each must be of the same type as its default."""
+    given = settings.task.arguments if settings.task is not None else {}
+    fields = {field.name: field.default for field in dataclasses.fields(arguments)}  # type: ignore[arg-type]
+    check_keys("task", given, fields)
+    return arguments(**{key: _read(key, value, fields[key]) for key, value in given.items()})
 
 
 def _read(key: str, value: Any, default: Any) -> Any:
@@ -22,8 +30,8 @@ def _read(key: str, value: Any, default: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, kind):
-        words = {int: "a whole number", float: "a number", str: "a word"}
+        needs = {int: "a whole number", float: "a number", str: "a text"}
         raise SpiritlevelError(
-            f"The study's task.{key} must be {words[kind]}. Got {value!r}. Usual: {default!r}."
+            f"The study's task.{key} must be {needs[kind]}. Got {value!r}. Usual: {default!r}."
         )
     return value

@@ -1,6 +1,7 @@
 """Populations of trained models: how they are declared, run, stored and judged."""
 
 from .control import execute, find, resume, run, state
+from .population import Population
 from .registry import register_study, task
 from .runs.results import RunResult
 from .runs.tasks import task_result
@@ -9,6 +10,7 @@ from .settings.run import RunSettings
 from .storage.store import Store
 
 __all__ = [
+    "Population",
     "RunResult",
     "RunSettings",
     "Store",

@@ -14,7 +14,7 @@ from .executors import local, processes, ray, vmap
 from .executors.pace import seconds_left
 from .executors.progress import Watch
 from .registry import study_names, study_text
-from .settings.checks import check as check
+from .runs.checks import check as check
 from .settings.definition import Study
 from .storage.data_identity import check_data
 from .storage.store import Counts, Store
@@ -59,8 +59,8 @@ def data_to_fetch(study: Study) -> dict[str, str]:
     """Public data sets that a study needs, by the key that names them."""
     needed = {}
     for run in study.runs():
-        for section, entries in (("data", run.data), ("task", run.task or {})):
-            for key, value in entries.items():
+        for section, settings in (("data", run.data), ("task", run.task)):
+            for key, value in settings.to_dict().items() if settings is not None else ():
                 if isinstance(value, str) and value in CATALOGUE:
                     needed[f"{section}.{key}"] = value
     return needed

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from spiritlevel.pages.figures import Population
+from spiritlevel.study.population import Population
 from spiritlevel.study.statistics import summary
 
 MEASURES = ["relative.kappa", "norms.weight", "curvature.trace", "bound.generalization"]
@@ -35,7 +35,7 @@ def planted() -> Population:
         layers["relative.kappa"][row["run"]] = {
             name: noise.random() for name in ("layer10", "layer2", "head")
         }
-    return Population(rows, ["optimizer", "lr"], MEASURES, epochs, layers)
+    return Population(["optimizer", "lr"], rows, MEASURES, epochs, layers)
 
 
 @pytest.fixture(scope="session")

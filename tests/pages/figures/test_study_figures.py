@@ -13,6 +13,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.pages import figures as plots
 from spiritlevel.pages.figures import studies
 from spiritlevel.study import Store, run
+from spiritlevel.study.population import Population
 from study.tiny_study import tiny
 
 EVIL = "<img src=x onerror=alert(1)>$\\frac{1}$"
@@ -93,7 +94,7 @@ def test_a_settings_name_leads_to_no_other_folder(population, statistics):
 # -- legible ---------------------------------------------------------------------------------
 
 
-def hostile(population) -> plots.Population:
+def hostile(population) -> Population:
     """Long and dangerous names, in every place that a user's file can fill."""
     new = {"relative.kappa": EVIL, "norms.weight": "_a.measure_with_a_name_that_goes_on_and_on"}
     values = {"sgd": "_sgd", "adam": "<b>adam</b>\nand more", "adamw": "x" * 60}

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from spiritlevel.analysis.spectra import Eigenvalues
+from spiritlevel.analysis.spectra import Eigenvalues, Spectrum
 from spiritlevel.engine.weight_space.density import SpectralDensity
-from spiritlevel.pages.report import Spectrum
 from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Status
 
 LOCAL = ("data:", "blob:", "about:")

@@ -37,7 +37,7 @@ def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):
     ]
     moves = page.locator("#moves").inner_text()
     assert "layer_rescale: multiply 'a' by α." in moves
-    assert "batchnorm_absorb does not exist here: there is no BatchNorm." in moves
+    assert "batchnorm_absorb does not apply to this network: there is no BatchNorm." in moves
 
 
 def test_a_network_without_symmetries(an_audit):

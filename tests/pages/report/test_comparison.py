@@ -2,9 +2,9 @@
 
 import pytest
 
+from spiritlevel.analysis.spectra import Spectrum
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import report
-from spiritlevel.pages.report import Spectrum
 
 
 def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):
@@ -21,7 +21,7 @@ def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):
     ]
     [explained] = rows_of(page, "explained-table")
     assert explained[:4] == ["curvature.trace", "sgd", "adam", "scale"]
-    assert "turns round under relative.kappa" in explained[4]
+    assert "is reversed under relative.kappa" in explained[4]
     assert rows_of(page, "confounder-table")[0][2:] == ["0.2", "0.4"]
     gini = "Gini impurity of the predictions"
     assert rows_of(page, "also-differing-table") == [
@@ -78,7 +78,7 @@ def test_spectrum(open_page, rows_of, a_spectrum):
     plot.scroll_into_view_if_needed()
     plot.locator(".main-svg").first.wait_for()
     assert plot.locator(".legendtext").all_text_contents() == [
-        *("density", "found one by one", "not converged")
+        *("density", "computed one by one", "not converged")
     ]
     type_of = "document.querySelector('#density-figure .js-plotly-plot')._fullLayout.yaxis.type"
     assert page.evaluate(type_of) == "log"
@@ -94,7 +94,7 @@ def test_spectrum(open_page, rows_of, a_spectrum):
 def test_half_a_spectrum(a_spectrum):
     whole = a_spectrum()
     alone = report.html(whole.eigenvalues)
-    assert "Only the extreme eigenvalues were asked for" in alone
+    assert "Only the extreme eigenvalues were requested" in alone
     assert "moment-table" not in alone
     density = report.html(whole.density)
     assert "The density covers all 400 eigenvalues." in density

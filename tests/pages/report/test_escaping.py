@@ -3,8 +3,8 @@
 import pytest
 
 from spiritlevel.pages import report
+from spiritlevel.pages.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.pages.report import page
-from spiritlevel.pages.report.parts import Cards, Column, Figure, Page, Section, Table, Text
 
 IMAGE = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(1)</script>"
@@ -25,7 +25,9 @@ def everything(page):
 
 @pytest.mark.parametrize("hostile", [IMAGE, SCRIPT], ids=["image", "script"])
 def test_parts_of_a_page(open_page, hostile):
-    table = Table("t", hostile, [Column(hostile, hostile)], [[hostile], [2.0]], hostile)
+    table = Table(
+        [Column(hostile, hostile)], [[hostile], [2.0]], id="t", title=hostile, caption=hostile
+    )
     text = page.render(
         Page(
             hostile,
@@ -81,8 +83,8 @@ def test_pictures(open_page, a_report, an_audit, a_comparison, a_spectrum):
 def _renamed(part, identifier):
     """The same part under an id of its own."""
     if isinstance(part, Table):
-        return Table(identifier, part.title, part.columns, part.rows, part.caption)
-    if isinstance(part, Figure):
+        return Table(part.columns, part.rows, id=identifier, title=part.title, caption=part.caption)
+    if isinstance(part, Chart):
         table = _renamed(part.table, f"{identifier}-t")
-        return Figure(identifier, part.title, part.kind, part.data, table, part.caption)
+        return Chart(identifier, part.title, part.kind, part.data, table, part.caption)
     return part

@@ -144,7 +144,7 @@ MEASURE = ("measures", "relative.kappa")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda t: t[: len(t) // 2], "is no complete JSON"),
+        (lambda t: t[: len(t) // 2], "is not complete JSON"),
         (lambda t: "[1, 2]", "JSON that names no format"),
         (lambda t: damaged(t, ["format"], "spiritlevel-report-2"), "pip install -U spiritlevel"),
         (lambda t: damaged(t, ["format"], "other-1"), "the format 'other-1'"),
@@ -170,7 +170,7 @@ def test_other_refusals_of_the_command(tmp_path, a_report):
     source = tmp_path / "measured.json"
     source.write_text(a_report().to_json())
     absent = run("report", tmp_path / "absent.json", code=1).stderr
-    assert "cannot be read: No such file or directory. Needed is what measure" in absent
+    assert "cannot be read: No such file or directory. It must be what measure" in absent
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     assert "it is not text" in run("report", tmp_path / "binary", code=1).stderr
     assert "must be a file" in run("report", source, "--out", tmp_path, code=1).stderr

@@ -14,8 +14,8 @@ import pytest
 
 from spiritlevel import api
 from spiritlevel.errors import MissingExtra, SpiritlevelError
+from spiritlevel.pages.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.pages.report import formula, markup, page, scripts
-from spiritlevel.pages.report.parts import Cards, Column, Figure, Page, Section, Table, Text
 
 ROWS = [
     ["beta", 2.0, "=HYPERLINK(1)"],
@@ -26,7 +26,11 @@ ROWS = [
     ["zeta", float("nan"), "9 of 12"],
 ]
 TABLE = Table(
-    "t", "Things", [Column("name"), Column("value", "What it is."), Column("note")], ROWS, "Said."
+    [Column("name"), Column("value", "What it is."), Column("note")],
+    ROWS,
+    id="t",
+    title="Things",
+    caption="Said.",
 )
 BARS = {
     "label": "Measure",
@@ -41,8 +45,8 @@ BARS = {
         }
     ],
 }
-SMALL = Table("small", "Data", [Column("layer")], [["a"]])
-FIGURE = Figure("f", "Profile", "bars", BARS, SMALL, "n = 3")
+SMALL = Table([Column("layer")], [["a"]], id="small", title="Data")
+FIGURE = Chart("f", "Profile", "bars", BARS, SMALL, "n = 3")
 
 
 def page_with(*parts, title="A title"):
@@ -77,7 +81,7 @@ def test_the_same_page_is_the_same_bytes_in_another_process():
 
 
 def test_plotly_comes_once_and_only_with_a_figure():
-    second = Figure("g", "Again", "bars", BARS, Table("u", "Data", [Column("x")], [["a"]]))
+    second = Chart("g", "Again", "bars", BARS, Table([Column("x")], [["a"]], id="u", title="Data"))
     with_figures = page.render(page_with(FIGURE, second))
     assert with_figures.count("Licensed under the MIT license\n*/") == 1
     assert with_figures.count("spiritlevel.kinds.bars =") == 1
@@ -117,13 +121,13 @@ def test_data_cannot_leave_its_script():
 @pytest.mark.parametrize("bad", ["1st", "a b", "", "x<y", "one"])
 def test_ids_are_plain_and_used_once(bad):
     with pytest.raises(SpiritlevelError, match="occur once") as raised:
-        page.render(page_with(Table(bad, "Data", [Column("x")], [["a"]])))
+        page.render(page_with(Table([Column("x")], [["a"]], id=bad, title="Data")))
     assert repr(bad) in str(raised.value)
 
 
 def test_a_figure_of_no_kind_is_refused():
     with pytest.raises(SpiritlevelError, match="'pie'"):
-        page.render(page_with(Figure("f", "Pie", "pie", {}, SMALL)))
+        page.render(page_with(Chart("f", "Pie", "pie", {}, SMALL)))
 
 
 def test_every_formula_is_readable():
@@ -138,7 +142,7 @@ def test_every_formula_is_readable():
 
 def test_names_of_measures_are_links_only_as_whole_words():
     links = {"relative.kappa": "k", "relative.kappa_max": "m"}
-    text = markup.words("xrelative.kappa, relative.kappa_max and relative.kappa.", links)
+    text = markup.linked("xrelative.kappa, relative.kappa_max and relative.kappa.", links)
     assert re.findall(r'href="#(.)"', text) == ["m", "k"]
     assert re.sub(r"<[^>]*>", "", text) == "xrelative.kappa, relative.kappa_max and relative.kappa."
 

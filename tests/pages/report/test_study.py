@@ -8,10 +8,11 @@ from typer.testing import CliRunner
 from pages.planted_stores import column, parts, planted, records, unfinished
 from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
+from spiritlevel.pages.content import Cards
 from spiritlevel.pages.report import render
-from spiritlevel.pages.report.parts import Cards
 from spiritlevel.pages.report.study import page_of
-from spiritlevel.study.table import statistics, wide_rows
+from spiritlevel.study.population import Population
+from spiritlevel.study.population_statistics import statistics
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def page(small):
 
 @pytest.fixture(scope="module")
 def done(small):
-    return [row for row in wide_rows(small) if row["status"] == "done"]
+    return Population.of(small).done
 
 
 # -- numbers ----------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def test_bootstrap_intervals_are_those_of_the_statistics(page, small):
 
 
 def test_statistics_may_be_given(page, small):
-    assert page_of(small, found=statistics(small, resamples=100)) == page
+    assert page_of(small, statistics=statistics(small, resamples=100)) == page
 
 
 def test_lines_are_those_of_scipy(page, done):
@@ -171,7 +172,7 @@ def test_lead_names_the_surest_measure_and_its_fate(page, done):
     x, y = column(done, "relative.kappa"), column(done, "gap")
     rho = scipy.stats.spearmanr(x, y).statistic
     assert page.lead.startswith(
-        "Over 21 runs relative.kappa goes with the gap most surely: it rises"
+        "Over 21 runs relative.kappa is associated with the gap most clearly: it rises"
     )
     assert f"ρ = {rho:+.2f} [" in page.lead
     assert "survives Holm's correction for 4 measures" in page.lead
@@ -185,7 +186,7 @@ def test_lead_says_that_there_is_nothing(tmp_path):
                 "UPDATE measurements SET value = unicode(run) + value / 1e3 WHERE measure = 'noise'"
             )
         lead = page_of(store, resamples=0).lead
-    assert lead.startswith("Over 12 runs no measure can be said to go with the gap.")
+    assert lead.startswith("Over 12 runs no measure is clearly associated with the gap.")
     assert "after Holm's correction for 3 measures: no clear association at this n" in lead
 
 

@@ -6,17 +6,16 @@ import pytest
 import scipy.stats
 
 from pages.planted_stores import column, parts, planted, records
-from spiritlevel.pages.report import render, study_experiment
-from spiritlevel.pages.report.parts import Page, Text
+from spiritlevel.pages.content import Estimate, Figure, Page, Series, Table, Text
+from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
-from spiritlevel.pages.report.study_judgement import judge
-from spiritlevel.pages.report.study_population import read
 from spiritlevel.papers import registry
-from spiritlevel.papers.experiment import Figure, Outcome, Section, Series, Table
+from spiritlevel.papers.experiment import Outcome, titled
 from spiritlevel.papers.judging.findings import Finding
-from spiritlevel.papers.judging.numbers import Estimate
+from spiritlevel.papers.judging.judgement import judge
+from spiritlevel.papers.publishing.study_section import claim_section
 from spiritlevel.study import control
-from spiritlevel.study.table import wide_rows
+from spiritlevel.study.population import Population
 
 NAME = "001-table-2"
 EXPERIMENT = registry.find(NAME)
@@ -39,7 +38,7 @@ def stored(folder, *, preset="", names=EXPERIMENT.measures, without=(), **more):
 
 def set_values(store, measure, value_of):
     """Overwrite a measure of the whole network in every finished run."""
-    rows = [row for row in wide_rows(store) if row["status"] == "done"]
+    rows = Population.of(store).done
     with store._writing():
         store._connection.executemany(
             "UPDATE measurements SET value = ? WHERE run = ? AND measure = ?",
@@ -78,8 +77,7 @@ def analysed_by(monkeypatch, analyse, **fields):
 
 
 def section_of(store):
-    population = read(store)
-    return study_experiment.experiment(judge(population.study, population.rows))
+    return claim_section(judge(store.study, Population.of(store).rows))
 
 
 def texts(section) -> str:
@@ -109,7 +107,7 @@ def test_section_comes_first_and_says_what_it_must(page):
 def test_parts_of_the_claim_with_their_correlations(page, store):
     findings = records(parts(page)["experiment-findings"])
     assert [row["here"] for row in findings] == ["held"] * 3 + ["not refuted"]
-    early = [row for row in wide_rows(store) if row["variant"] in STEPS]
+    early = [row for row in Population.of(store).rows if row["variant"] in STEPS]
     rho = scipy.stats.spearmanr(
         [STEPS[row["variant"]] for row in early], [row[TRACE] for row in early]
     ).statistic
@@ -128,7 +126,9 @@ def test_numbers_are_means_with_their_intervals(page, store):
     table = {row["training"]: row for row in records(parts(page)["experiment-numbers"])}
     assert list(table) == list(control.find(NAME).variants)
     for variant, row in table.items():
-        values = column([r for r in wide_rows(store) if r["variant"] == variant], "test_accuracy")
+        values = column(
+            [r for r in Population.of(store).rows if r["variant"] == variant], "test_accuracy"
+        )
         ends = scipy.stats.t.interval(0.95, 2, values.mean(), scipy.stats.sem(values))
         assert row["n"] == 3
         assert row["test_accuracy"] == pytest.approx(values.mean())
@@ -139,7 +139,7 @@ def test_numbers_are_means_with_their_intervals(page, store):
 def test_paper_s_numbers_stand_beside_ours(page, store):
     table = {row["what"]: row for row in records(parts(page)["experiment-beside"])}
     row = table["test_accuracy, R = 1, augmented"]
-    runs = [r for r in wide_rows(store) if r["variant"] == "R = 1, augmented"]
+    runs = [r for r in Population.of(store).rows if r["variant"] == "R = 1, augmented"]
     assert row["paper"] == pytest.approx(0.8342)  # Table 2 of the paper
     assert row["here"] == pytest.approx(column(runs, "test_accuracy").mean())
     assert row["95 % interval"].startswith("[")
@@ -155,7 +155,7 @@ def test_one_run_has_no_interval(tmp_path):
 
 def test_figure_has_every_run(page, store):
     figure = parts(page)["experiment-figure"]
-    runs = [row for row in wide_rows(store) if row["variant"] == "R = 10"]
+    runs = [row for row in Population.of(store).rows if row["variant"] == "R = 10"]
     [series] = [s for s in figure.data["series"] if s["name"] == "R = 10"]
     assert series["x"] == list(column(runs, TRACE))
     assert series["y"] == list(column(runs, "test_accuracy"))
@@ -217,7 +217,7 @@ def test_a_run_that_failed_will_not_change_the_verdict(tmp_path):
 
 def test_without_a_finished_run_there_is_nothing_to_judge(tmp_path):
     with stored(tmp_path, failed=2, pending=19) as store:
-        assert judge(store.study, wide_rows(store)) is None
+        assert judge(store.study, Population.of(store).rows) is None
 
 
 def test_columns_that_no_run_has_are_named(tmp_path):
@@ -278,7 +278,7 @@ def hostile(rows) -> Outcome:
             ],
         ),
         beside={HOSTILE: seen},
-        more=[Section(HOSTILE, LINK, Table((HOSTILE,), [[seen]]))],
+        more=[titled(HOSTILE, LINK, Table((HOSTILE,), [[seen]]))],
     )
 
 

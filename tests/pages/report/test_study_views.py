@@ -9,7 +9,7 @@ import scipy.stats
 from pages.planted_stores import column, parts, planted, unfinished
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
-from spiritlevel.study.table import wide_rows
+from spiritlevel.study.population import Population
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LINK = "<a href='https://evil'>l</a>"  # of the few tags that Plotly would read
@@ -28,7 +28,7 @@ def page(small):
 
 @pytest.fixture(scope="module")
 def done(small):
-    return [row for row in wide_rows(small) if row["status"] == "done"]
+    return Population.of(small).done
 
 
 def caption(shown) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from spiritlevel.study import Study, data, interventions
 from spiritlevel.study.data import CATALOGUE
-from spiritlevel.study.runs.hooks import KNOWN
+from spiritlevel.study.settings.interventions import InterventionSettings
+from spiritlevel.study.settings.keys import readers_of
 
 PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "data.md").read_text("utf-8")
 FUNCTIONS = [n for n in interventions.__all__ if inspect.isfunction(getattr(interventions, n))]
@@ -28,7 +29,9 @@ def test_functions_are_shown_with_their_own_arguments(name):
 
 def test_every_key_of_a_study_is_there():
     of_training = {"batch_cycles"}  # changes neither data nor network
-    assert [key for key in set(KNOWN) - of_training if f"`{key}" not in TABLE] == []
+    assert [
+        key for key in set(readers_of(InterventionSettings)) - of_training if f"`{key}" not in TABLE
+    ] == []
 
 
 def test_the_sets_known_by_md5_alone_are_named():

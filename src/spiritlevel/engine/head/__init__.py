@@ -1,1 +1,1 @@
-"""The last linear map of a network, whose flatness has a closed form."""
+"""The head: the last linear layer of a network, whose flatness has a closed form."""

@@ -1,4 +1,4 @@
-"""What goes into the head, with targets and losses: the rows that a density is estimated from."""
+"""The inputs of the head, with targets and losses: the rows that a density is estimated from."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ...records import Cost
 from ..workspace import STREAM_FROM, Workspace
 from .head_layer import Head
 
-LEAST_ROWS, MOST_ROWS = 4, 20_000  # a density looks at all pairs of rows
+MIN_ROWS, MAX_ROWS = 4, 20_000  # a density is computed from all pairs of rows
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadFeatures:
-    """Samples (or positions) that count, on the host and in float64.
+    """The samples (or positions) that count, on the host and in float64.
 
-    Features that do not vary are left out: a density in their direction does not exist. Rows are in
-    the order of their losses and features in that of their variances, so that random numbers go to
-    the same row and feature however the data was cut or shuffled and the units were numbered.
+    Features that do not vary are left out: there is no density in their direction. Rows are sorted
+    by loss and features by variance, so that a random number always goes to the same row and
+    feature, however the data was divided or shuffled and the units were numbered.
     """
 
     features: Tensor  # shape: (rows, m)
@@ -40,25 +40,25 @@ class HeadFeatures:
 
     @property
     def largest_loss(self) -> float:
-        """L."""
+        """The largest loss of any row."""
         return float(self.losses.max())
 
     def losses_at(self, outputs: Tensor, rows: Tensor) -> Tensor:
-        """The losses of some rows if these were their outputs."""
+        """The losses of some rows for other outputs than their own."""
         values = self.loss.values(outputs.reshape(-1, *self.shape), self.targets[rows])
         return values.double() / self.mean_weight
 
 
 def head_features(workspace: Workspace) -> HeadFeatures:
-    """One forward pass, once for all measures; the rows of all processes."""
+    """The rows of all processes, from one forward pass that all measures share."""
     if "head_features" not in workspace.cache:
         workspace.cache["head_features"] = _collect(workspace)
-    found: HeadFeatures = workspace.cache["head_features"]
-    return found
+    features: HeadFeatures = workspace.cache["head_features"]
+    return features
 
 
 def check_rows(workspace: Workspace, measure: str) -> None:
-    """Refuse a head whose rows cannot be held, or are too few or too many for a density."""
+    """Refuse a head whose rows do not fit in memory, or are too few or too many for a density."""
     num_outputs, num_features = workspace.head.weight().shape
     if num_outputs >= STREAM_FROM:
         raise SpiritlevelError(
@@ -70,19 +70,18 @@ def check_rows(workspace: Workspace, measure: str) -> None:
     positions = workspace.plan.num_outputs // num_outputs if workspace.head.by_position else 1
     rows = workspace.num_samples * positions
     what = f"{rows} rows ({workspace.num_samples} samples × {positions} positions)"
-    if not LEAST_ROWS <= rows <= MOST_ROWS:
+    if not MIN_ROWS <= rows <= MAX_ROWS:
         raise SpiritlevelError(
             f"The measure {measure!r} estimates a density from all pairs of samples, and needs "
-            f"{LEAST_ROWS} to {MOST_ROWS} of them. Got {what}. Pass "
-            f"{'more' if rows < LEAST_ROWS else 'a random part of the'} data."
+            f"{MIN_ROWS} to {MAX_ROWS} of them. Got {what}. Pass "
+            f"{'more' if rows < MIN_ROWS else 'a random part of the'} data."
         )
     size = 8 * rows * (2 * num_features + num_outputs)
     if size > workspace.memory:
         raise SpiritlevelError(
             f"The measure {measure!r} keeps the features of all samples: {what} of {num_features} "
             f"features take {size >> 20} MiB. Got memory={workspace.memory}. Pass a random part "
-            "of the "
-            f"data, or memory={size}."
+            f"of the data, or memory={size}."
         )
 
 
@@ -90,7 +89,7 @@ def _collect(workspace: Workspace) -> HeadFeatures:
     surface, head = workspace.surface, workspace.head
     chunk = workspace.plan.footprint.chunk(workspace.memory, sweep=False)
     before = surface.cost
-    found: list[tuple[Tensor, Tensor, Tensor]] = []  # features, targets, weights
+    collected: list[tuple[Tensor, Tensor, Tensor]] = []  # features, targets, weights
     shape: tuple[int, ...] = ()
     with torch.no_grad(), full_precision(), surface.processes.together():
         for where, batch in surface.chunks(chunk):
@@ -100,18 +99,18 @@ def _collect(workspace: Workspace) -> HeadFeatures:
             rows, shape = _row_targets(surface.loss, head, outputs, targets)
             like = outputs.new_zeros(len(rows), *shape)
             weights = surface.loss.weights(like, rows).double()
-            found.append((features.double().cpu(), rows.cpu(), weights.cpu()))
+            collected.append((features.double().cpu(), rows.cpu(), weights.cpu()))
             _check_rows_add_up(surface.loss, head, outputs, targets, features, rows, shape)
     cost = surface.processes.total_cost(surface.cost - before)
-    gathered = surface.processes.gather((found, shape))
+    gathered = surface.processes.gather((collected, shape))
     shape = next(s for _, s in gathered if s)
-    parts = [part for own, _ in gathered for part in own]
+    parts = [part for of_process, _ in gathered for part in of_process]
     features, rows, weights = (torch.cat(kind) for kind in zip(*parts, strict=True))
     counts = weights > 0
     features, rows, weights = features[counts], rows[counts], weights[counts]
-    if len(features) < LEAST_ROWS:
+    if len(features) < MIN_ROWS:
         raise SpiritlevelError(
-            f"A density of the head's features needs at least {LEAST_ROWS} targets that count. "
+            f"A density of the head's features needs at least {MIN_ROWS} targets that count. "
             f"Got {len(features)} of {len(counts)}. Check ignore_index and the mask, or pass more "
             "data."
         )
@@ -139,7 +138,7 @@ def _check_rows_add_up(
     rows: Tensor,
     shape: tuple[int, ...],
 ) -> None:
-    """The loss of the head's rows must be the network's: its options may tie positions together."""
+    """Refuse a loss in which rows interact: the rows' losses must add up to the network's."""
     given = _outputs(head, features).reshape(-1, *shape)
     expected = float(loss.values(outputs.double(), targets).sum())
     try:

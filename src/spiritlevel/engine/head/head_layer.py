@@ -1,9 +1,9 @@
-"""Finding the head: the last linear map, whose flatness has a closed form.
+"""The head of a network: its last linear layer, whose flatness has a closed form.
 
 A head is a linear layer or an ungrouped convolution whose output is the network's output: either
 averaged over positions (global average pooling; one position for a plain linear layer), or position
 by position (tokens of a sequence, pixels of an image), where every position counts as a sample of
-the head. That is checked on the numbers, not on the names of modules.
+the head. That is checked on the numbers, not by the names of modules.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A layer that could be the head, and how far its pooled output is from the network's."""
+    """A layer that may be the head: whether its pooled output is the network's, or why not."""
 
     layer: str
     module: nn.Module
     fits: bool
     reason: str
-    shared: bool  # whether the network uses the same weight elsewhere too
-    by_position: bool  # whether every position has outputs of its own
+    shared: bool  # whether the network also uses the same weight elsewhere
+    by_position: bool  # whether every position has its own outputs
     calls: int  # how often the model calls the module itself
 
     @property
     def can_be_left_out(self) -> bool:
-        """Whether the model can run without its output: nothing else depends on it."""
+        """Whether the model can run without this layer's output: nothing else depends on it."""
         return isinstance(self.module, nn.Linear) and self.calls == 1
 
     def features(self, a: Tensor) -> Tensor:
-        """φ: the layer's input or window, averaged over positions or one row a position."""
+        """φ: the layer's input or window, averaged over positions or one row per position."""
         if isinstance(self.module, CONVOLUTIONS):
             if not self.by_position:
                 return average_patch(self.module, a)
@@ -51,7 +51,7 @@ class Head:
         return a.reshape(-1, a.shape[-1])
 
     def positions(self, outputs: Tensor) -> Positions:
-        """How the outputs hold what this layer gives at each position."""
+        """Where the network's outputs hold this layer's output at each position."""
         shape = tuple(outputs.shape[1:])
         return Positions(shape, 1 if isinstance(self.module, CONVOLUTIONS) else len(shape))
 
@@ -61,12 +61,14 @@ class Head:
         return weight.flatten(2).mT.flatten(1) if weight.dim() > 2 else weight
 
 
-def find_heads(uses: list[LayerUse], outputs: Tensor, acting: Positions | None) -> dict[str, Head]:
-    """Every linear or convolutional layer, with whether it is a head and why not.
+def find_heads(
+    uses: list[LayerUse], outputs: Tensor, interacting: Positions | None
+) -> dict[str, Head]:
+    """Every linear or convolutional layer, with whether it is a head or why not.
 
-    `acting` says which outputs act on each other in the loss; None if every one stands alone.
+    `interacting` says which outputs interact in the loss; None if each has its own loss.
     """
-    found: dict[str, Head] = {}
+    heads: dict[str, Head] = {}
     counts = parameter_uses(outputs)
     for use in uses:
         if isinstance(use.module, (nn.Linear, *CONVOLUTIONS)):
@@ -74,21 +76,20 @@ def find_heads(uses: list[LayerUse], outputs: Tensor, acting: Positions | None) 
             by_position = use.output.shape == outputs.shape and outputs.dim() > 2
             calls = sum(other.module is use.module for other in uses)
             head = Head(use.layer, use.module, False, "", shared, by_position, calls)
-            reason = _why_not(head, use, outputs.detach(), acting)
-            found[use.layer] = dataclasses.replace(head, fits=not reason, reason=reason)
-    return found
+            reason = _why_not(head, use, outputs.detach(), interacting)
+            heads[use.layer] = dataclasses.replace(head, fits=not reason, reason=reason)
+    return heads
 
 
-def _why_not(head: Head, use: LayerUse, outputs: Tensor, acting: Positions | None) -> str:
+def _why_not(head: Head, use: LayerUse, outputs: Tensor, interacting: Positions | None) -> str:
     if getattr(use.module, "groups", 1) != 1:
         return "a grouped convolution has no common feature vector"
     out = use.output
     if len(out) != len(outputs):
-        return f"its output of shape {tuple(out.shape)} does not hold one entry a sample"
+        return f"its output of shape {tuple(out.shape)} does not hold one entry per sample"
     if head.by_position:
-        own = head.positions(outputs)
-        if acting is not None and acting != own:
-            return "the loss joins outputs that belong to different positions of it"
+        if interacting is not None and interacting != head.positions(outputs):
+            return "the loss combines outputs of different positions of this layer"
         given = out
     elif isinstance(use.module, nn.Linear):
         given = out.reshape(len(out), -1, out.shape[-1]).mean(dim=1)
@@ -96,7 +97,7 @@ def _why_not(head: Head, use: LayerUse, outputs: Tensor, acting: Positions | Non
         given = out.flatten(2).mean(dim=2)
     given, outputs = given.reshape(len(given), -1), outputs.reshape(len(outputs), -1)
     if given.shape != outputs.shape:
-        return f"it gives {given.shape[1]} values a sample, the network {outputs.shape[1]}"
+        return f"it gives {given.shape[1]} values per sample, the network {outputs.shape[1]}"
     if given.data_ptr() == outputs.data_ptr():  # the same memory: nothing to compare
         return ""
     gap = float((given - outputs).abs().max())

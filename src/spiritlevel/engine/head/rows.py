@@ -1,8 +1,8 @@
 """The rows of the head: features and output curvature of every sample or position.
 
-What needs them more than once (λ_max, Tr H²) keeps them if they fit, and runs the network again for
-each use if they do not. The head of a language model never forms its outputs: its rows keep what
-one sweep over the vocabulary leaves of a token, and products go over the vocabulary again.
+What needs them more than once (λ_max, Tr H²) keeps them if they fit in memory; otherwise the
+network runs again for each use. The outputs of a language model's head are never formed: its rows
+keep per token the sums of one sweep over the vocabulary, and products sweep over it again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class RowBlock:
 
     @property
     def nbytes(self) -> int:
-        """What keeping it takes."""
+        """The bytes that keeping this block takes."""
         return self.features.nbytes + sum(t.nbytes for t in self.curvature.arguments())
 
     def trace_and_kappa(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Tr and κ of each row."""
+        """The trace and κ of each row."""
         return (
             head_trace(self.curvature, self.features),
             head_kappa(self.curvature, self.features, weight.double()),
@@ -47,13 +47,13 @@ class RowBlock:
     def add_product(self, direction: Tensor, image: Tensor) -> None:
         """Add Σ over the rows of A (V φ) φᵀ to `image`."""
         ones = torch.ones_like(self.features[:, 0])
-        there = direction.to(self.features.device)
-        image += head_product(self.curvature, self.features, ones, there).to(image.device)
+        direction = direction.to(self.features.device)
+        image += head_product(self.curvature, self.features, ones, direction).to(image.device)
 
-    def kept(self) -> RowBlock:
-        """The same where there is most room: on the host."""
-        made = type(self.curvature)(*(t.cpu() for t in self.curvature.arguments()))
-        return RowBlock(self.features.cpu(), made)
+    def on_host(self) -> RowBlock:
+        """This block on the host, which has more memory than the device."""
+        curvature = type(self.curvature)(*(t.cpu() for t in self.curvature.arguments()))
+        return RowBlock(self.features.cpu(), curvature)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +68,11 @@ class TokenBlock:
 
     @property
     def nbytes(self) -> int:
-        """What keeping it takes."""
+        """The bytes that keeping this block takes."""
         return self.features.nbytes + 7 * self.masses.nbytes
 
     def trace_and_kappa(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Tr and κ of each row."""
+        """The trace and κ of each row."""
         squares = self.masses * self.features.double().square().sum(dim=1)
         assert self.sums.quadratic is not None
         return squares * self.sums.gini, squares * self.sums.quadratic
@@ -89,12 +89,12 @@ class TokenBlock:
             sums,
             self.masses.to(weight.device),
             direction,
-            budget=self.budget // 16,  # beside vectors as large as the weight
+            budget=self.budget // 16,  # there are also vectors as large as the weight
             into=image,
         )
 
-    def kept(self) -> TokenBlock:
-        """The same where there is most room: on the host."""
+    def on_host(self) -> TokenBlock:
+        """This block on the host, which has more memory than the device."""
         sums = _moved(self.sums, torch.device("cpu"))
         return dataclasses.replace(
             self, features=self.features.cpu(), masses=self.masses.cpu(), sums=sums
@@ -107,16 +107,16 @@ HeadBlock = RowBlock | TokenBlock
 def block_of_outputs(
     head: Head, a: Tensor, outputs: Tensor, curvature: OutputCurvature
 ) -> RowBlock:
-    """From the head's input and the outputs it led to."""
+    """The rows of a batch, from the head's input and the outputs."""
     rows = row_curvature(curvature, _positions(head, outputs))
-    assert rows is not None  # a loss that ties positions together has no head by position
+    assert rows is not None  # if a loss combines positions, no head by position is found
     return RowBlock(head.features(a).double(), rows)
 
 
 def block_of_tokens(
     surface: Surface, head: Head, a: Tensor, targets: Tensor, budget: int
 ) -> tuple[TokenBlock, Tensor]:
-    """From the head's input alone, with the weights of the rows."""
+    """The rows of a batch from the head's input alone, and the weights of the rows."""
     loss = cast(CrossEntropy, surface.loss)
     features = head.features(a)
     row_targets = targets.flatten() if not targets.is_floating_point() else targets.flatten(0, -2)
@@ -133,8 +133,8 @@ def margins_of_tokens(
     features, labels = head.features(a), targets.flatten()
     weight = head.weight()
     shown = loss.row_weights(features.new_empty(len(features), 0), labels) > 0
-    known = labels.clamp(0, len(weight) - 1)
-    return stream_margins(features, weight, _bias(head), known, budget=budget), shown
+    labels = labels.clamp(0, len(weight) - 1)  # rows that do not count may hold any number
+    return stream_margins(features, weight, _bias(head), labels, budget=budget), shown
 
 
 def iterate_blocks(
@@ -166,7 +166,7 @@ def _positions(head: Head, outputs: Tensor) -> Positions:
 
 def _moved(sums: TokenSums, device: torch.device) -> TokenSums:
     moved: dict[str, Any] = {
-        name: None if held is None else held.to(device) for name, held in vars(sums).items()
+        name: None if values is None else values.to(device) for name, values in vars(sums).items()
     }
     return TokenSums(**moved)
 

@@ -1,8 +1,8 @@
 """The scale of every layer's input features, from one forward pass over the data.
 
-Features are brought to one scale by a diagonal matrix V with one entry an input feature: W V in
-place of a layer's W, and what goes in divided by V, is the same function. κ of such a network is
-mean Σ_k ‖V Wᵀ G V⁻¹‖² of the original's G, so that the sweep of the original brings it along.
+Features are brought to one scale by a diagonal matrix V with one entry per input feature: with W V
+in place of a layer's W, and its input divided by V, the network is the same function. κ of such a
+network is mean Σ_k ‖V Wᵀ G V⁻¹‖² with the original's G, so the sweep of the original gives it too.
 
 V is the standard deviation of a feature over the data, or its variance. The feature is an input
 channel in a convolution (over samples and positions) and a token in an embedding (its one-hot
@@ -33,8 +33,8 @@ from .sums import RowKind
 
 POWERS: dict[RowKind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ
 
-Scales = Mapping[RowKind, Mapping[str, Tensor]]  # V by kind and layer, an entry a feature
-Take = Callable[[str, Tensor], None]  # a layer and what goes into it
+Scales = Mapping[RowKind, Mapping[str, Tensor]]  # V by kind and layer, one entry per feature
+ReportInput = Callable[[str, Tensor], None]  # called with a layer's name and its input
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FeatureSpread:
     count: int
     mean: Tensor
     squares: Tensor
-    round_off: float = 0.0  # relative: what varies by less is constant
+    round_off: float = 0.0  # relative: a feature that varies by less is constant
 
     @classmethod
     def of_rows(cls, rows: Tensor) -> FeatureSpread:
@@ -56,14 +56,14 @@ class FeatureSpread:
 
     @classmethod
     def of_tokens(cls, tokens: Tensor, num_tokens: int) -> FeatureSpread:
-        """Of the one-hot entries of tokens: q and q(1 − q) for a token of frequency q."""
+        """For one-hot tokens: mean q and variance q(1 − q) for a token of frequency q."""
         count = tokens.numel()
         seen = torch.bincount(tokens.flatten(), minlength=num_tokens).double()
         mean = seen / max(count, 1)
         return cls(count, mean, seen * (1 - mean))
 
     def __add__(self, other: FeatureSpread) -> FeatureSpread:
-        """Of both parts of the data; stable, unlike Σa² − (Σa)²/n (Chan, Golub and LeVeque)."""
+        """For both parts of the data; stable, unlike Σa² − (Σa)²/n (Chan, Golub and LeVeque)."""
         count = self.count + other.count
         if not count:
             return self
@@ -74,14 +74,14 @@ class FeatureSpread:
         return FeatureSpread(count, mean, self.squares + other.squares + between, round_off)
 
     def on(self, device: torch.device) -> FeatureSpread:
-        """The same elsewhere."""
+        """This spread with its tensors on a device."""
         return dataclasses.replace(self, mean=self.mean.to(device), squares=self.squares.to(device))
 
     def scale(self, power: int) -> Tensor:
         """V: the standard deviation of every feature (power 1) or its variance (power 2).
 
-        A feature that is constant has |mean| in its place, which scales as a deviation does and so
-        keeps the invariance. One that is zero everywhere has 0 and takes no part.
+        A constant feature gets |mean| instead, which scales as a deviation does and so keeps the
+        invariance. A feature that is always zero gets 0 and is left out.
 
         >>> rows = torch.tensor([[0.0, 5.0, 1.0], [0.0, 5.0, 3.0]])
         >>> FeatureSpread.of_rows(rows).scale(1).tolist()
@@ -94,7 +94,7 @@ class FeatureSpread:
 
 
 def scales_from_spreads(spreads: Mapping[str, FeatureSpread]) -> Scales:
-    """V of both kinds."""
+    """V for both kinds of standardized κ."""
     return {
         kind: {layer: spread.scale(power) for layer, spread in spreads.items()}
         for kind, power in POWERS.items()
@@ -111,7 +111,7 @@ def by_column(scale: Tensor, matrix: Tensor) -> Tensor:
 
 
 def unseen_layers(surface: Surface) -> list[str]:
-    """Layers whose weight is used past their own module, so that an input of it is not seen."""
+    """Layers whose weight is also used outside of their module, so that some input is not seen."""
     calls: dict[str, int] = {}
 
     def count(layer: str, a: Tensor) -> None:
@@ -130,21 +130,21 @@ def unseen_layers(surface: Surface) -> list[str]:
 def find_feature_spreads(surface: Surface, chunk: int) -> tuple[dict[str, FeatureSpread], Cost]:
     """The spread of what goes into each layer, over the data of all processes, and its cost."""
     rules = matrix_layers(surface)
-    before, found = surface.cost, dict[str, FeatureSpread]()
+    before, spreads = surface.cost, dict[str, FeatureSpread]()
     exist: Tensor | None = None
     size = 0
 
     def add(layer: str, a: Tensor) -> None:
         part = _spread_of(rules[layer], surface.module(layer), a, exist, size)
-        found[layer] = found[layer] + part if layer in found else part
+        spreads[layer] = spreads[layer] + part if layer in spreads else part
 
     with torch.no_grad(), full_precision(), surface.processes.together(), _watching(surface, add):
         for where, batch in surface.chunks(chunk):
             exist, size = _attention_mask(batch), _batches.num_samples(batch)
             surface.outputs(batch, where=where)
     total: dict[str, FeatureSpread] = {}
-    own = {layer: spread.on(torch.device("cpu")) for layer, spread in found.items()}
-    for part in surface.processes.gather(own):
+    on_host = {layer: spread.on(torch.device("cpu")) for layer, spread in spreads.items()}
+    for part in surface.processes.gather(on_host):
         for layer, spread in part.items():
             total[layer] = total[layer] + spread if layer in total else spread
     total = {layer: spread.on(surface.device) for layer, spread in total.items()}
@@ -154,7 +154,7 @@ def find_feature_spreads(surface: Surface, chunk: int) -> tuple[dict[str, Featur
 def _spread_of(
     rule: AbstractMatrixRule, module: nn.Module, a: Tensor, exist: Tensor | None, size: int
 ) -> FeatureSpread:
-    """Of one use; `exist` marks the tokens of a padded batch that are there."""
+    """The spread of one input; `exist` marks the tokens of a padded batch that are no padding."""
     if isinstance(rule, EmbeddingRule):
         if len(a) == 1 < size:  # positions that all samples share
             a = a.expand(size, *a.shape[1:])
@@ -167,27 +167,27 @@ def _spread_of(
 
 
 def _feature_dim(rule: AbstractMatrixRule, module: Any, a: Tensor) -> int:
-    """Which dimension of a layer's input holds the features."""
+    """The dimension of a layer's input that holds the features."""
     return a.dim() - 1 - (len(module.kernel_size) if isinstance(rule, ConvRule) else 0)
 
 
 def _attention_mask(batch: Any) -> Tensor | None:
-    """Which tokens exist, where a batch says so."""
+    """Which tokens are no padding, if the batch has an attention mask."""
     if isinstance(batch, Mapping):
         mask = batch.get("attention_mask")
         return mask != 0 if isinstance(mask, Tensor) else None
     parts = batch if isinstance(batch, list | tuple) else []
-    found = [mask for mask in map(_attention_mask, parts) if mask is not None]
-    return found[0] if found else None
+    masks = [mask for mask in map(_attention_mask, parts) if mask is not None]
+    return masks[0] if masks else None
 
 
 @contextmanager
-def _watching(surface: Surface, take: Take) -> Iterator[None]:
-    """During the block `take` is given every input of a measured layer."""
+def _watching(surface: Surface, report: ReportInput) -> Iterator[None]:
+    """Report every input of a measured layer during the block."""
 
     def watch(layer: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            take(layer, (*args, *kwargs.values())[0])
+            report(layer, (*args, *kwargs.values())[0])
 
         return hook
 

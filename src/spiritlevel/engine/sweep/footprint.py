@@ -8,19 +8,19 @@ from ...math import contractions
 from ...model.layer_hooks import LayerUse
 from ...model.layers import AbstractMatrixRule, AbstractRule, Layout
 
-# Starting many small contractions takes longer than the contractions, above all on a GPU: columns
-# are held back and contracted together until a layer's gradients have this size.
+# Starting many small contractions takes longer than computing them, especially on a GPU: columns
+# are collected and contracted together once a layer's gradients have this size.
 GPU_HOLD_BYTES, CPU_HOLD_BYTES = 64 << 20, 8 << 20
 
-# On a CPU a tensor above 32 MiB is handed out page by page each time anew, which takes longer than
-# filling it; chunks keep every tensor well below.
+# On a CPU a tensor above 32 MiB is allocated page by page each time, which takes longer than
+# filling it; chunks keep every tensor well below that.
 CPU_TENSOR_BYTES = 16 << 20
 
 
-def held_columns(output_bytes: int, num_columns: int, *, on_cpu: bool) -> int:
-    """How many columns a layer with this much at its output holds back.
+def columns_to_hold(output_bytes: int, num_columns: int, *, on_cpu: bool) -> int:
+    """How many columns to collect for a layer whose output takes this many bytes.
 
-    >>> held_columns(1 << 20, 9, on_cpu=True), held_columns(1 << 30, 9, on_cpu=False)
+    >>> columns_to_hold(1 << 20, 9, on_cpu=True), columns_to_hold(1 << 30, 9, on_cpu=False)
     (8, 1)
     """
     limit = CPU_HOLD_BYTES if on_cpu else GPU_HOLD_BYTES
@@ -29,12 +29,12 @@ def held_columns(output_bytes: int, num_columns: int, *, on_cpu: bool) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """Bytes of one sample, by what happens to them."""
+    """Bytes per sample, by what they are used for."""
 
-    saved: int  # kept by autograd for the backward
-    kept: int  # kept by the layers between columns
-    working: int  # the largest intermediate of any one layer
-    held: tuple[int, ...]  # outputs of the layers that hold columns back
+    saved: int  # saved by autograd for the backward
+    cached: int  # stored by the layers between columns
+    working: int  # the largest intermediate result of any layer
+    collecting: tuple[int, ...]  # outputs of the layers that collect columns
     largest: int  # the largest output of a layer
     num_columns: int
     on_cpu: bool
@@ -43,16 +43,16 @@ class Footprint:
         """What a chunk of samples takes beside the model and its data."""
         if not sweep:  # no graph: activations live from one layer to the next
             return num_samples * (self.saved // 2)
-        held = sum(
-            size * held_columns(size, self.num_columns, on_cpu=self.on_cpu)
-            for size in (num_samples * output for output in self.held)
+        collected = sum(
+            size * columns_to_hold(size, self.num_columns, on_cpu=self.on_cpu)
+            for size in (num_samples * output for output in self.collecting)
         )
-        in_flight = 3 * self.largest  # what the backward itself has in hand at a time
-        return num_samples * (self.saved + self.kept + self.working + in_flight) + held
+        in_flight = 3 * self.largest  # gradients that the backward itself holds at a time
+        return num_samples * (self.saved + self.cached + self.working + in_flight) + collected
 
     @property
     def fitting(self) -> int:
-        """How many samples keep every tensor of a size that a CPU hands out quickly."""
+        """How many samples keep every tensor small enough for a CPU to allocate quickly."""
         return max(1, CPU_TENSOR_BYTES // max(self.largest, 1)) if self.on_cpu else 1 << 30
 
     def chunk(self, memory: int, *, sweep: bool) -> int:
@@ -78,27 +78,27 @@ def footprint(
     largest: int,
     on_cpu: bool,
 ) -> Footprint:
-    """From the uses of a probe: what the contraction of each will take.
+    """The footprint of a sweep, from the recorded uses of a few samples.
 
-    `memories` counts the scales of the features that are looked at: their own, and others.
+    `memories` counts the scalings of the features that κ is computed for, the plain one included.
     """
-    kept, working, largest = 0, generic, max(largest, 1)
-    held = []
+    cached, working, largest = 0, generic, max(largest, 1)
+    collecting = []
     for use, rule, layout in uses:
         output = use.output.nbytes // layout.num_samples
         size = use.output.element_size()
         largest = max(largest, output)
         working = max(working, 4 * output)
         if not isinstance(rule, AbstractMatrixRule):
-            kept += use.input.nbytes // layout.num_samples
+            cached += use.input.nbytes // layout.num_samples
             if not on_cpu:
-                held.append(output)
+                collecting.append(output)
             continue
         shape = rule.shape(use.module, use.input, use.output.shape, layout)
         form = contractions.choose_form(shape, num_columns=num_columns, kappa=kappa)
-        kept += contractions.cached_floats(shape, form, num_columns, memories) * size
+        cached += contractions.cached_floats(shape, form, num_columns, memories) * size
         floats = contractions.working_floats(shape, form, num_columns, memories)
         working = max(working, floats * size)
         if form != "direct":
-            held.append(output)
-    return Footprint(saved, kept, working, tuple(held), largest, num_columns, on_cpu)
+            collecting.append(output)
+    return Footprint(saved, cached, working, tuple(collecting), largest, num_columns, on_cpu)

@@ -1,8 +1,8 @@
 """Per-sample gradients of any parameter, whatever the model does with it.
 
-The way for parameters without a layer rule: class tokens, positions, scales, attention and
-recurrent weights, parametrized weights. Samples are run side by side with vmap; where a model
-cannot be vmapped they are run one by one, which gives the same numbers.
+For parameters without a layer rule: class tokens, position embeddings, scales, attention and
+recurrent weights, parametrized weights. Samples run side by side under vmap; if a model does not
+support vmap they run one by one, which gives the same numbers.
 """
 
 from __future__ import annotations
@@ -47,15 +47,18 @@ def _vectorized(
     per_sample = [t.dim() > 0 and len(t) == len(columns) for t in leaves]
 
     def one(sample: list[Tensor], cotangents: Tensor) -> dict[str, Tensor]:
-        single = [t.unsqueeze(0) if own else t for t, own in zip(sample, per_sample, strict=True)]
+        single = [
+            t.unsqueeze(0) if has_samples else t
+            for t, has_samples in zip(sample, per_sample, strict=True)
+        ]
         function = surface.function(_batches.rebuild(batch, single))
         pull = torch.func.vjp(function, parameters)[1]
         (gradients,) = torch.func.vmap(lambda s: pull(s.unsqueeze(0)))(cotangents)
         return gradients
 
-    in_dims = [0 if own else None for own in per_sample]
+    in_dims = [0 if has_samples else None for has_samples in per_sample]
     with warnings.catch_warnings():
-        # torch tells its developers which operators it still vectorizes by a loop
+        # a message to torch's developers about operators that are vectorized by a loop
         warnings.filterwarnings("ignore", message="There is a performance drop")
         return torch.func.vmap(one, in_dims=(in_dims, 0))(leaves, columns)
 

@@ -1,13 +1,13 @@
-"""Sums over output columns, taken all or by random probes until they are as precise as asked.
+"""Sums over output columns, from all columns or from random probes until they are precise enough.
 
-What the sweep of the GGN does for its own rows (`Work.sweep_to`), for any pass over the data that
-brings a value a sample, row and column.
+This does for any pass with one value per sample, row and column what `Workspace.sweep_to` does for
+the rows of the GGN.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,17 +16,16 @@ from ...model.batches import BatchLocation
 from ...records import Cost
 from ..estimate import Estimate, cautious_count
 from ..workspace import EXACT_COLUMNS, MIN_SPREADS, Workspace
-from .sums import RowSums, pooled_estimate
+from .sums import Factors, RowSums, pooled_estimate
 
-Factors = Mapping[str, float]  # by row
 Run = Callable[[range | None], RowSums]  # a pass with these probes, or with all columns
 
 
 class SampleNumbers:
-    """Numbers of samples in the data of all processes: they do not depend on how it is cut."""
+    """The number of each sample in the data of all processes, however the data is divided."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """All processes must make it together."""
+        """All processes must create it together."""
         self.device = workspace.surface.device
         processes = workspace.surface.processes
         self.offset = 0
@@ -35,7 +34,7 @@ class SampleNumbers:
             self.offset = sum(counts[: processes.rank])
 
     def of(self, where: BatchLocation, count: int) -> Tensor:
-        """Of the samples of a chunk."""
+        """The numbers of the `count` samples of a chunk."""
         return (self.offset + where.first + torch.arange(count)).to(self.device)
 
 
@@ -43,7 +42,7 @@ class ProbedRows:
     """The rows of a pass over the data; further probes are added as measures ask for precision."""
 
     def __init__(self, workspace: Workspace, run: Run, *, num_columns: int) -> None:
-        """Few columns are all taken, many are probed, unless the method says otherwise."""
+        """All columns if they are few, probes if they are many, unless the method decides."""
         self.workspace, self.num_columns = workspace, num_columns
         self.cost = Cost()
         self._run = run
@@ -54,7 +53,7 @@ class ProbedRows:
 
     @property
     def num_probes(self) -> int:
-        """Probes so far; 0 where all columns were taken."""
+        """Probes so far; 0 if all columns were taken."""
         return sum(count or 0 for count, _ in self._parts)
 
     def estimate(self, factors: Factors) -> Estimate:
@@ -63,39 +62,39 @@ class ProbedRows:
         return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
 
     def refine(self, factors: Factors, rtol: float) -> Estimate:
-        """Add probes until the sum is within `rtol`, or the passes are spent."""
+        """Add probes until the sum is within `rtol`, or the passes are used up."""
         asked = self.workspace.precision
         while self.num_probes:
-            found, count = self.estimate(factors), self.num_probes
-            if found.value == 0.0 and found.variance == 0.0:
+            estimate, count = self.estimate(factors), self.num_probes
+            if estimate.value == 0.0 and estimate.variance == 0.0:
                 break
             deciding = self._parts[0][1].effective_samples(factors)
             least = 1 + math.ceil(MIN_SPREADS / max(deciding, 1.0))
-            if count >= least and found.within(rtol, asked.confidence):
+            if count >= least and estimate.within(rtol, asked.confidence):
                 break
-            margin = rtol * abs(found.value)
-            growth = (found.half_width(asked.confidence) / margin) ** 2 if margin else 4.0
+            margin = rtol * abs(estimate.value)
+            growth = (estimate.half_width(asked.confidence) / margin) ** 2 if margin else 4.0
             wanted = max(math.ceil(1.05 * count * min(growth, 4.0)), least)
             if asked.method != "output_probes" and wanted >= self.num_columns:
                 self._parts.clear()
-                self._add(None)  # all columns are no more than that
+                self._add(None)  # all columns cost no more than that
                 break
             more = min(wanted, asked.max_passes) - count
-            if more < 2:  # fewer leave their error unknown
+            if more < 2:  # the error of a single probe is unknown
                 break
             self._add(range(count, count + more))
         return self.estimate(factors)
 
     @property
     def text(self) -> str:
-        """How many probes stand for how many columns."""
+        """How many probes replace how many columns."""
         return f"{self.num_probes} output probes for {self.num_columns} columns"
 
-    def missed(self, found: Estimate, rtol: float) -> str:
-        """What was reached, and what would have sufficed for `rtol`."""
+    def missed(self, estimate: Estimate, rtol: float) -> str:
+        """How many probes were used, and how many would have reached `rtol`."""
         asked = self.workspace.precision
-        wider = found.half_width(asked.confidence) / abs(found.value)
-        enough = cautious_count(self.num_probes * (wider / rtol) ** 2, found.dof)
+        reached = estimate.half_width(asked.confidence) / abs(estimate.value)
+        enough = cautious_count(self.num_probes * (reached / rtol) ** 2, estimate.dof)
         return f"{self.text}; max_passes={enough} would have sufficed."
 
     def _add(self, streams: range | None) -> None:

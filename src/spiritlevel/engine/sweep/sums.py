@@ -1,8 +1,8 @@
-"""What a sweep adds up over the data, and the estimates that come out of it.
+"""What a sweep adds up over the data, and the estimates that follow from it.
 
-In an exact sweep every sample brings its value. With output probes it brings one value a probe: the
-mean of a sample's values counts, and their spread within the sample, added up over the samples, is
-the error of the probes. The spread of the means between samples is data and probes together.
+In an exact sweep every sample has one value. With output probes it has one value per probe: the
+mean of a sample's values counts, and their spread within the sample, added up over the samples,
+gives the error of the probes. The spread of the means between samples contains both errors.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from ..moments import Moments
 from ..plan import matrix_layers
 
 RowKind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
+Factors = Mapping[str, float]  # by row; an estimate is of Σ factor × value
 
 
 @dataclasses.dataclass
 class ChunkValues:
-    """The values of one chunk: of all factor columns together, or of one probe."""
+    """The values of one chunk, for all factor columns together or for one probe."""
 
     rows: dict[str, Tensor]  # by kind, shape: (rows, N)
     neurons: dict[str, Tensor]  # ρ(j) summed over the samples, by layer
 
 
 class RowSums:
-    """Named rows: a value a sample and row, or one a probe."""
+    """Sums over named rows, each with one value per sample, or one per sample and probe."""
 
     def __init__(self, names: Iterable[str], device: torch.device) -> None:
-        """One row a name."""
+        """One row per name."""
         self.between = Moments(names, device)
         size = len(self.between.index)
         zeros = {"dtype": torch.float64, "device": device}
         self.within = torch.zeros(size, size, **zeros)  # type: ignore[call-overload]
-        # Σ_n (spread of sample n)², of each row and of all together: how few samples decide
+        # Σ_n (spread of sample n)², for each row and for their sum: shows if few samples dominate
         self.fourth = torch.zeros(size + 1, **zeros)  # type: ignore[call-overload]
 
     def add(self, draws: list[Tensor], weights: Tensor) -> None:
-        """Some probes of a chunk, each of shape (rows, N)."""
+        """Add some probes of a chunk, each of shape (rows, N)."""
         values = torch.stack(draws)
         mean = values.mean(dim=0)
         self.between.add(mean, weights)
@@ -56,12 +57,12 @@ class RowSums:
             self.fourth += both.square().sum(dim=0).square().sum(dim=1)
 
     def reduce(self, processes: Processes) -> None:
-        """Add up over the processes."""
+        """Add up the sums over all processes."""
         self.between.reduce(processes)
         processes.sum_(self.within, self.fourth)
 
-    def estimate(self, factors: Mapping[str, float], num_probes: int | None) -> Estimate:
-        """Σ over rows of factor × mean value; exact where there were no probes."""
+    def estimate(self, factors: Factors, num_probes: int | None) -> Estimate:
+        """Σ over rows of factor × mean value; exact if there were no probes."""
         moments = self.between
         names, values = list(factors), list(factors.values())
         value, spread = moments.mean(names, values), moments.stderr(names, values)
@@ -73,18 +74,18 @@ class RowSums:
         variance = squares / (num_probes - 1) / num_probes / moments.total_weight**2
         if variance == 0.0:
             return Estimate(value, data_variance=total)
-        # the rows of one name have their own; groups are judged by all rows together
+        # a single row has its own sums; a group of rows uses those of all rows together
         row = moments.index[names[0]] if len(names) == 1 else len(self.fourth) - 1
         diagonal = self.within[row, row] if len(names) == 1 else self.within.sum()
         fourth = float(self.fourth[row])
         dof = (num_probes - 1) * float(diagonal) ** 2 / fourth if fourth else math.inf
-        # where few samples decide, their spread may be small by chance: count those that matter
+        # if few samples dominate, their spread may be small by chance: count only those
         dof = min(dof, (num_probes - 1) * self.effective_samples(factors))
         data = None if total is None else max(total - variance, 0.0)
         return Estimate(value, variance, dof, data)
 
-    def effective_samples(self, factors: Mapping[str, float]) -> float:
-        """(Σ v)² / Σ v² over the samples: all of them if they are alike, 1 if one decides."""
+    def effective_samples(self, factors: Factors) -> float:
+        """(Σ v)² / Σ v² over the samples: their number if all are equal, 1 if one dominates."""
         moments = self.between
         c = moments.combination(list(factors), list(factors.values()))
         squares = float(c @ moments.products @ c)
@@ -92,12 +93,12 @@ class RowSums:
 
 
 class SweepSums:
-    """All kinds; `num_probes` is None for an exact sweep."""
+    """The sums of all kinds of rows; `num_probes` is None for an exact sweep."""
 
     def __init__(
         self, surface: Surface, num_probes: int | None = None, more: Iterable[RowKind] = ()
     ) -> None:
-        """A row a parameter for the trace, a row a layer whose weight acts as a matrix for κ, ρ.
+        """The trace has one row per parameter, κ and ρ one per layer whose weight is a matrix.
 
         `more` are further kinds of κ.
         """
@@ -112,41 +113,43 @@ class SweepSums:
         self.num_probes = num_probes
         self.kinds = {kind: RowSums(rows, surface.device) for kind, rows in names.items()}
         self.index = {kind: sums.between.index for kind, sums in self.kinds.items()}
-        self.neurons: dict[str, Tensor] = {}  # ρ(j) of each such layer by probe, not yet averaged
+        self.neurons: dict[
+            str, Tensor
+        ] = {}  # ρ(j) by layer, one row per probe, not divided by the weight
 
     def add(self, draws: list[ChunkValues], weights: Tensor) -> None:
-        """One chunk: a single draw of all columns, or one a probe."""
+        """Add a chunk: one entry for all columns, or one per probe."""
         for kind, sums in self.kinds.items():
             sums.add([drawn.rows[kind] for drawn in draws], weights)
-        for held, drawn in enumerate(draws):
+        for probe, drawn in enumerate(draws):
             for layer, values in drawn.neurons.items():
-                self.neurons[layer][held] += values
+                self.neurons[layer][probe] += values
 
     def reduce(self, processes: Processes) -> None:
-        """Add up over the processes."""
+        """Add up the sums over all processes."""
         for sums in self.kinds.values():
             sums.reduce(processes)
         processes.sum_(*self.neurons.values())
 
-    def estimate(self, kind: RowKind, factors: Mapping[str, float]) -> Estimate:
+    def estimate(self, kind: RowKind, factors: Factors) -> Estimate:
         """Σ over rows of factor × mean value."""
         return self.kinds[kind].estimate(factors, self.num_probes)
 
-    def effective_samples(self, kind: RowKind, factors: Mapping[str, float]) -> float:
-        """How many samples decide a sum of rows."""
+    def effective_samples(self, kind: RowKind, factors: Factors) -> float:
+        """How many samples contribute to a sum of rows."""
         return self.kinds[kind].effective_samples(factors)
 
     def neuron_values(self, layer: str) -> Tensor:
-        """ρ(j) of a layer, a row a probe."""
+        """ρ(j) of a layer, one row per probe."""
         return self.neurons[layer] / self.kinds["rho"].between.total_weight
 
 
 def pooled_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
-    """Estimates of one number from different probes, each with how many probes it took."""
+    """One estimate from several of the same number, each with its number of probes."""
     total = sum(count for count, _ in parts)
     value = sum(count * e.value for count, e in parts) / total
     variance = sum((count / total) ** 2 * e.variance for count, e in parts)
     spread = sum(((count / total) ** 2 * e.variance) ** 2 / e.dof for count, e in parts)
-    known = [(count, e.data_variance) for count, e in parts if e.data_variance is not None]
-    data = sum(c * v for c, v in known) / sum(c for c, _ in known) if known else None
+    of_data = [(count, e.data_variance) for count, e in parts if e.data_variance is not None]
+    data = sum(c * v for c, v in of_data) / sum(c for c, _ in of_data) if of_data else None
     return Estimate(value, variance, variance**2 / spread if spread else math.inf, data)

@@ -15,15 +15,15 @@ from .lanczos import ROUNDOFF
 from .long_rows import columns
 
 WIDTH = 0.01  # of the spectrum's range: the default broadening of a curve
-MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass out there
+MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass beyond that
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpectralDensity:
-    """Eigenvalue distribution as seen by random vectors: each gives nodes with weights of sum 1.
+    """The distribution of eigenvalues: each random vector gives nodes whose weights sum to 1.
 
-    A vector's row is its own Gauss quadrature: exact for polynomials of degree below twice the
-    steps. Rows that needed fewer nodes are padded with weight 0.
+    Each vector's row is a Gauss quadrature: exact for polynomials of degree below twice the steps.
+    Rows that needed fewer nodes are padded with weight 0.
     """
 
     nodes: Tensor  # shape: (num_vectors, steps), float64
@@ -41,7 +41,7 @@ class SpectralDensity:
         (2.0, 1.0)
         """
         num_vectors, steps = self.nodes.shape
-        # After `size` steps nothing of the matrix is left unseen.
+        # After `size` steps the quadrature is exact for every power.
         if not (power >= 0 and (power < 2 * steps or steps >= self.size)):
             raise SpiritlevelError(
                 f"The 'power' argument of SpectralDensity.moment must be in 0..{2 * steps - 1} for "
@@ -70,7 +70,7 @@ class SpectralDensity:
         nodes, weights = self.nodes.flatten(), self.weights.flatten()
         low, high = float(nodes.min()), float(nodes.max())
         if width is None:
-            # A range that is round-off, as of a multiple of the identity, is no scale.
+            # A range of only round-off, as for a multiple of the identity, is not a scale.
             width = WIDTH * max(high - low, WIDTH * max(abs(low), abs(high))) or WIDTH
         if not 0 < width < math.inf:
             raise SpiritlevelError(
@@ -78,7 +78,7 @@ class SpectralDensity:
                 f"Leave it out for {WIDTH:.0%} of the range {high - low:.3g}."
             )
         need = math.ceil((high - low) / width) + 2 * MARGIN + 1
-        if num_points < need:  # wider steps would miss peaks, and the integral with them
+        if num_points < need:  # a coarser grid would miss peaks and so falsify the integral
             raise SpiritlevelError(
                 f"The 'num_points' argument of SpectralDensity.curve must be at least {need}, one "
                 f"per width. Got {num_points!r}. Raise it, or raise width={width:.3g}."
@@ -90,7 +90,7 @@ class SpectralDensity:
         return grid, heights / (len(self.nodes) * width * math.sqrt(2 * math.pi))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types only, ready for JSON."""
+        """The density in plain types, ready for JSON."""
         return {
             "nodes": self.nodes.tolist(),
             "weights": self.weights.tolist(),
@@ -99,28 +99,29 @@ class SpectralDensity:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SpectralDensity:
-        """The inverse of `to_dict`."""
+        """A density from what `to_dict` returned."""
         nodes = torch.tensor(data["nodes"], dtype=torch.float64)
         weights = torch.tensor(data["weights"], dtype=torch.float64)
         return cls(nodes, weights, data["size"])
 
 
 class Quadrature:
-    """One Lanczos recurrence a start vector, all side by side; runs in `lanczos.solve`.
+    """One Lanczos recurrence per start vector, all side by side; run by `lanczos.solve`.
 
-    Nothing is reorthogonalized, so three vectors a start are alive, with the products, however
-    many the steps: where orthogonality is lost, copies of an eigenvalue share its weight, which
-    changes no integral. The nodes are therefore not a list of eigenvalues; `Lanczos` finds those.
+    Nothing is reorthogonalized, so only three vectors per start vector are in memory, products
+    included, for any number of steps. Where orthogonality is lost, copies of an eigenvalue share
+    its weight, which changes no integral. The nodes are therefore not a list of eigenvalues;
+    `Lanczos` finds those.
 
     Args:
-        start: Shape (num_vectors, size). Random signs make the first moment least noisy.
-        steps: Products with each vector; no more than `size` are taken.
+        start: Shape (num_vectors, size). With random signs the first moment has the least noise.
+        steps: Products with each vector; at most `size`.
 
     >>> from spiritlevel.engine.weight_space.lanczos import solve
     >>> diagonal = torch.tensor([5.0, 5.0, 1.0, 1.0])
     >>> run = Quadrature(torch.tensor([[1.0, -1.0, 1.0, 1.0]]), steps=3)
     >>> [density] = solve([run], lambda directions: {0: diagonal * directions[0]})
-    >>> [round(x, 5) for x in density.nodes[0].tolist()]     # two are enough, the third is padding
+    >>> [round(x, 5) for x in density.nodes[0].tolist()]     # two suffice, the third is padding
     [1.0, 5.0, 5.0]
     >>> [round(x, 5) for x in density.weights[0].tolist()]
     [0.5, 0.5, 0.0]
@@ -136,17 +137,17 @@ class Quadrature:
         self._diagonal = torch.zeros(num_vectors, self._steps, dtype=torch.float64)
         self._side = torch.zeros(num_vectors, self._steps, dtype=torch.float64)
         self._lengths = [self._steps] * num_vectors
-        self._rows = torch.arange(num_vectors)  # the start vector of each row still going
+        self._rows = torch.arange(num_vectors)  # the start vector of each unfinished row
         self._current = start.detach() / _dot(start, start).sqrt().to(start)[:, None]
         self._previous = torch.zeros_like(self._current)
 
     @property
     def done(self) -> bool:
-        """Whether all vectors have taken their steps or exhausted their subspace."""
+        """Whether all vectors have taken all steps or exhausted their subspace."""
         return self._step == self._steps or not len(self._rows)
 
     def directions(self) -> Tensor:
-        """The unit rows to multiply next, to be read only; fewer once some have finished."""
+        """The unit rows to multiply next, read-only; fewer once some have finished."""
         return self._current[:0] if self.done else self._current
 
     @torch.no_grad()
@@ -168,7 +169,7 @@ class Quadrature:
             )
         back = self._side[rows, step - 1] if step else torch.zeros(len(rows), dtype=torch.float64)
         a, b = alpha[:, None], back.to(alpha)[:, None]
-        following = self._previous  # in its place: the older vector is needed for the last time
+        following = self._previous  # reuses its memory: the older vector is not needed again
         for part in columns(3 * len(rows), self._size):
             following[:, part] = (
                 products[:, part].double()
@@ -181,7 +182,7 @@ class Quadrature:
         self._diagonal[rows, step] = alpha.cpu()
         self._side[rows, step] = beta.cpu()
 
-        # ‖T‖ from its largest entries: less than round-off of it ends in an invariant subspace.
+        # ‖T‖ from its largest entries: a β below its round-off means an invariant subspace.
         scale = torch.maximum(self._diagonal[rows].abs(), self._side[rows]).amax(dim=1)
         going = beta.cpu() > ROUNDOFF * self._eps * scale
         for row in rows[~going].tolist():
@@ -206,7 +207,7 @@ class Quadrature:
             T = self._diagonal[row, :k].diag() + side.diag(1) + side.diag(-1)
             values, vectors = torch.linalg.eigh(T)
             nodes[row, :k], weights[row, :k] = values, vectors[0].square()
-            nodes[row, k:] = values[-1]  # weight 0, at a place that does not widen the range
+            nodes[row, k:] = values[-1]  # weight 0, where it does not widen the range
         return SpectralDensity(nodes, weights, self._size)
 
 

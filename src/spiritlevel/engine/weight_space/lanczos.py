@@ -1,7 +1,7 @@
 """Extreme eigenvalues of symmetric operators by block Lanczos, several operators in lockstep.
 
-An iteration never calls its operator. It asks for products (`directions`), takes them (`update`)
-and says when it is `done`, so that one pass over a data set can serve many: see `solve`.
+An iteration never calls its operator. It asks for products (`directions`), receives them (`update`)
+and says when it is `done`, so that one pass over the data can serve many iterations: see `solve`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from .long_rows import columns, combine, inner, norm
 Which = Literal["largest", "smallest", "both"]
 Result = TypeVar("Result", covariant=True)
 
-# In units of eps·‖H‖: what is smaller than this in a product is taken for its round-off.
+# In units of eps·‖H‖: a smaller part of a product counts as round-off.
 ROUNDOFF = 10
 
 
 class Iteration(Protocol[Result]):
-    """What `solve` drives: it asks for products and takes them until it is done."""
+    """What `solve` runs: it asks for products and receives them until it is done."""
 
     @property
     def done(self) -> bool:
-        """Whether `result` is final."""
+        """Whether the iteration needs no more products."""
 
     def directions(self) -> Tensor:
         """The vectors to multiply next, shape (b, size)."""
 
     def update(self, products: Tensor) -> None:
-        """Take the products with `directions`, in their order."""
+        """Receive the products with `directions`, in the same order."""
 
     def result(self) -> Result:
-        """What has been found."""
+        """The result of the products so far."""
 
 
 def solve(
@@ -48,33 +48,33 @@ def solve(
     """Run the iterations in lockstep until all are done.
 
     Args:
-        multiply: Gets the directions of every unfinished iteration, keyed by its place in
+        multiply: Gets the directions of every unfinished iteration, keyed by its index in
             `iterations`, and returns the products under the same keys, in the same shapes.
 
     >>> diagonals = torch.tensor([[5.0, 1.0, -7.0], [2.0, 3.0, 4.0]])
-    >>> settings = {"rtol": 1e-6, "max_products": 9, "max_basis": 9}
-    >>> found = solve(
+    >>> settings = {"residual_rtol": 1e-6, "max_products": 9, "max_basis": 9}
+    >>> results = solve(
     ...     [Lanczos(torch.ones(1, 3), **settings), Lanczos(torch.ones(1, 3), **settings)],
     ...     lambda directions: {i: diagonals[i] * v for i, v in directions.items()},
     ... )
-    >>> [round(float(pairs.values), 5) for pairs in found]
+    >>> [round(float(pairs.values), 5) for pairs in results]
     [5.0, 4.0]
     """
     while unfinished := {i: run for i, run in enumerate(iterations) if not run.done}:
         products = multiply({i: run.directions() for i, run in unfinished.items()})
         for i, run in unfinished.items():
             run.update(products[i])
-        del products  # or they would live on while the next ones are made
+        del products  # free them before the next ones are made
     return [run.result() for run in iterations]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subspace:
-    """Orthonormal rows Q with HQᵀ = QᵀT + Rᵀ C: all that the products have told of H."""
+    """Orthonormal rows Q with HQᵀ = QᵀT + Rᵀ C: everything the products have shown of H."""
 
     basis: Tensor  # Q, shape: (m, size)
     T: Tensor  # shape: (m, m), float64
-    beyond: Tensor  # R, shape: (b, size): orthonormal, and to Q as well
+    beyond: Tensor  # R, shape: (b, size): orthonormal rows, orthogonal to Q
     coupling: Tensor  # C, shape: (b, m), float64
 
 
@@ -83,7 +83,7 @@ class Eigenpairs:
     """Ritz values and vectors; some eigenvalue lies within `residuals` of each value.
 
     The largest come in descending order, the smallest in ascending order, and for both ends the
-    largest come first. A residual below the round-off of the products is reported as that.
+    largest come first. A residual below the round-off of the products is reported as round-off.
     """
 
     values: Tensor  # shape: (num,), float64
@@ -91,7 +91,7 @@ class Eigenpairs:
     residuals: Tensor  # shape: (num,), float64, ‖Hv − λv‖
     converged: Tensor  # shape: (num,), bool
     products: int
-    subspace: Subspace | None = None  # where it was to be kept
+    subspace: Subspace | None = None  # if it was to be kept
 
 
 def eigenpairs(
@@ -100,29 +100,29 @@ def eigenpairs(
     *,
     num: int = 1,
     which: Which = "largest",
-    rtol: float = 1e-10,
+    residual_rtol: float = 1e-10,
     max_products: int = 300,
     max_basis: int = 40,
     generator: torch.Generator | None = None,
 ) -> Eigenpairs:
-    """Lanczos for one operator that multiplies one vector at a time.
+    """Run Lanczos for one operator that multiplies one vector at a time.
 
     >>> diagonal = torch.tensor([5.0, 5.0, -7.0]).double()
     >>> start = torch.randn(2, 3, generator=torch.Generator().manual_seed(0)).double()
-    >>> found = eigenpairs(lambda v: diagonal * v, start, num=2)
-    >>> [round(value, 12) for value in found.values.tolist()]
+    >>> pairs = eigenpairs(lambda v: diagonal * v, start, num=2)
+    >>> [round(value, 12) for value in pairs.values.tolist()]
     [5.0, 5.0]
     """
     run = Lanczos(
         start,
         num=num,
         which=which,
-        rtol=rtol,
+        residual_rtol=residual_rtol,
         max_products=max_products,
         max_basis=max_basis,
         generator=generator,
     )
-    del start  # vectors may be large: no more of them than needed
+    del start  # vectors may be large: keep no more of them than needed
 
     def multiply(directions: dict[int, Tensor]) -> dict[int, Tensor]:
         rows = [product(v) for v in directions[0]]
@@ -134,22 +134,23 @@ def eigenpairs(
 class Lanczos:
     """Block Lanczos with full reorthogonalization and thick restart.
 
-    With as many start vectors as wanted eigenvalues, equal ones come out as often as they occur.
-    All inner products are summed in float64, whatever the dtype of the vectors, so that neither
-    float32 sums over many millions of entries nor a TF32 setting disturbs the basis. Besides the
-    products, which belong to the caller, max_basis + block vectors are alive.
+    With as many start vectors as wanted eigenvalues, equal eigenvalues are found as often as they
+    occur. All inner products are summed in float64, whatever the dtype of the vectors, so that
+    neither float32 sums over many millions of entries nor a TF32 setting disturbs the basis.
+    Besides the products, which belong to the caller, max_basis + block vectors are in memory.
 
-    A start is best random. Eigenvectors of a nearby operator save products, but an eigenvector
-    that they are all orthogonal to may be missed: add a random row where that matters.
+    Random start vectors are best. Eigenvectors of a nearby operator save products, but an
+    eigenvector orthogonal to all of them may be missed: add a random row if that matters.
 
     Args:
         start: Shape (block, size), block >= num. Rows that are zero or depend on the rows before
             them are replaced by random ones.
-        num: Wanted eigenvalues, at each end; of a smaller matrix, all.
-        which: "largest" and "smallest" are meant with their sign.
-        rtol: Converged is a residual below `rtol` times the value. Values below √eps times the
-            largest count as that, and round-off always suffices, so that 0 can be found too.
-        max_products: Finishes when the next block would go beyond it.
+        num: Wanted eigenvalues at each end; all of them if the matrix is smaller.
+        which: "largest" and "smallest" refer to signed values.
+        residual_rtol: A value has converged if its residual is below this times the value. Values
+            below √eps times the largest are treated as that large, and a residual of round-off
+            always suffices, so that 0 can be found too.
+        max_products: Finishes when the next block would exceed it.
         max_basis: Basis vectors at which a restart compresses the basis.
         generator: Source of random directions; by default one seeded with 0.
     """
@@ -160,7 +161,7 @@ class Lanczos:
         *,
         num: int = 1,
         which: Which = "largest",
-        rtol: float,
+        residual_rtol: float,
         max_products: int,
         max_basis: int,
         generator: torch.Generator | None = None,
@@ -168,7 +169,7 @@ class Lanczos:
         _check_start(start)
         block, self._size = min(start.shape), start.shape[1]
         ends = 2 if which == "both" else 1
-        _check_settings(start, num, which, rtol, max_products)
+        _check_settings(start, num, which, residual_rtol, max_products)
         if max_basis < min(self._size, ends * num + 2 * block):
             raise SpiritlevelError(
                 f"The 'max_basis' argument of Lanczos must be at least {ends * num + 2 * block} "
@@ -181,15 +182,15 @@ class Lanczos:
         self._num = min(num, self._size)
         self._wanted = min(ends * num, self._size)
         self._which = which
-        self._rtol = rtol
+        self._residual_rtol = residual_rtol
         self._max_products = max_products
         self._generator = generator or torch.Generator().manual_seed(0)
         self._eps = torch.finfo(start.dtype).eps
         self._scale = 0.0  # the largest |Ritz value| so far, which estimates ‖H‖
 
         # H Q = Q T + (pending rows)ᵀ coupling, where Q are the first `absorbed` rows of the basis.
-        # T is made of all coefficients of the orthogonalization, not only those of neighbours:
-        # after a restart the kept vectors and the new ones are coupled in a way no band has.
+        # T holds all coefficients of the orthogonalization, not only those of neighbours: after a
+        # restart the kept vectors and the new ones are coupled, and T is no longer banded.
         self._limit = min(max_basis, self._size)
         rows = self._limit + block
         self._basis = torch.empty(rows, self._size, dtype=start.dtype, device=start.device)
@@ -205,12 +206,12 @@ class Lanczos:
             self._fill(rank, block)
 
     def directions(self) -> Tensor:
-        """The orthonormal rows to multiply next: a view of the basis, to be read only."""
+        """The orthonormal rows to multiply next: a read-only view of the basis."""
         return self._basis[self._absorbed : self._absorbed + self._pending]
 
     @torch.no_grad()
     def update(self, products: Tensor) -> None:
-        """Take H times each of `directions`."""
+        """Receive H times each of `directions`."""
         b, m = self._pending, self._absorbed + self._pending
         if self.done or products.shape != (b, self._size):
             raise SpiritlevelError(
@@ -253,7 +254,7 @@ class Lanczos:
 
     @torch.no_grad()
     def result(self) -> Eigenpairs:
-        """The pairs found so far; some product must have been taken."""
+        """The pairs found so far; needs at least one `update`."""
         if not self.products:
             raise SpiritlevelError(
                 "Lanczos.result must come after the first update. Got 0 products. Call solve."
@@ -266,7 +267,7 @@ class Lanczos:
         return Eigenpairs(values[picked], vectors, residuals, converged, self.products)
 
     def subspace(self) -> Subspace:
-        """What the basis says of H, without a copy of it; some product must have been taken."""
+        """The basis and H on it, without a copy; needs at least one `update`."""
         m, lower = self._absorbed, self._T[: self._absorbed, : self._absorbed].tril()
         return Subspace(
             self._basis[:m],
@@ -280,36 +281,40 @@ class Lanczos:
         return ROUNDOFF * self._eps * self._scale
 
     def _pick(self, count: int, num: int) -> Tensor:
-        """Places of the `num` wanted ones among `count` ascending values, at each end."""
+        """Indices of the `num` wanted ones at each end among `count` ascending values."""
         bottom = torch.arange(count)[:num]
         top = torch.arange(count).flip(0)[:num]
         return {"largest": top, "smallest": bottom, "both": torch.cat([top, bottom])}[self._which]
 
     def _assess(self, values: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Places of the wanted Ritz values, their residuals, and which of them have converged."""
+        """Indices of the wanted Ritz values, their residuals, and which of them have converged."""
         picked = self._pick(len(values), self._num)
         residuals = (self._coupling @ S[:, picked]).norm(dim=0).clamp(min=self._roundoff)
         sizes = values[picked].abs().clamp(min=math.sqrt(self._eps) * self._scale)
-        return picked, residuals, residuals <= (self._rtol * sizes).clamp(min=self._roundoff)
+        return (
+            picked,
+            residuals,
+            residuals <= (self._residual_rtol * sizes).clamp(min=self._roundoff),
+        )
 
     def _restart(self, values: Tensor, S: Tensor) -> None:
         """Replace the basis by its best Ritz vectors; the pending rows move up behind them."""
         m, pending = self._absorbed, len(self._coupling)
-        # Half of the room beyond the wanted ones: what is thrown away must be found again.
+        # Also keep some beyond the wanted ones: what is dropped must be found again.
         keep = self._wanted + (self._limit - self._block - self._wanted) // 2
         picked = self._pick(m, keep // 2 if self._which == "both" else keep)
         keep = len(picked)
         combine(S[:, picked], self._basis[:m], self._basis[:keep])
-        for i in range(pending):  # one at a time: old and new places may overlap
+        for i in range(pending):  # one at a time: source and target may overlap
             self._basis[keep + i] = self._basis[m + i]
         self._T[:keep, :keep] = torch.diag(values[picked])
         self._coupling = self._coupling @ S[:, picked]
         self._absorbed = keep
 
     def _project(self, rows: Tensor, onto: Tensor) -> Tensor:
-        """Make `rows` orthogonal to `onto` in place; returns the coefficients taken out."""
+        """Make `rows` orthogonal to `onto` in place; returns the coefficients removed."""
         total = torch.zeros(len(rows), len(onto), dtype=torch.float64)
-        for _ in range(2):  # once is not enough: the second round removes what the first left
+        for _ in range(2):  # the second round removes what round-off left in the first
             coefficients = inner(rows, onto)
             for part in columns(len(rows) + len(onto), self._size):
                 rows[:, part] = rows[:, part].double() - coefficients @ onto[:, part].double()
@@ -317,7 +322,7 @@ class Lanczos:
         return total
 
     def _orthonormalize(self, first: int, count: int, floor: float) -> Tensor:
-        """Gram-Schmidt inside the rows from `first` on; what is at most `floor` is dropped.
+        """Gram-Schmidt among the rows from `first` on; remainders of at most `floor` are dropped.
 
         Returns their coefficients, shape (rank, count); the rows that remain move to the front.
         """
@@ -331,7 +336,7 @@ class Lanczos:
             if after <= floor or rank == limit:
                 continue
             row /= after
-            if after < 0.1 * before:  # cancellation has enlarged the rest along the whole basis
+            if after < 0.1 * before:  # cancellation has enlarged the error along the whole basis
                 self._project(row, self._basis[: first + rank])
                 row /= norm(row)
             self._basis[first + rank] = row[0]
@@ -340,7 +345,7 @@ class Lanczos:
         return R[:rank]
 
     def _fill(self, first: int, last: int) -> None:
-        """Random rows, orthonormal to all before them: the way out of an invariant subspace."""
+        """Fill in random orthonormal rows, to leave an invariant subspace."""
         for i in range(first, last):
             row = self._basis[i : i + 1]
             row.copy_(
@@ -351,7 +356,7 @@ class Lanczos:
                     device=self._generator.device,
                 )
             )
-            for _ in range(2):  # where little of the space is left, the first time cancels much
+            for _ in range(2):  # if little of the space is left, the first time cancels a lot
                 self._project(row, self._basis[:i])
                 row /= norm(row)
 
@@ -370,12 +375,19 @@ def _check_start(start: Tensor) -> None:
         )
 
 
-def _check_settings(start: Tensor, num: int, which: str, rtol: float, max_products: int) -> None:
+def _check_settings(
+    start: Tensor, num: int, which: str, residual_rtol: float, max_products: int
+) -> None:
     block = min(start.shape)
     needs = {
         "num": (num, num >= 1, "at least 1", "Typical: 1 to 10."),
         "which": (which, which in get_args(Which), f"one of {get_args(Which)}", "Choose one."),
-        "rtol": (rtol, 0 <= rtol < 1, "in [0, 1)", "Typical: 1e-3 to 1e-6."),
+        "residual_rtol": (
+            residual_rtol,
+            0 <= residual_rtol < 1,
+            "in [0, 1)",
+            "Typical: 1e-3 to 1e-6.",
+        ),
         "max_products": (max_products, max_products >= block, f"at least {block}, the block", ""),
     }
     for name, (value, met, need, hint) in needs.items():

@@ -1,7 +1,7 @@
-"""A few rows, each as long as all weights together: sums over them are taken in float64.
+"""A few very long rows, each with one entry per weight: sums over them are taken in float64.
 
 Neither float32 sums over many millions of entries nor a TF32 setting may disturb a basis. Rows are
-converted part by part, so that no second copy of them is alive.
+converted part by part, so that there is never a second copy of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 CHUNK = 1 << 20  # entries converted to float64 at a time: 8 MiB
-DEPENDENT = 1e-10  # of the largest squared length: what is left of a row below it is round-off
+DEPENDENT = 1e-10  # of the largest squared length: a smaller remainder of a row is round-off
 
 
 def columns(num_rows: int, size: int) -> Iterator[slice]:
@@ -32,7 +32,7 @@ def inner(A: Tensor, B: Tensor) -> Tensor:
 
 
 def norm(row: Tensor) -> float:
-    """Length of the rows taken as one."""
+    """The length of a single row, of shape (1, size)."""
     return math.sqrt(float(inner(row, row)))
 
 
@@ -52,16 +52,16 @@ def orthonormal(rows: Tensor) -> Tensor:
     """
     for _ in range(2):  # the second time removes what round-off left the first time
         values, S = torch.linalg.eigh(inner(rows, rows))
-        kept = values > DEPENDENT * values[-1]
-        basis = rows[: int(kept.sum())]
-        combine(S[:, kept] / values[kept].sqrt(), rows, basis)
+        independent = values > DEPENDENT * values[-1]
+        basis = rows[: int(independent.sum())]
+        combine(S[:, independent] / values[independent].sqrt(), rows, basis)
         rows = basis
     return rows
 
 
 def outside(rows: Tensor, basis: Tensor) -> Tensor:
-    """The rows without what of them lies in the space of an orthonormal basis."""
-    kept, along = torch.empty_like(rows), inner(rows, basis)
+    """The part of the rows that is orthogonal to an orthonormal basis."""
+    remainder, along = torch.empty_like(rows), inner(rows, basis)
     for part in columns(len(rows) + len(basis), rows.shape[1]):
-        kept[:, part] = rows[:, part].double() - along @ basis[:, part].double()
-    return kept
+        remainder[:, part] = rows[:, part].double() - along @ basis[:, part].double()
+    return remainder

@@ -4,11 +4,11 @@
     kappa   M = W Wᵀ in every column     v = R ξ with R Rᵀ = W Wᵀ     (κ = Σ ⟨w_s,w_s'⟩ Tr H_ss')
     rho     M = Σ_j w_j w_jᵀ             v = Σ_j ξ_j w_j               (ρ(j) = w_jᵀ H w_j)
 
-With standardized features κ has v = R ξ V⁻¹ with R Rᵀ = W V² Wᵀ,
+With standardized features κ has v = R ξ V⁻¹ with R Rᵀ = W V² Wᵀ.
 
-with ξ random signs. Rows are what is told apart: parameters for the trace, layers for κ and ρ.
-Since the signs of different rows are independent, ⟨v_l, (Hv)_l⟩ estimates every row from one
-product.
+ξ are random signs. A row is what gets its own estimate: a parameter for the trace, a layer for κ
+and ρ. Since the signs of different rows are independent, ⟨v_l, (Hv)_l⟩ estimates every row l from
+the same product.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _STREAMS: dict[RowKind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_v
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """One row: how its signs become a direction of its parameter, and back."""
+    """One row: the linear map from its signs to a direction of its parameter."""
 
     parameter: str
     size: int  # of ξ
     lift: Callable[[Tensor], Tensor]  # ξ -> v, both flat
-    drop: Callable[[Tensor], Tensor]  # its transpose
+    drop: Callable[[Tensor], Tensor]  # the transpose of `lift`
 
 
 class Metric:
@@ -52,7 +52,7 @@ class Metric:
     ) -> None:
         """`rows` are names of parameters (trace) or of layers whose weight is a matrix.
 
-        `scales` are those of the features by layer, where κ is one of standardized features.
+        `scales` are those of the features by layer, for a κ with standardized features.
         """
         self.kind: RowKind = kind
         if kind in ("trace", "rho"):
@@ -69,13 +69,13 @@ class Metric:
         self.size = end
 
     def signs(self, seed: int, first: int, count: int) -> Tensor:
-        """ξ of probes first, first + 1, …; each is a function of the seed and its number."""
+        """ξ of probes first, first + 1, …; each depends only on the seed and its number."""
         numbers = torch.arange(first, first + count, device=self.space.device)
-        stream = 1000 + _STREAMS[self.kind]  # apart from those of the output probes
+        stream = 1000 + _STREAMS[self.kind]  # different from those of the output probes
         return random_signs(seed, stream, numbers, self.size, self.space.dtype)
 
     def lift(self, signs: Tensor) -> Tensor:
-        """Directions of shape (count, parameters)."""
+        """The directions v for these signs, shape (count, parameters)."""
         return torch.stack(
             [
                 self.space.join([row.lift(xi[self.parts[name]]) for name, row in self.rows.items()])
@@ -84,7 +84,7 @@ class Metric:
         )
 
     def drop(self, vectors: Tensor) -> Tensor:
-        """The transpose: shape (count, size)."""
+        """The transpose of `lift`, shape (count, size)."""
         return torch.stack(
             [
                 torch.cat(
@@ -105,24 +105,24 @@ def _identity(surface: Surface, name: str) -> _Row:
 
 
 def _matrix(surface: Surface, layer: str) -> tuple[str, Tensor, Tensor]:
-    """Name of the weight, the weight as (g, out, in), and where in the weight each entry lies."""
+    """The weight's name, the weight as (g, out, in), and each entry's index in the weight."""
     module = surface.module(layer)
     rule = matrix_layers(surface)[layer]
     weight: Tensor = module.weight.detach()  # type: ignore[operator]
-    place = torch.arange(weight.numel(), device=weight.device).view(weight.shape)
+    index = torch.arange(weight.numel(), device=weight.device).view(weight.shape)
     name = next(n for n, p in surface.parameters.items() if p is module.weight)
-    return name, rule.matrix(module, weight), rule.matrix(module, place).flatten()
+    return name, rule.matrix(module, weight), rule.matrix(module, index).flatten()
 
 
 def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
-    name, matrix, place = _matrix(surface, layer)
+    name, matrix, index = _matrix(surface, layer)
     g, out, width = matrix.shape
     inverse = matrix.new_ones(1, 1, 1)
     if scale is not None:
         relative = KappaWeight.of(matrix, by_column(scale, matrix))
         assert relative.inverse is not None
         matrix, inverse = relative.matrix, relative.inverse
-    if out <= width:  # the square root of W Wᵀ does what W does, with fewer signs
+    if out <= width:  # the square root of W Wᵀ serves as well as W, with fewer signs
         values, vectors = torch.linalg.eigh(matrix.double() @ matrix.mT.double())
         root = (vectors * values.clamp(min=0).sqrt()[:, None]) @ vectors.mT
         root = root.to(matrix.dtype)
@@ -131,28 +131,28 @@ def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
     columns = root.shape[2]
 
     def lift(xi: Tensor) -> Tensor:
-        flat = torch.empty(place.numel(), dtype=xi.dtype, device=xi.device)
-        flat[place] = (root @ xi.view(g, columns, width) * inverse).flatten()
+        flat = torch.empty(index.numel(), dtype=xi.dtype, device=xi.device)
+        flat[index] = (root @ xi.view(g, columns, width) * inverse).flatten()
         return flat
 
     def drop(v: Tensor) -> Tensor:
-        return (root.mT @ (v[place].view(g, out, width) * inverse)).flatten()
+        return (root.mT @ (v[index].view(g, out, width) * inverse)).flatten()
 
     return _Row(name, g * columns * width, lift, drop)
 
 
 def _rho(surface: Surface, layer: str) -> _Row:
-    name, matrix, place = _matrix(surface, layer)
+    name, matrix, index = _matrix(surface, layer)
     neurons = matrix_layers(surface)[layer].neurons(surface.module(layer))
     g = len(matrix)
     blocks = matrix.unflatten(2, (-1, neurons))  # neuron j owns the columns j, j + neurons, ...
 
     def lift(xi: Tensor) -> Tensor:
-        flat = torch.empty(place.numel(), dtype=xi.dtype, device=xi.device)
-        flat[place] = (blocks * xi.view(g, 1, 1, neurons)).flatten()
+        flat = torch.empty(index.numel(), dtype=xi.dtype, device=xi.device)
+        flat[index] = (blocks * xi.view(g, 1, 1, neurons)).flatten()
         return flat
 
     def drop(v: Tensor) -> Tensor:
-        return (blocks * v[place].view(blocks.shape)).sum(dim=(1, 2)).flatten()
+        return (blocks * v[index].view(blocks.shape)).sum(dim=(1, 2)).flatten()
 
     return _Row(name, g * neurons, lift, drop)

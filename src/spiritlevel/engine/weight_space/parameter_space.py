@@ -11,7 +11,7 @@ from ...model.surface import Surface
 
 
 class ParameterSpace:
-    """Some parameters as one vector, in the order of their names."""
+    """Some parameters as one flat vector, in the order of their names."""
 
     def __init__(self, surface: Surface, names: Sequence[str] | None = None) -> None:
         """All measured parameters if no names are given."""
@@ -28,9 +28,9 @@ class ParameterSpace:
         self.dtype, self.device = surface.dtype, surface.device
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """By name, in the parameters' shapes and types, without a copy where they are the same.
+        """The parts by name, in the parameters' shapes and types; not copied if types agree.
 
-        Dimensions before the last stay in front.
+        Dimensions before the last one are kept in front.
         """
         if len(set(self.dtypes)) == 1:
             vector = vector.to(self.dtypes[0])  # all at once
@@ -42,7 +42,7 @@ class ParameterSpace:
         }
 
     def join(self, parts: Sequence[Tensor | None], front: Sequence[int] = ()) -> Tensor:
-        """The inverse, for parts with these dimensions in front; None is zero."""
+        """The inverse of `split`, for parts with these dimensions in front; None means zeros."""
         flat = [
             torch.zeros(*front, shape.numel(), dtype=self.dtype, device=self.device)
             if values is None

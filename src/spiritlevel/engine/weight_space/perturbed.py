@@ -1,4 +1,4 @@
-"""Loss and gradient at other weights than the network's own, over the whole data or a part."""
+"""Loss and gradient at weights other than the network's own, over all data or a part of it."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from .parameter_space import ParameterSpace
 
 Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are
 Score = Callable[[Tensor, Tensor], Tensor]  # outputs and targets to Σ over the batch, float64
-OVERFLOW = 1e30  # stands for the loss of a network that overflows
-ROUND_OFF = 4  # units in the last place that a mean loss is known to
+OVERFLOW = 1e30  # used as the loss of a network that overflows
+ROUND_OFF = 4  # units in the last place to which a mean loss is accurate
 
 Part = list[tuple[BatchLocation, Any]]  # batches that are measured together
 
 
 @dataclasses.dataclass(frozen=True)
 class LossAndGradient:
-    """Mean loss and its gradient in the measured parameters, which is in float64."""
+    """The mean loss, and its gradient in the measured parameters in float64."""
 
     loss: float
     gradient: Weights
-    weight: float  # what the sums were divided by; 0 where no target counts
+    weight: float  # what the sums were divided by; 0 if no target counts
 
 
 class PerturbedLoss:
     """The loss as a function of the weights; every point is one pass over the data.
 
-    Differences of losses cancel. Sums are taken in float64, from outputs that the network has in
-    its own precision: in float32 a loss is known to about 1e-7 of itself, so a rise of 1e-4 of the
-    loss has three digits.
+    Differences of losses suffer from cancellation. Sums are taken in float64, from outputs in the
+    network's own precision: in float32 a loss is accurate to about 1e-7 of its size, so a rise of
+    1e-4 of the loss has three digits.
     """
 
     def __init__(self, surface: Surface, *, chunk: int, gradient_chunk: int) -> None:
-        """Samples that go through the network at a time, without and with a backward."""
+        """Samples to run through the network at a time, without and with a backward."""
         self.surface = surface
         self.chunk, self.gradient_chunk = chunk, gradient_chunk
         self.space = ParameterSpace(surface)
@@ -56,17 +56,17 @@ class PerturbedLoss:
         return flatten_weights(self.weights)
 
     def displaced(self, step: Tensor) -> Weights:
-        """The weights a step away, in the parameters' own types."""
+        """The weights plus a step, in the parameters' own types."""
         return self.space.split(self.flat_weights + step)
 
     @property
     def weights(self) -> Weights:
-        """The measured parameters as they are."""
+        """The measured parameters, unperturbed."""
         return {name: p.detach() for name, p in self.surface.parameters.items()}
 
     @functools.cached_property
     def unperturbed(self) -> LossAndGradient:
-        """Loss and gradient at the network's own weights; worked out once."""
+        """Loss and gradient at the network's own weights, computed once."""
         return self.loss_and_gradient({})
 
     @functools.cached_property
@@ -76,25 +76,25 @@ class PerturbedLoss:
 
     @functools.cached_property
     def unperturbed_error(self) -> float:
-        """The share of missed targets at the network's own weights."""
+        """The share of wrongly predicted targets at the network's own weights."""
         return self.errors([{}])[0]
 
     def round_off(self, loss: float) -> float:
-        """What a mean loss of this size is known to."""
+        """The accuracy of a mean loss of this size."""
         return ROUND_OFF * torch.finfo(self.surface.dtype).eps * abs(loss)
 
     def losses(self, points: Sequence[Weights]) -> list[float]:
-        """The mean loss at each point; all go through the network while a chunk is at hand."""
+        """The mean loss at each point; every chunk of data is run at all points in turn."""
         return self.scores(points, self._loss_sums)
 
     def errors(self, points: Sequence[Weights]) -> list[float]:
-        """The share of targets that the largest output misses, weighted as in the loss."""
+        """The share of wrongly predicted targets at each point, weighted as in the loss."""
         return self.scores(points, self._error_sums)
 
     def scores(self, points: Sequence[Weights], score: Score) -> list[float]:
         """Σ score / Σ weight over the data at each point.
 
-        Where a network overflows at a point it misses its targets, by more than can be said.
+        If a network overflows at a point, its loss counts as very large and its targets as missed.
         """
         surface = self.surface
         sums = torch.zeros(len(points) + 1, dtype=torch.float64, device=surface.device)
@@ -115,22 +115,22 @@ class PerturbedLoss:
         with surface.processes.together():
             total, sums = self._sums(point, surface.chunks(self.gradient_chunk))
         surface.processes.sum_(total, *sums.values())
-        found = _means(total, sums)
-        if found.weight == 0.0:
+        means = _means(total, sums)
+        if means.weight == 0.0:
             raise SpiritlevelError(
                 "The data must hold at least one target that counts. All samples are ignored, "
                 "masked or have class weight 0. Check ignore_index, the mask and the labels."
             )
-        return found
+        return means
 
     def part_loss_and_gradient(self, point: Weights, part: Part) -> LossAndGradient:
-        """The same over a few batches of this process; other processes take no part in it."""
+        """Loss and gradient over a few batches of this process alone."""
         return _means(*self._sums(point, part))
 
     def parts(self, size: int) -> Iterator[Part]:
-        """The samples in their order, `size` at a time however the loader cuts them.
+        """The samples in order, `size` at a time, whatever the batch size of the loader.
 
-        The last part may be smaller. Batches are joined up to what a backward may take at once.
+        The last part may be smaller. Batches are joined up to what one backward may take.
         """
         part: Part = []
         missing = size
@@ -149,9 +149,9 @@ class PerturbedLoss:
 
     def _append(self, part: Part, where: BatchLocation, piece: Any) -> None:
         if part:
-            first, held = part[-1]
-            if _batches.num_samples(held) + _batches.num_samples(piece) <= self.gradient_chunk:
-                joined = _batches.join(held, piece)
+            first, last = part[-1]
+            if _batches.num_samples(last) + _batches.num_samples(piece) <= self.gradient_chunk:
+                joined = _batches.join(last, piece)
                 if joined is not None:
                     part[-1] = first, joined
                     return
@@ -160,7 +160,7 @@ class PerturbedLoss:
     def _sums(
         self, point: Weights, batches: Iterable[tuple[BatchLocation, Any]]
     ) -> tuple[Tensor, Weights]:
-        """Σ loss and Σ weight, and Σ gradient."""
+        """Σ loss and Σ weight as one tensor, and Σ gradient."""
         surface = self.surface
         at = self.weights | point
         total = torch.zeros(2, dtype=torch.float64, device=surface.device)
@@ -170,9 +170,9 @@ class PerturbedLoss:
                 leaves = {name: value.detach().requires_grad_() for name, value in at.items()}
                 outputs, targets = surface.outputs(batch, where=where, parameters=leaves)
                 loss = surface.loss.values(outputs.double(), targets).sum()
-                found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
                 surface.cost += Cost(backwards=_batches.num_samples(batch))
-                for name, gradient in zip(leaves, found, strict=True):
+                for name, gradient in zip(leaves, gradients, strict=True):
                     if gradient is not None:
                         sums[name] += gradient
                 weights = surface.loss.weights(outputs.detach(), targets).double()
@@ -191,7 +191,7 @@ class PerturbedLoss:
 
 
 def flatten_weights(parts: Weights) -> Tensor:
-    """As one vector in float64."""
+    """All parts as one flat vector in float64."""
     return torch.cat([part.flatten().double() for part in parts.values()])
 
 

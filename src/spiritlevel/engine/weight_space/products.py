@@ -5,11 +5,11 @@ Three methods give the same numbers:
 reverse      backward of the gradient. The gradient's graph of a chunk serves every vector.
 forward      a forward derivative of the gradient: needs no second backward.
 difference   (∇L(θ + hv) − ∇L(θ − hv)) / 2h: needs a gradient only. h is the cube root of the
-             precision, so about a third of the digits is lost: 1e-5 in float64, 1e-2 in float32,
-             and more where a ReLU switches within the step.
+             precision, so about a third of the digits is lost: errors of 1e-5 in float64, 1e-2
+             in float32, and more where a ReLU switches within the step.
 
 The residual is Σ_c ∂ℓ/∂z_c ∇²z_c: the Hessian of ⟨g, z⟩ with g = ∂ℓ/∂z held fixed. So its product
-costs what one of the Hessian costs, and nothing is subtracted.
+costs as much as one with the Hessian, and nothing is subtracted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VectorProduct = Callable[[ParameterSpace, Tensor], Tensor]  # of one flat vector
 RowProducts = Callable[[ParameterSpace, Tensor], Tensor]  # of every row of a matrix
 
 PROBE_SAMPLES = 2
-TOGETHER = 8  # vectors that one backward takes on a GPU, which has nothing to do while Python asks
+TOGETHER = 8  # vectors per backward on a GPU, which would otherwise wait for Python
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Request:
 
 
 class Products:
-    """Products over the data of a surface, one pass for any number of requests."""
+    """Products over the data of a surface, in one pass for any number of requests."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Products:
     ) -> None:
         """`method=None` takes the first of the three that the model supports.
 
-        `together` bounds the vectors that one backward takes; None: several on a GPU, else one.
+        `together` is the number of vectors per backward; None: several on a GPU, otherwise one.
         """
         self.surface = surface
         self.chunk = chunk
@@ -77,7 +77,7 @@ class Products:
         self.together = together or self._choose_together()
 
     def _choose_together(self) -> int:
-        """One where the CPU computes, and where an operation of the model cannot be batched."""
+        """1 on a CPU, and if an operation of the model cannot be batched."""
         if self.surface.device.type != "cuda" or self.method != "reverse":
             return 1
         batch, space = self.surface.first_samples(PROBE_SAMPLES), ParameterSpace(self.surface)
@@ -105,30 +105,35 @@ class Products:
         with self.surface.processes.together():
             for weight, products in self.by_chunk(requests):
                 total += weight
-                for held, found in zip(sums, products, strict=True):
-                    held += found
+                for product_sum, product in zip(sums, products, strict=True):
+                    product_sum += product
         self.surface.processes.sum_(total, *sums)
-        return [(held / total).to(r.vectors.dtype) for held, r in zip(sums, requests, strict=True)]
+        return [
+            (product_sum / total).to(request.vectors.dtype)
+            for product_sum, request in zip(sums, requests, strict=True)
+        ]
 
     def by_chunk(
         self, requests: Sequence[Request], *, chunk: int | None = None
     ) -> Iterator[tuple[float, list[Tensor]]]:
-        """(weight, products not divided by it) of every chunk of this process's data."""
+        """(weight, products not divided by it) for every chunk of this process's data."""
         size = min(self.chunk, chunk or self.chunk)
         operators = tuple(dict.fromkeys(request.operator for request in requests))
         names = {name: None for request in requests for name in request.space.names}
         for where, batch in self.surface.chunks(size):
             length = _batches.num_samples(batch)
-            together = max(1, min(self.together, self.chunk // length))  # memory is for `chunk`
+            together = max(
+                1, min(self.together, self.chunk // length)
+            )  # memory is planned for `chunk` samples
             with full_precision(), twice_differentiable():
                 weight, product = _make(
                     self.surface, batch, where, operators, tuple(names), self.method, together
                 )
-                found = [product[r.operator](r.space, r.vectors) for r in requests]
-                del product  # or its graph would live on while the next one is made
+                products = [product[r.operator](r.space, r.vectors) for r in requests]
+                del product  # free its graph before the next one is made
             count = sum(len(r.vectors) for r in requests) * length
             self.surface.cost += Cost(products=count)
-            yield weight, found
+            yield weight, products
 
 
 def choose_method(surface: Surface) -> ProductMethod:
@@ -156,7 +161,7 @@ def choose_method(surface: Surface) -> ProductMethod:
 
 
 def _check_second_derivative(surface: Surface, batch: Any) -> None:
-    """Raise RuntimeError where a second backward would miss a part of the derivative."""
+    """Raise RuntimeError if a second backward would miss a part of the derivative."""
     with torch.enable_grad():
         outputs, _ = surface.outputs(batch, where=BatchLocation(0))
         leaves = list(surface.parameters.values())
@@ -175,14 +180,14 @@ def _make(
     method: ProductMethod,
     together: int = 1,
 ) -> tuple[float, dict[Operator, RowProducts]]:
-    """Weight of a chunk, and a function for each operator."""
+    """The weight of a chunk, and the products with each operator."""
     if method == "reverse":
         return _reverse(surface, batch, where, operators, names, together)
     return _functional(surface, batch, where, operators, method)
 
 
 def _each(one: VectorProduct) -> RowProducts:
-    """Row after row."""
+    """Multiply the rows one after another."""
     return lambda space, vectors: torch.stack([one(space, v) for v in vectors])
 
 
@@ -194,7 +199,7 @@ def _reverse(
     names: tuple[str, ...],
     together: int,
 ) -> tuple[float, dict[Operator, RowProducts]]:
-    """Graphs of gradients, built once for all vectors."""
+    """Products by a second backward, through graphs that are built once for all vectors."""
     parameters = {name: surface.parameters[name] for name in names}
     leaves = list(parameters.values())
     with torch.enable_grad():
@@ -202,11 +207,11 @@ def _reverse(
         wide = outputs.double()
         total = surface.loss.values(wide, targets).sum()
         weight = float(surface.loss.weights(outputs.detach(), targets).double().sum())
-        found: dict[Operator, RowProducts] = {}
+        products: dict[Operator, RowProducts] = {}
         for operator in operators:
             surface.cost += Cost(backwards=len(outputs))
             if operator == "ggn":
-                found[operator] = _each(_reverse_ggn(surface, outputs, targets, parameters))
+                products[operator] = _each(_reverse_ggn(surface, outputs, targets, parameters))
                 continue
             value = total
             if operator == "residual":
@@ -214,8 +219,8 @@ def _reverse(
                 value = (wide * signal.detach()).sum()
             gradients = torch.autograd.grad(value, leaves, create_graph=True, allow_unused=True)
             by_name = dict(zip(names, gradients, strict=True))
-            found[operator] = _second_backward(by_name, parameters, together)
-    return weight, found
+            products[operator] = _second_backward(by_name, parameters, together)
+    return weight, products
 
 
 def _second_backward(
@@ -226,7 +231,7 @@ def _second_backward(
     def several(space: ParameterSpace, vectors: Tensor) -> Tensor:
         pairs = [(gradients[name], v) for name, v in space.split(vectors).items()]
         live = [(g, v) for g, v in pairs if g is not None and g.requires_grad]
-        if not live:  # outputs that are linear in these parameters, under a linear loss
+        if not live:  # the outputs are linear in these parameters, and so is the loss
             return torch.zeros_like(vectors)
         is_one = len(vectors) == 1
         second = torch.autograd.grad(
@@ -248,7 +253,7 @@ def _reverse_ggn(
     targets: Tensor,
     parameters: dict[str, torch.nn.Parameter],
 ) -> VectorProduct:
-    """Jv is the derivative of ⟨Jᵀu, v⟩ in u; then A, then one more backward."""
+    """JᵀA(Jv): Jv is the derivative of ⟨Jᵀu, v⟩ in u, and Jᵀ is one more backward."""
     curvature = surface.loss.curvature(outputs.detach().double(), targets)
     u = torch.zeros_like(outputs, requires_grad=True)
     leaves = list(parameters.values())
@@ -279,7 +284,7 @@ def _functional(
     operators: tuple[Operator, ...],
     method: ProductMethod,
 ) -> tuple[float, dict[Operator, RowProducts]]:
-    """The model as a function of its parameters; each vector runs it anew."""
+    """Products that run the model again, as a function of its parameters, for each vector."""
     with torch.no_grad():
         outputs, targets = surface.outputs(batch, where=where)
     weight = float(surface.loss.weights(outputs, targets).double().sum())
@@ -321,16 +326,16 @@ Parts = dict[str, Tensor]
 
 
 def _plain_gradient(value: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
-    """By backward as users know it: every function that has a gradient takes part."""
+    """The gradient by a plain backward, which every function with a gradient supports."""
 
     def gradient(start: Parts) -> Parts:
         leaves = {name: part.detach().requires_grad_() for name, part in start.items()}
         with torch.enable_grad():
             total = value(leaves)
-        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         return {
             name: torch.zeros_like(leaf) if g is None else g
-            for (name, leaf), g in zip(leaves.items(), found, strict=True)
+            for (name, leaf), g in zip(leaves.items(), gradients, strict=True)
         }
 
     return gradient
@@ -342,7 +347,7 @@ def _forward_derivative(function: Callable[[Parts], Parts], start: Parts, along:
 
 
 def _central_difference(function: Callable[[Parts], Parts], start: Parts, along: Parts) -> Parts:
-    """A step as long as the cube root of the precision times the parameters' own length."""
+    """With a step of the cube root of the precision times the parameters' length."""
     length = math.sqrt(sum(float(v.double().square().sum()) for v in along.values()))
     if length == 0.0:
         return {name: torch.zeros_like(value) for name, value in function(start).items()}

@@ -20,14 +20,14 @@ ALL_DEAD = "all outputs are dead"
 
 @measure(
     name="activity.frequency",
-    summary="Share of a rectifier's outputs that are not 0, dead outputs left out (η)",
+    summary="Share of a rectifier's outputs that are not 0, without dead outputs (η)",
     formula=r"\operatorname{mean}_l \operatorname{mean}_n"
     r" \frac{\#\{i : a^{(l)}_{n,i} \ne 0\}}{N_l - P_l}",
     paper=PAPER + ", section 2 (activation frequency)",
     invariant=EVERY,
     misleads=(
-        "Every place counts the same, however few outputs it has. Every sample and position "
-        "counts, padding too, whatever the loss ignores."
+        "Every rectifier counts the same, however few outputs it has. Every sample and position "
+        "counts, including padding and positions that the loss ignores."
     ),
     direction=None,
     needs=ACTIVITY,
@@ -35,7 +35,7 @@ ALL_DEAD = "all outputs are dead"
     default=False,
 )
 def frequency(workspace: Workspace) -> Measured:
-    """Of each place where a rectifier is applied, and the mean over the places."""
+    """At each place where a rectifier is applied, and the mean over the places."""
     run, seen = _seen(workspace, "rectifiers")
     live = {place: int(bits.sum()) for place, bits in seen.alive.items()}
 
@@ -62,8 +62,8 @@ def frequency(workspace: Workspace) -> Measured:
     paper=PAPER + ", section 2 (death frequency)",
     invariant=EVERY,
     misleads=(
-        "It falls with every sample that is added: an output that is rarely used looks dead in a "
-        "small data set. The whole counts outputs, so wide layers decide."
+        "It falls with every added sample: an output that is rarely used looks dead in a small "
+        "data set. The network's value counts outputs, so wide layers decide."
     ),
     direction=None,
     needs=ACTIVITY,
@@ -71,7 +71,7 @@ def frequency(workspace: Workspace) -> Measured:
     default=False,
 )
 def death(workspace: Workspace) -> Measured:
-    """Of each place where a rectifier is applied, and of all outputs together."""
+    """At each place where a rectifier is applied, and over all outputs together."""
     run, seen = _seen(workspace, "rectifiers")
     totals = {place: bits.numel() for place, bits in seen.alive.items()}
     dead = {place: totals[place] - int(bits.sum()) for place, bits in seen.alive.items()}
@@ -87,15 +87,16 @@ def death(workspace: Workspace) -> Measured:
 
 @measure(
     name="activity.activation_norm",
-    summary="Norm of what goes into each layer, as the root of its mean square over the samples",
+    summary="Norm of each layer's input: the root of its mean square over the samples",
     formula=r"\Bigl(\sum_l \operatorname{mean}_n \|a_n^{(l-1)}\|_2^2\Bigr)^{1/2}",
     paper=PAPER + ", section 3.1 (s_l) and Figure 3c",
     invariant={"unit_permute", "batchnorm_absorb", "batch_split"},
     misleads=(
-        "Rescaling moves it while the function stays. The inputs of the first layer are the data "
-        "themselves. A convolution counts its whole input map once, not each patch; a layer that "
-        "is called several times adds up, and one whose weight is used without calling it is not "
-        "seen. The whole is the root of the sum of squares over layers."
+        "Rescaling the weights changes it without changing the function. The inputs of the first "
+        "layer are the data themselves. A convolution counts its whole input map once, not each "
+        "patch. The calls of a layer that is called several times add up. A weight that is used "
+        "without calling its layer is not counted. The network's value is the root of the sum of "
+        "squares over layers."
     ),
     direction=None,
     needs=ACTIVITY,
@@ -103,7 +104,7 @@ def death(workspace: Workspace) -> Measured:
     default=False,
 )
 def activation_norm(workspace: Workspace) -> Measured:
-    """Of each linear or convolutional layer, and the root of the sum of squares."""
+    """For each linear or convolutional layer, and the root of the sum of squares."""
     run, seen = _seen(workspace, "inputs")
     squares: Moments = seen.squares
 
@@ -132,8 +133,8 @@ def activation_norm(workspace: Workspace) -> Measured:
     paper=PAPER + ", appendix A.3 (gradient norm)",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "Rescaling moves it while the function stays. It is that of the mean loss over all data, "
-        "not the mean of the norms of batches."
+        "Rescaling the weights changes it without changing the function. It is the norm of the "
+        "gradient of the mean loss over all data, not the mean of the norms over batches."
     ),
     direction=None,
     needs=Needs(),
@@ -141,7 +142,7 @@ def activation_norm(workspace: Workspace) -> Measured:
     cost="2 forwards, 1 backward",
 )
 def gradient_norm(workspace: Workspace) -> Measured:
-    """Of each layer's own parameters, and of all."""
+    """For the parameters of each layer, and for all."""
     run = workspace.run(Needs())
     gradient = workspace.perturbed.unperturbed.gradient
     squares = {name: float(value.square().sum()) for name, value in gradient.items()}

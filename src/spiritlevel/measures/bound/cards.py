@@ -46,16 +46,18 @@ INVARIANT = {
 PETZKA = "Petzka et al. 2021, Relative Flatness and Generalization"
 THEOREM = PETZKA + ", Theorem 6; Taleghani et al., Theorem 4 and Appendix B"
 CONSTANTS = (
-    "The paper's appendix with the exact constants was not at hand: they are reconstructed from "
-    "its proof idea with a Gaussian kernel."
+    "The paper's appendix with the exact constants was not available: they are reconstructed from "
+    "the idea of its proof, with a Gaussian kernel."
 )
-ONE_MORE = "1 forward beside the shared pass"
+ONE_MORE = "1 forward in addition to the shared pass"
 PAIRS = ONE_MORE + ", then work that grows with the square of the number of samples"
 
 
 @measure(
     name="bound.representativeness",
-    summary="How far a density of one half of the features misses the loss of the other half",
+    summary=(
+        "How well a density fitted to one half of the features predicts the loss on the other half"
+    ),
     formula=r"\operatorname{mean}_{(A,B)} \Bigl|\operatorname{mean}_{i \in B} \ell_i - "
     r"\operatorname{mean}_{i \in A} E_{\xi \sim N(0, h^2)}\, "
     r"\ell\bigl(\psi(\phi_i + \xi), y_i\bigr)\Bigr|",
@@ -63,8 +65,9 @@ PAIRS = ONE_MORE + ", then work that grows with the square of the number of samp
     invariant=INVARIANT,
     misleads=(
         "An approximation, not a bound: both halves are training data, which the network fits "
-        "alike, so the gap to new data does not show. Neuron-wise rescaling moves it. Few samples "
-        "in many features leave a density that is little more than the samples themselves."
+        "equally well, so the gap to new data does not show. Neuron-wise rescaling changes it. "
+        "With few samples and many features, the density is little more than the samples "
+        "themselves."
     ),
     direction=None,
     needs=HEAD,
@@ -75,13 +78,13 @@ PAIRS = ONE_MORE + ", then work that grows with the square of the number of samp
     cost=PAIRS,
 )
 def bound_representativeness(workspace: Workspace) -> Measured:
-    """The mean over random halves; labels stay what they are under a perturbation."""
-    found, count = representativeness(workspace)
+    """The mean over random halves; labels are assumed not to change under a perturbation."""
+    estimate, count = representativeness(workspace)
     text = (
         f"{count} random draws of a half; the error is that of drawing halves, which overlap, and "
         f"not of having only these samples; {head_density(workspace).text}"
     )
-    return Measured(_drawn(workspace, "bound.representativeness", found, count, text))
+    return Measured(_drawn(workspace, "bound.representativeness", estimate, count, text))
 
 
 @measure(
@@ -93,8 +96,8 @@ def bound_representativeness(workspace: Workspace) -> Measured:
     invariant=INVARIANT,
     misleads=(
         CONSTANTS + " The density is estimated, and its curvature is that of the kernels: a "
-        "smaller bandwidth raises the value without limit. With the absolute value outside, as "
-        "Taleghani et al. print it, the integral would be zero for every density."
+        "smaller bandwidth raises the value without limit. With the absolute value outside the "
+        "integral, as Taleghani et al. print it, the integral would be zero for every density."
     ),
     direction=None,
     needs=HEAD,
@@ -107,9 +110,9 @@ def bound_representativeness(workspace: Workspace) -> Measured:
 def bound_c1(workspace: Workspace) -> Measured:
     """E over z ~ p̂ of |‖z‖² Δp̂/p̂ + 4 z·∇p̂/p̂ + 2m|, times L/2m."""
     rows = head_features(workspace)
-    found, count = curvature_integral(workspace)
+    integral, count = curvature_integral(workspace)
     text = f"{count} random draws around every sample; {head_density(workspace).text}"
-    scaled = found.scaled(_bias_factor(rows))
+    scaled = integral.scaled(_bias_factor(rows))
     return Measured(_drawn(workspace, "bound.c1", scaled, count, text))
 
 
@@ -140,10 +143,10 @@ def bound_c2(workspace: Workspace) -> Measured:
     value, text = _variance_term(rows)
     common: dict[str, Any] = {"text": text, "cost": rows.cost, "settings": workspace.settings()}
     if math.isinf(value):
-        found = Measurement("bound.c2", value, exact=False, status=Status.NONFINITE, **common)
+        measurement = Measurement("bound.c2", value, exact=False, status=Status.NONFINITE, **common)
     else:
-        found = Measurement("bound.c2", value, exact=True, **common)
-    return Measured(found)
+        measurement = Measurement("bound.c2", value, exact=True, **common)
+    return Measured(measurement)
 
 
 @measure(
@@ -189,17 +192,17 @@ def bound_generalization(workspace: Workspace) -> Measured:
         common = {"text": text, "cost": rows.cost, "settings": workspace.settings()}
         status = Status.NONFINITE
         return Measured(Measurement(name, total, exact=False, status=status, **common))  # type: ignore[arg-type]
-    found = Estimate(total, bias.variance, bias.dof)
-    return Measured(_drawn(workspace, name, found, count, text))
+    estimate = Estimate(total, bias.variance, bias.dof)
+    return Measured(_drawn(workspace, name, estimate, count, text))
 
 
 def _bias_factor(rows: HeadFeatures) -> float:
-    """η L."""
+    """The factor η L of C1."""
     return rows.largest_loss / (2 * rows.features.shape[1])
 
 
 def _variance_term(rows: HeadFeatures) -> tuple[float, str]:
-    """C2, and how it came about."""
+    """C2, and a note on how it was computed."""
     m = rows.features.shape[1]
     log_alpha = m / 2 * math.log(m / (4 * math.pi))
     (log_beta, num_zero), log_vol = log_inverse_norms(rows.features), log_volume(rows.features)
@@ -220,7 +223,7 @@ def _variance_term(rows: HeadFeatures) -> tuple[float, str]:
 
 
 def _verdict(terms: dict[str, float], largest: float) -> str:
-    """Whether the bound says anything, in plain words."""
+    """Whether the bound is vacuous, and which term is responsible."""
     total = sum(terms.values())
     top = max(terms, key=lambda name: terms[name])
     shares = ", ".join(f"{name} {value:.3g}" for name, value in terms.items())
@@ -234,30 +237,32 @@ def _verdict(terms: dict[str, float], largest: float) -> str:
     )
 
 
-def _drawn(workspace: Workspace, name: str, found: Estimate, count: int, text: str) -> Measurement:
-    """A mean over draws with its interval, and how many draws would do where it is too wide."""
+def _drawn(
+    workspace: Workspace, name: str, estimate: Estimate, count: int, text: str
+) -> Measurement:
+    """A mean over draws with its interval; if that is too wide, how many draws would suffice."""
     asked = workspace.precision
     common: dict[str, Any] = {
         "cost": head_features(workspace).cost,
         "settings": workspace.settings(),
     }
-    if not found.variance:
-        return Measurement(name, found.value, exact=True, text=text, **common)
+    if not estimate.variance:
+        return Measurement(name, estimate.value, exact=True, text=text, **common)
     status = Status.OK
-    if not found.within(asked.rtol, asked.confidence):
+    if not estimate.within(asked.rtol, asked.confidence):
         status = Status.NOT_CONVERGED
-        enough = next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)
+        enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)
         if math.isfinite(enough):
-            text += f". max_passes={cautious_count(enough, found.dof)} would have sufficed."
+            text += f". max_passes={cautious_count(enough, estimate.dof)} would have sufficed."
         else:
             text += f". Try max_passes={4 * asked.max_passes}."
-    margin = found.half_width(asked.confidence)
+    margin = estimate.half_width(asked.confidence)
     return Measurement(
         name,
-        found.value,
+        estimate.value,
         exact=False,
-        stderr=found.stderr,
-        interval=(found.value - margin, found.value + margin),
+        stderr=estimate.stderr,
+        interval=(estimate.value - margin, estimate.value + margin),
         status=status,
         text=text,
         **common,

@@ -31,7 +31,7 @@ class Density:
 
     @property
     def text(self) -> str:
-        """For the results."""
+        """The size of the features and the bandwidth, for the result."""
         left_out = self.rows.num_constant
         constant = f", {left_out} constant ones left out" if left_out else ""
         rows, m = self.rows.features.shape
@@ -45,11 +45,11 @@ def head_density(workspace: Workspace) -> Density:
     """With the bandwidth that was asked for."""
     if "head_density" not in workspace.cache:
         rows, asked = head_features(workspace), workspace.options.bandwidth
-        found: float | None
+        bandwidth: float | None
         if isinstance(asked, str):
             rule = {"likelihood": kde.most_likely, "scott": kde.scott, "silverman": kde.silverman}
-            found = rule[asked](rows.features)
-            if found is None:
+            bandwidth = rule[asked](rows.features)
+            if bandwidth is None:
                 raise NotApplicable(
                     "The option 'bandwidth'='likelihood' needs features that differ from sample to "
                     "sample. So many are the same here that the likelihood grows without end as "
@@ -57,10 +57,10 @@ def head_density(workspace: Workspace) -> Density:
                     "that occur twice."
                 )
         else:
-            found = float(asked) * kde.deviation(rows.features)  # a factor, as scipy has it
+            bandwidth = float(asked) * kde.deviation(rows.features)  # a factor, as scipy has it
         how = asked if isinstance(asked, str) else f"{asked:g} standard deviations"
         workspace.cache["head_density"] = Density(
-            rows, kde.GaussianMixture(rows.features, found), how
+            rows, kde.GaussianMixture(rows.features, bandwidth), how
         )
     density: Density = workspace.cache["head_density"]
     return density
@@ -103,8 +103,8 @@ def curvature_integral(workspace: Workspace) -> tuple[Estimate, int]:
     """
     if "curvature_integral" not in workspace.cache:
         workspace.cache["curvature_integral"] = _integrate(workspace)
-    found: tuple[Estimate, int] = workspace.cache["curvature_integral"]
-    return found
+    integral: tuple[Estimate, int] = workspace.cache["curvature_integral"]
+    return integral
 
 
 def log_inverse_norms(features: Tensor) -> tuple[float, int]:
@@ -139,12 +139,12 @@ def _repeated(
     asked = workspace.precision
     values = [draw() for _ in range(pilot)]
     while True:
-        found, count = estimate_from_repetitions(values), len(values)
-        if not found.variance or found.within(asked.rtol, asked.confidence):
-            return found, count
-        enough = next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)
+        estimate, count = estimate_from_repetitions(values), len(values)
+        if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
+            return estimate, count
+        enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)
         more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
         more = min(max(more, 1), asked.max_passes - count)
         if more <= 0:
-            return found, count
+            return estimate, count
         values += [draw() for _ in range(more)]

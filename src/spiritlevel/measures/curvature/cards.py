@@ -6,7 +6,7 @@ from ...engine.data_pass import Needs
 from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, probes_text
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
-from ..eigenvalues import known_of_network, of_network
+from ..eigenvalues import of_network, subspace_of_network
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..registry import Measured, measure
 from .trace_squared import trace_squared as estimate_trace_squared
@@ -22,24 +22,24 @@ PRODUCTS = Needs(products=True)
     paper="Hochreiter & Schmidhuber 1997; Taleghani et al., Theorem 1 (head); here every layer",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "Rescaling weights changes it at will without changing the function; a confident network "
-        "has a small trace whatever its generalization. Compare only networks of one architecture "
-        "and scale."
+        "Rescaling the weights changes it at will without changing the function, and a confident "
+        "network has a small trace whatever its generalization. Compare only networks of the same "
+        "architecture and scale."
     ),
     needs=SWEEP,
     counterpart="relative.kappa",
 )
 def trace(workspace: Workspace) -> Measured:
-    """Per layer: the parameters of that module, bias included."""
+    """Of each layer: the parameters of that module, including the bias."""
     names = list(workspace.surface.parameters)
     rows = estimate_rows(
         workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0)
     )
     layers = {
         layer: hessian_measurement(
-            workspace, "curvature.trace", rows.result(dict.fromkeys(own, 1.0))
+            workspace, "curvature.trace", rows.result(dict.fromkeys(parameters, 1.0))
         )
-        for layer, own in workspace.surface.layers().items()
+        for layer, parameters in workspace.surface.layers().items()
     }
     return Measured(hessian_measurement(workspace, "curvature.trace", rows.result()), layers)
 
@@ -51,15 +51,15 @@ def trace(workspace: Workspace) -> Measured:
     paper="Schraudolph 2002; Sharpness can be manipulated, eq. of the Gauss–Newton trace",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "Equal to the Hessian's trace only where the outputs are piecewise linear in the weights; "
-        "moves under rescaling like the trace."
+        "Equal to the Hessian's trace only if the outputs are piecewise linear in the weights. "
+        "Rescaling changes it, as it does the trace."
     ),
     needs=SWEEP,
     default=False,
     counterpart="relative.kappa",
 )
 def ggn_trace(workspace: Workspace) -> Measured:
-    """The same sums as the trace, claimed for the GGN alone: no certificate needed."""
+    """The same sums as for the trace, but claimed for the GGN only, so no certificate is needed."""
     whole = dict.fromkeys(workspace.surface.parameters, 1.0)
     workspace.sweep_to(SWEEP, "trace", whole, workspace.precision.rtol)
 
@@ -71,8 +71,8 @@ def ggn_trace(workspace: Workspace) -> Measured:
         if judged and not estimate.within(workspace.precision.rtol, workspace.precision.confidence):
             status = Status.NOT_CONVERGED
             text = f"{text}; {workspace.sweep_budget('trace', whole)}"
-        found = RowEstimate(estimate, "GGN", status, text, workspace.sweep_cost)
-        return hessian_measurement(workspace, "curvature.ggn_trace", found)
+        row = RowEstimate(estimate, "GGN", status, text, workspace.sweep_cost)
+        return hessian_measurement(workspace, "curvature.ggn_trace", row)
 
     layers = {layer: of(names) for layer, names in workspace.surface.layers().items()}
     return Measured(of(list(whole), judged=True), layers)
@@ -85,7 +85,8 @@ def ggn_trace(workspace: Workspace) -> Measured:
     paper="Flatness-Aware Regularization, eq. 1",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "A few large eigenvalues decide it. Moves under rescaling. An estimate: read its interval."
+        "A few large eigenvalues decide it. Rescaling changes it. It is an estimate: read its "
+        "interval."
     ),
     needs=PRODUCTS,
     found_by="draws",
@@ -93,16 +94,16 @@ def ggn_trace(workspace: Workspace) -> Measured:
 )
 def trace_squared(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""
-    known = known_of_network(workspace)  # its cost is that of the eigenvalues
+    subspace = subspace_of_network(workspace)  # its cost is that of the eigenvalues
     before = workspace.cost
-    square = estimate_trace_squared(workspace, known)
+    square = estimate_trace_squared(workspace, subspace)
     status, text = Status.OK, square.text
     if square.enough is not None:
         status = Status.NOT_CONVERGED
         advice = f"max_passes={square.enough} would have sufficed"
         text = "; ".join(filter(None, [text, square.reason, f"{advice}."]))
-    found = RowEstimate(square.estimate, "Hessian", status, text, workspace.cost - before)
-    return Measured(hessian_measurement(workspace, "curvature.trace_squared", found))
+    row = RowEstimate(square.estimate, "Hessian", status, text, workspace.cost - before)
+    return Measured(hessian_measurement(workspace, "curvature.trace_squared", row))
 
 
 @measure(
@@ -112,8 +113,9 @@ def trace_squared(workspace: Workspace) -> Measured:
     paper="Keskar et al. 2017; Petzka et al. 2019, for one layer",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "One direction out of millions, and rescaling moves it at will: only networks of one "
-        "architecture and scale compare. Set by the optimizer's step size more than by the data."
+        "One direction out of millions, and rescaling changes it at will: compare only networks of "
+        "the same architecture and scale. It is determined by the optimizer's step size more than "
+        "by the data."
     ),
     needs=PRODUCTS,
     found_by="products",
@@ -128,13 +130,13 @@ def lambda_max(workspace: Workspace) -> Measured:
 
 @measure(
     name="curvature.lambda_min",
-    summary="Smallest eigenvalue of the Hessian; negative where the loss still curves downwards",
+    summary="Smallest eigenvalue of the Hessian; negative if the loss still curves downwards",
     formula=r"\lambda_{\min}\bigl(\nabla^2_\theta L\bigr)",
     paper="Sagun et al. 2018, Empirical analysis of the Hessian",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "Negative is normal for trained networks and does not mean that training failed. Moves "
-        "under rescaling."
+        "Negative values are normal for trained networks and do not mean that training failed. "
+        "Rescaling changes it."
     ),
     direction=None,
     needs=PRODUCTS,

@@ -5,9 +5,10 @@ network a thousand probes may miss 5 %. So the dominant directions are taken out
 alone would take long (`deflation`): those that eigenvalues of the same call have found, or the
 space of the images of the first probes, as in Hutch++.
 
-The error from having these samples only: with H the mean of H_n over the samples, a small change dH
-changes Tr(H²) by 2⟨H, dH⟩. So it is twice the standard error of the mean of ⟨H, H_n⟩, and that is
-E⟨Hz, H_n z⟩: the parts of the data differ in it, and the products of the first look are enough.
+The sampling error, from having only these samples: with H the mean of H_n over the samples, a small
+change dH changes Tr(H²) by 2⟨H, dH⟩. So it is twice the standard error of the mean of ⟨H, H_n⟩, and
+that is E⟨Hz, H_n z⟩: the parts of the data differ in it, and the products of the first look are
+enough.
 """
 
 from __future__ import annotations
@@ -58,18 +59,18 @@ class Square:
     reason: str = ""
 
 
-def trace_squared(workspace: Workspace, known: Subspace | None = None) -> Square:
-    """Over all measured parameters; `known` is what eigenvalues have told of H already."""
+def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Square:
+    """Over all measured parameters; `subspace` is that of the eigenvalues, if there is one."""
     asked = workspace.precision
-    probes = _Probes(workspace, None if known is None else LanczosDeflation(known))
-    first = PILOT if known is None else OUTSIDE
+    probes = _Probes(workspace, None if subspace is None else LanczosDeflation(subspace))
+    first = PILOT if subspace is None else OUTSIDE
     probes.draw(max(2, min(first, asked.max_passes)))
     while True:
-        found, rest = probes.estimate()
-        if not found.variance or found.within(asked.rtol, asked.confidence):
-            return Square(found, probes.text)
+        estimate, rest = probes.estimate()
+        if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
+            return Square(estimate, probes.text)
         count = len(probes.values)
-        enough = next_count(found, rest, count, rtol=asked.rtol, confidence=asked.confidence)
+        enough = next_count(estimate, rest, count, rtol=asked.rtol, confidence=asked.confidence)
         left = asked.max_passes - probes.passes
         if probes.sketch_pays(enough - count) and probes.sketch_size + AFTER_SKETCH <= left:
             probes.sketch()
@@ -78,24 +79,24 @@ def trace_squared(workspace: Workspace, known: Subspace | None = None) -> Square
         more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
         more = min(max(more, 1), left)
         if more <= 0:
-            return _missed(probes, found, enough)
+            return _missed(probes, estimate, enough)
         probes.draw(more)
 
 
-def _missed(probes: _Probes, found: Estimate, enough: float) -> Square:
+def _missed(probes: _Probes, estimate: Estimate, enough: float) -> Square:
     others = probes.passes - len(probes.values)
-    promised = others + promised_count(enough, found)
+    promised = others + promised_count(enough, estimate)
     reason = ""
     if probes.sketch_pays(enough - len(probes.values)):
         least = PILOT + min(PILOT, probes.room) + AFTER_SKETCH
         reason = f"from max_passes={least} on the dominant directions are taken out first"
-    return Square(found, probes.text, promised, reason)
+    return Square(estimate, probes.text, promised, reason)
 
 
 class _Probes:
     """Squares of every probe so far, and the data error that the first look gives."""
 
-    def __init__(self, workspace: Workspace, known: LanczosDeflation | None) -> None:
+    def __init__(self, workspace: Workspace, deflation: LanczosDeflation | None) -> None:
         self.surface, self.products, self.seed = (
             workspace.surface,
             workspace.products,
@@ -105,7 +106,7 @@ class _Probes:
         self.values: list[float] = []  # ‖Hz‖², or ‖PHPz‖² where some directions are known
         self.passes = 0
         self.data_variance: float | None = None  # None for one part of the data
-        self._known: Deflation | None = known
+        self._known: Deflation | None = deflation
         self._sketch: Tensor | None = None  # images of the first look, for the dominant directions
         self._drawn = self._sketched = 0
         self._looked = 0  # probes that the data error rests on
@@ -113,7 +114,7 @@ class _Probes:
 
     @property
     def text(self) -> str:
-        """How many, of what."""
+        """How many probes there were, and what was taken out before."""
         text = f"{len(self.values)} weight probes"
         if self._sketched:
             return f"{text} after {self._sketched} dominant directions"
@@ -128,7 +129,7 @@ class _Probes:
 
     @property
     def room(self) -> int:
-        """Directions that may be kept."""
+        """How many directions fit into memory."""
         return BASIS_BYTES // (4 * self.space.size)
 
     def estimate(self) -> tuple[Estimate, Estimate]:
@@ -156,11 +157,11 @@ class _Probes:
         self.values.clear()  # those probes have made the basis, and would look small in its light
 
     def draw(self, count: int) -> None:
-        """`count` more probes."""
-        held = max(1, VECTOR_BYTES // (16 * self.space.size))
+        """Take `count` more probes."""
+        most = max(1, VECTOR_BYTES // (16 * self.space.size))
         first_look = not self._drawn
         while count > 0:
-            part = min(count, held)
+            part = min(count, most)
             numbers = torch.arange(self._drawn, self._drawn + part, device=self.space.device)
             signs = random_signs(self.seed, _STREAM, numbers, self.space.size, self.space.dtype)
             self.values.extend((self._first if first_look else self._later)(signs).tolist())
@@ -173,8 +174,10 @@ class _Probes:
         images = self._by_parts(Request("hessian", self.space, signs))
         if isinstance(self._known, LanczosDeflation):
             return self._known.squares_of_plain(signs, images)
-        own = images[: max(0, self.room - self.sketch_size)]
-        self._sketch = own if self._sketch is None else torch.cat([self._sketch, own])
+        first_images = images[: max(0, self.room - self.sketch_size)]
+        self._sketch = (
+            first_images if self._sketch is None else torch.cat([self._sketch, first_images])
+        )
         return images.double().square().sum(dim=1)
 
     def _later(self, signs: Tensor) -> Tensor:
@@ -194,10 +197,10 @@ class _Probes:
         parts: list[Tensor] = []
         weights: list[float] = []
         with processes.together():
-            for weight, (found,) in self.products.by_chunk([request], chunk=self._cluster):
+            for weight, (products,) in self.products.by_chunk([request], chunk=self._cluster):
                 total += weight
-                sums += found
-                parts.append(self._folded(found))
+                sums += products
+                parts.append(self._folded(products))
                 weights.append(weight)
                 if len(parts) == MOST_PARTS:  # neighbours go together: memory stays bounded
                     parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]

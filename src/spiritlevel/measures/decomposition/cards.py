@@ -35,10 +35,10 @@ COST = (
     paper=PAPER + ", section 3.3",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "For fully connected networks it is the GGN trace of the weights itself; with shared "
-        "weights (convolutions, sequences) only an upper bound of it, often a loose one. Rescaling "
-        "moves it like the trace, and confidence alone makes it small. Biases and normalization "
-        "parameters are not part of it."
+        "For fully connected networks it is the GGN trace of the weights. With shared weights "
+        "(convolutions, sequences) it is only an upper bound of it, often a loose one. Rescaling "
+        "changes it like the trace, and confidence alone makes it small. Biases and normalization "
+        "parameters are not included."
     ),
     needs=Needs(),
     default=False,
@@ -50,13 +50,13 @@ COST = (
     counterpart="relative.kappa",
 )
 def centered(workspace: Workspace) -> Measured:
-    """From the path matrices where they are formed, otherwise from factor columns or probes."""
+    """From the path matrices if they are formed, otherwise from factor columns or probes."""
     name = "decomposition.centered"
     layers = list(measured_weights(workspace, name))
     if forms_matrices(workspace):
-        found = path_matrices(workspace)
-        rows = {layer: _mean(found.centered, [layer]) for layer in layers}
-        cost = found.cost
+        matrices = path_matrices(workspace)
+        rows = {layer: _mean(matrices.centered, [layer]) for layer in layers}
+        cost = matrices.cost
 
         def of(part: Estimate) -> Measurement:
             return Measurement(
@@ -68,7 +68,7 @@ def centered(workspace: Workspace) -> Measured:
                 settings=workspace.settings(),
             )
 
-        whole = _mean(found.centered, layers)
+        whole = _mean(matrices.centered, layers)
         return Measured(of(whole), {layer: of(row) for layer, row in rows.items()})
     return _centered_by_probes(workspace, name, layers)
 
@@ -78,25 +78,27 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
     whole = rows.refine(dict.fromkeys(layers, 1.0), asked.rtol)
 
     def of(factors: Mapping[str, float], *, judged: bool = False) -> Measurement:
-        found = rows.estimate(factors)
-        margin = found.half_width(asked.confidence)
-        missed = judged and not found.within(asked.rtol, asked.confidence)
-        text = rows.text if found.variance else ""
+        estimate = rows.estimate(factors)
+        margin = estimate.half_width(asked.confidence)
+        missed = judged and not estimate.within(asked.rtol, asked.confidence)
+        text = rows.text if estimate.variance else ""
         return Measurement(
             name,
-            found.value,
-            exact=not found.variance,
-            stderr=found.stderr if found.variance else None,
-            interval=(found.value - margin, found.value + margin) if found.variance else None,
-            data_stderr=found.data_stderr,
+            estimate.value,
+            exact=not estimate.variance,
+            stderr=estimate.stderr if estimate.variance else None,
+            interval=(estimate.value - margin, estimate.value + margin)
+            if estimate.variance
+            else None,
+            data_stderr=estimate.data_stderr,
             status=Status.NOT_CONVERGED if missed else Status.OK,
             text=rows.missed(whole, asked.rtol) if missed else text,
             cost=rows.cost,
             settings=workspace.settings(),
         )
 
-    own = {layer: of({layer: 1.0}) for layer in layers}
-    return Measured(of(dict.fromkeys(layers, 1.0), judged=True), own)
+    per_layer = {layer: of({layer: 1.0}) for layer in layers}
+    return Measured(of(dict.fromkeys(layers, 1.0), judged=True), per_layer)
 
 
 @measure(
@@ -109,9 +111,9 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
     paper=PAPER + ", section 3.2 and appendix A.1",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "A loose bound: it does not see confidence at all (its last factor is 1 at the outputs), "
-        "so it stays large where the trace vanishes. Bounds the trace of the weights, not of "
-        "biases; moves under rescaling."
+        "A loose bound: it does not depend on confidence (its last factor is 1 at the outputs), so "
+        "it stays large where the trace vanishes. It bounds the trace of the weights, without the "
+        "biases. Rescaling changes it."
     ),
     needs=Needs(),
     default=False,
@@ -130,13 +132,16 @@ def upper_bound(workspace: Workspace) -> Measured:
 
 @measure(
     name="decomposition.path_lambda_max",
-    summary="Largest eigenvalue of the path matrix, averaged over samples, of the layer with most",
+    summary=(
+        "Largest eigenvalue of the path matrix, averaged over samples, in the layer where it is "
+        "largest"
+    ),
     formula=r"\max_l \operatorname{mean}_n \lambda_{\max}\bigl(M^{(l)}_n\bigr)",
     paper=PAPER + ", section 3.1 (definition of the path matrix)",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "The scale of the weights behind a layer, not flatness: at a last linear layer it is 1 by "
-        "definition, and rescaling moves it at will."
+        "It shows the scale of the weights after a layer, not flatness: at a last linear layer it "
+        "is 1 by definition, and rescaling changes it at will."
     ),
     needs=Needs(),
     default=False,
@@ -160,15 +165,17 @@ def _mean(moments: Moments, layers: list[str]) -> Estimate:
 
 def _eigenvalues(workspace: Workspace, name: str, kind: str, layers: list[str]) -> Measurement:
     """Σ over layers of one kind of the path matrices' rows."""
-    found = path_matrices(workspace)
-    mean = _mean(found.bound if kind == "bound" else found.top, layers)
-    parts = [found.residual(kind, layer) for layer in layers]
+    matrices = path_matrices(workspace)
+    mean = _mean(matrices.bound if kind == "bound" else matrices.top, layers)
+    parts = [matrices.residual(kind, layer) for layer in layers]
     residual = None if None in parts else sum(part for part in parts if part is not None)
     reached = (residual or 0.0) / abs(mean.value) if mean.value else 0.0
     missed = reached > residual_tolerance(workspace.surface.dtype)
     text = ""
-    if found.steps:
-        text = f"up to {found.steps} Lanczos steps a layer for {workspace.plan.num_outputs} outputs"
+    if matrices.steps:
+        text = (
+            f"up to {matrices.steps} Lanczos steps a layer for {workspace.plan.num_outputs} outputs"
+        )
     if missed:
         enough = 2 * workspace.precision.max_passes
         text += f"; the mean lies within the residual {residual:.2g}. Try max_passes={enough}."
@@ -180,6 +187,6 @@ def _eigenvalues(workspace: Workspace, name: str, kind: str, layers: list[str]) 
         data_stderr=mean.data_stderr,
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=text,
-        cost=found.cost,
+        cost=matrices.cost,
         settings=workspace.settings(),
     )

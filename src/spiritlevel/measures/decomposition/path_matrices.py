@@ -23,7 +23,7 @@ from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import GRAPH_FACTOR, Workspace
 from ...errors import SpiritlevelError
 from ...math.positions import Positions
-from ...math.sample_lanczos import Largest, largest_eigenvalues
+from ...math.sample_lanczos import LargestEigenvalues, largest_eigenvalues
 from ...math.signs import random_signs
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import deepest, lacks_second_derivative
@@ -37,12 +37,12 @@ _STREAM = 4000  # of random signs: apart from all others
 
 @dataclasses.dataclass
 class PathMatrices:
-    """Sums over the data, a row a layer."""
+    """Sums over the data, one row per layer."""
 
     centered: Moments  # s Tr(A M); empty where M was not formed
     bound: Moments  # 2 s λ_max(M), times the weight of the sample's targets
     top: Moments  # λ_max(M)
-    residuals: dict[str, Tensor]  # of `bound` and `top`, one a layer; empty if exact
+    residuals: dict[str, Tensor]  # of `bound` and `top`, one per layer; empty if exact
     steps: int  # products a layer took at most; 0 if exact
     cost: Cost = dataclasses.field(default_factory=Cost)
 
@@ -54,13 +54,13 @@ class PathMatrices:
 
 
 def path_matrices(workspace: Workspace) -> PathMatrices:
-    """Once for all measures."""
+    """The sums over the data, computed once and shared by the measures of the family."""
     if "path matrices" not in workspace.cache:
         before = workspace.cost
         paths = Paths(workspace)
-        found = _formed(paths) if forms_matrices(workspace) else _by_products(paths)
-        found.cost = workspace.cost - before
-        workspace.cache["path matrices"] = found
+        matrices = _formed(paths) if forms_matrices(workspace) else _by_products(paths)
+        matrices.cost = workspace.cost - before
+        workspace.cache["path matrices"] = matrices
     shared: PathMatrices = workspace.cache["path matrices"]
     return shared
 
@@ -76,7 +76,7 @@ def forms_matrices(workspace: Workspace) -> bool:
 def _formed(paths: Paths) -> PathMatrices:
     num_outputs = paths.plan.num_outputs
     # all columns of all layers, and those of one layer in float64 once more
-    held = 2 * num_outputs * _output_bytes(paths)
+    num_bytes = 2 * num_outputs * _output_bytes(paths)
 
     def values(seen: Seen, where: BatchLocation) -> list[Tensor]:
         basis = softmax_basis(seen.positions).to(seen.outputs.device)
@@ -91,9 +91,9 @@ def _formed(paths: Paths) -> PathMatrices:
             rows.append(torch.stack([centered, 2 * seen.mass * squares * top, top * seen.weights]))
         return list(torch.stack(rows, dim=1))
 
-    found = [Moments(paths.layers, paths.surface.device) for _ in range(3)]
-    _go(paths, found, values, chunk=_chunk(paths, held))
-    centered, bound, top = found
+    moments = [Moments(paths.layers, paths.surface.device) for _ in range(3)]
+    _go(paths, moments, values, chunk=_chunk(paths, num_bytes))
+    centered, bound, top = moments
     return PathMatrices(centered, bound, top, residuals={}, steps=0)
 
 
@@ -115,9 +115,9 @@ def softmax_basis(positions: Positions) -> Tensor:
 
 def _grams(seen: Seen, basis: Tensor) -> dict[str, Tensor]:
     """M of each layer in a basis, shape (N, E, E)."""
-    held: dict[int, list[Tensor]] = {}
+    by_layer: dict[int, list[Tensor]] = {}
     for use in seen.used:
-        use.on_output = held.setdefault(id(use), []).append
+        use.on_output = by_layer.setdefault(id(use), []).append
     if deep := deepest(seen.outputs, seen.edges) if seen.edges else []:
         for row in basis.to(seen.outputs.dtype):
             column = row.reshape(1, *seen.outputs.shape[1:]).expand_as(seen.outputs)
@@ -127,7 +127,7 @@ def _grams(seen: Seen, basis: Tensor) -> dict[str, Tensor]:
     for layer, uses in seen.live.items():
         M = basis.new_zeros(seen.num_samples, size, size)
         for use in uses:
-            if columns := held.pop(id(use)):
+            if columns := by_layer.pop(id(use)):
                 J = torch.stack([seen.flat(use, delta) for delta in columns], dim=1)
                 M += J @ J.mT
         grams[layer] = M
@@ -156,31 +156,31 @@ def _by_products(paths: Paths) -> PathMatrices:
         for row, layer in enumerate(paths.layers):
             factor = 2 * seen.mass * seen.squared_inputs(layer)
             weights = torch.stack([factor, seen.weights])
-            found = _largest(seen, layer, start, weights, max_steps, tolerance)
-            rows.append(weights * found.values)
-            for kind, value in zip(residuals, weights @ found.residuals, strict=True):
+            moments = _largest(seen, layer, start, weights, max_steps, tolerance)
+            rows.append(weights * moments.values)
+            for kind, value in zip(residuals, weights @ moments.residuals, strict=True):
                 residuals[kind][row] += value
-            steps.clamp_(min=found.steps)
+            steps.clamp_(min=moments.steps)
         return list(torch.stack(rows, dim=1))
 
-    found = [Moments(paths.layers, surface.device) for _ in range(2)]
+    moments = [Moments(paths.layers, surface.device) for _ in range(2)]
     with twice_differentiable():
-        _go(paths, found, values, chunk=max(1, workspace.memory // (size + 1)))
+        _go(paths, moments, values, chunk=max(1, workspace.memory // (size + 1)))
     surface.processes.sum_(*residuals.values())
     most = max(surface.processes.gather(int(steps)))
-    bound, top = found
+    bound, top = moments
     empty = Moments([], surface.device)
     return PathMatrices(empty, bound, top, residuals=residuals, steps=most)
 
 
 def _largest(
     seen: Seen, layer: str, start: Tensor, weights: Tensor, max_steps: int, tolerance: float
-) -> Largest:
+) -> LargestEigenvalues:
     """λ_max of each sample: Jᵀ by a backward, J by the backward of that backward."""
     surface, outputs, uses = seen.paths.surface, seen.outputs, seen.live[layer]
     if not uses:
         zeros = torch.zeros_like(seen.weights)
-        return Largest(zeros, zeros, 0)
+        return LargestEigenvalues(zeros, zeros, 0)
     edges: list[Any] = [use.edge for use in uses]
     with torch.enable_grad():
         u = torch.zeros_like(outputs, requires_grad=True)
@@ -213,7 +213,7 @@ def _largest(
 
     if not live:
         zeros = torch.zeros_like(seen.weights)
-        return Largest(zeros, zeros, 0)
+        return LargestEigenvalues(zeros, zeros, 0)
     return largest_eigenvalues(multiply, start, max_steps=max_steps, enough=enough)
 
 
@@ -222,20 +222,20 @@ def _largest(
 
 def _go(
     paths: Paths,
-    found: list[Moments],
+    totals: list[Moments],
     values: Callable[[Seen, BatchLocation], list[Tensor]],
     *,
     chunk: int,
 ) -> None:
-    """Add (layers, N) values of every chunk to each of `found`, in all processes."""
+    """Add (layers, N) values of every chunk to each of `totals`, in all processes."""
     surface = paths.surface
     with surface.processes.together():
         for where, batch in surface.chunks(chunk):
             with paths.opened(batch, where) as seen:
-                for moments, rows in zip(found, values(seen, where), strict=True):
-                    moments.add(rows, seen.weights)
-    for moments in found:
-        moments.reduce(surface.processes)
+                for total, rows in zip(totals, values(seen, where), strict=True):
+                    total.add(rows, seen.weights)
+    for total in totals:
+        total.reduce(surface.processes)
 
 
 def _output_bytes(paths: Paths) -> int:
@@ -244,7 +244,9 @@ def _output_bytes(paths: Paths) -> int:
         return sum(8 * use.output.numel() for use in seen.used)
 
 
-def _chunk(paths: Paths, held: int) -> int:
-    """Samples at a time, where each holds this many bytes beside its graph."""
+def _chunk(paths: Paths, num_bytes: int) -> int:
+    """Samples at a time, if each needs this many bytes in addition to its graph."""
     footprint = paths.plan.footprint
-    return max(1, min(paths.workspace.memory // (footprint.saved + held + 1), footprint.fitting))
+    return max(
+        1, min(paths.workspace.memory // (footprint.saved + num_bytes + 1), footprint.fitting)
+    )

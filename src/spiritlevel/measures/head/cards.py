@@ -31,13 +31,13 @@ PAPER = "Taleghani et al., An accurate flatness measure"
 
 @measure(
     name="head.trace",
-    summary="Hessian trace of the last linear map, from Gini term and feature norm",
+    summary="Hessian trace of the last linear layer, from Gini term and feature norm",
     formula=r"\operatorname{mean}_n \bigl(1 - \|p_n\|^2\bigr)\, \|\phi_n\|^2",
     paper=PAPER + ", Theorem 1 and Corollary 3 (eq. 15)",
     invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
     misleads=(
-        "A product of confidence and feature norm: scaling the features moves it at will. The bias "
-        "is left out; it would add the mean Gini term."
+        "A product of confidence and feature norm: scaling the features changes it at will. The "
+        "bias is left out; it would add the mean Gini term."
     ),
     needs=HEAD,
     requires=(head,),
@@ -50,7 +50,7 @@ def head_trace(workspace: Workspace) -> Measured:
 
 @measure(
     name="head.kappa",
-    summary="Relative flatness of the last linear map",
+    summary="Relative flatness of the last linear layer",
     formula=r"\operatorname{mean}_n \|\phi_n\|^2 "
     r"\Bigl(\sum_i p_i \|w_i\|^2 - \bigl\|\sum_i p_i w_i\bigr\|^2\Bigr)",
     paper=PAPER + ", Definition 1 (eq. 17); Petzka et al. 2021, Definition 3",
@@ -62,8 +62,8 @@ def head_trace(workspace: Workspace) -> Measured:
         "batch_split",
     },
     misleads=(
-        "Neuron-wise rescaling of the features moves it. Falls with confidence: a larger logit "
-        "scale looks flatter and decides the same."
+        "Neuron-wise rescaling of the features changes it. It falls with confidence: larger logits "
+        "look flatter, although the decisions are the same."
     ),
     needs=HEAD,
     requires=(head,),
@@ -75,11 +75,11 @@ def head_kappa(workspace: Workspace) -> Measured:
 
 @measure(
     name="head.trace_squared",
-    summary="Trace of the squared Hessian of the last linear map",
+    summary="Trace of the squared Hessian of the last linear layer",
     formula=r"\tfrac{1}{N^2} \sum_{n,m} (\phi_n \cdot \phi_m)^2 \operatorname{Tr}(A_n A_m)",
     paper="Flatness-Aware Regularization, eq. 1, in closed form for the head",
     invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
-    misleads="Its cost grows with the square of the number of samples; moves under rescaling.",
+    misleads="Its cost grows with the square of the number of samples. Rescaling changes it.",
     needs=STORED,
     requires=(head,),
     default=False,
@@ -102,11 +102,11 @@ def head_trace_squared(workspace: Workspace) -> Measured:
 
 @measure(
     name="head.lambda_max",
-    summary="Largest Hessian eigenvalue of the last linear map",
+    summary="Largest Hessian eigenvalue of the last linear layer",
     formula=r"\lambda_{\max}\Bigl(\operatorname{mean}_n A_n \otimes \phi_n \phi_n^\top\Bigr)",
     paper=PAPER + " (block form of the Hessian); Lanczos on the closed-form product",
     invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
-    misleads="Moves under rescaling; one direction of C·d.",
+    misleads="Rescaling changes it; one direction of C·d.",
     needs=STORED,
     found_by="products",
     requires=(head,),
@@ -119,7 +119,7 @@ def head_lambda_max(workspace: Workspace) -> Measured:
 
 @measure(
     name="head.scaled_lambda_max",
-    summary="Squared weight norm times largest Hessian eigenvalue of the last linear map",
+    summary="Squared weight norm times largest Hessian eigenvalue of the last linear layer",
     formula=r"\|W\|_F^2\, \lambda_{\max}\Bigl("
     r"\operatorname{mean}_n A_n \otimes \phi_n \phi_n^\top\Bigr)",
     paper="Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Table 1 (κ^l), in "
@@ -132,8 +132,8 @@ def head_lambda_max(workspace: Workspace) -> Measured:
         "batch_split",
     },
     misleads=(
-        "Neuron-wise rescaling of the features moves it; one direction of C·d. A few large weights "
-        "that the loss does not depend on raise it."
+        "Neuron-wise rescaling of the features changes it; one direction of C·d. A few large "
+        "weights that the loss does not depend on raise it."
     ),
     needs=STORED,
     found_by="products",
@@ -148,15 +148,17 @@ def head_scaled_lambda_max(workspace: Workspace) -> Measured:
 
 def _largest(workspace: Workspace, name: str, factor: float) -> Measured:
     """A multiple of the largest eigenvalue, which is looked for once."""
-    run, rtol = workspace.run(STORED), _residual(workspace)
+    run, residual_rtol = workspace.run(STORED), _residual(workspace)
     if LARGEST not in workspace.cache:
         pair = _lanczos(
-            workspace, rtol
+            workspace, residual_rtol
         )  # kept without the vector, which is as large as the weights
         workspace.cache[LARGEST] = dataclasses.replace(pair, vectors=pair.vectors.new_empty(0))
-    found: Eigenpairs = workspace.cache[LARGEST]
-    cost = run.cost + Cost(products=found.products)
-    result = eigenvalue_measurement(workspace, name, found, cost=cost, factor=factor, rtol=rtol)
+    pairs: Eigenpairs = workspace.cache[LARGEST]
+    cost = run.cost + Cost(products=pairs.products)
+    result = eigenvalue_measurement(
+        workspace, name, pairs, cost=cost, factor=factor, residual_rtol=residual_rtol
+    )
     text = "; ".join(part for part in (_text(workspace), result.text) if part)
     return Measured(dataclasses.replace(result, text=text, settings=_settings(workspace)))
 
@@ -174,7 +176,7 @@ def _residual(workspace: Workspace) -> float:
     )
 
 
-def _lanczos(workspace: Workspace, rtol: float) -> Eigenpairs:
+def _lanczos(workspace: Workspace, residual_rtol: float) -> Eigenpairs:
     run = workspace.run(STORED)
     weight = workspace.head.weight()
     dtype = _product_dtype(workspace)
@@ -196,7 +198,7 @@ def _lanczos(workspace: Workspace, rtol: float) -> Eigenpairs:
     return eigenpairs(
         product,
         random_signs(workspace.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype),
-        rtol=rtol,
+        residual_rtol=residual_rtol,
         max_products=max(MIN_PRODUCTS, workspace.precision.max_passes),
         max_basis=max(3, min(workspace.memory // size - 2, 60)),  # products and result are as large
     )
@@ -238,7 +240,7 @@ def _settings(workspace: Workspace) -> dict[str, object]:
 
 def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:
     """The rows of all processes in blocks of at most PAIR_BLOCK."""
-    own = [block for block in workspace.head_blocks() if isinstance(block, RowBlock)]
+    stored = [block for block in workspace.head_blocks() if isinstance(block, RowBlock)]
     if run.streamed:
         raise SpiritlevelError(
             "The measure 'head.trace_squared' needs the outputs of all samples, and those of "
@@ -246,7 +248,9 @@ def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:
             f"memory={workspace.memory}. "
             "Leave it out of 'measures', use fewer samples, or raise 'memory'."
         )
-    blocks = [block.kept() for part in workspace.surface.processes.gather(own) for block in part]
+    blocks = [
+        block.on_host() for part in workspace.surface.processes.gather(stored) for block in part
+    ]
     kind = type(blocks[0].curvature)
     features = torch.cat([block.features for block in blocks])
     arguments = [

@@ -20,8 +20,8 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ap
     paper=PAPER,
     invariant=EVERY,
     misleads=(
-        "Only looks along the weights themselves, one direction a neuron; curvature across them is "
-        "not seen. Falls with confidence like every softmax curvature."
+        "It looks only along the weights themselves, one direction per neuron; curvature in other "
+        "directions does not count. It falls with confidence, like every softmax curvature."
     ),
     needs=RHO,
     requires=(measured_weights,),
@@ -43,12 +43,12 @@ def rho_sum(workspace: Workspace) -> Measured:
     formula=r"\max_{l,j}\, w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
     paper=PAPER,
     invariant=EVERY,
-    misleads="As neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
+    misleads="Like neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
     needs=RHO,
     requires=(measured_weights,),
 )
 def rho_max(workspace: Workspace) -> Measured:
-    """ρ of each layer and ρ^max of the network; in a conv the neuron is the input channel."""
+    """ρ of each layer and ρ^max of the network; in a convolution a neuron is an input channel."""
     weights = measured_weights(workspace, "neuron.rho_max")
     rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
 

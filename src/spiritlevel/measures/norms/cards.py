@@ -30,8 +30,8 @@ JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find 
     paper="Petzka et al. 2021, Relative Flatness and Generalization, Figure 5 (weight norm)",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "Rescaling moves it at will while the function stays. Biases and normalization parameters "
-        "are part of it."
+        "Rescaling changes it at will without changing the function. Biases and normalization "
+        "parameters are included."
     ),
     direction=None,
     needs=NOTHING,
@@ -39,7 +39,7 @@ JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find 
     cost="nothing beyond the shared pass",
 )
 def weight(workspace: Workspace) -> Measured:
-    """Of each layer's own parameters, and of all."""
+    """For the parameters of each layer, and for all."""
     return _euclidean(workspace, "norms.weight", workspace.perturbed.weights)
 
 
@@ -50,8 +50,8 @@ def weight(workspace: Workspace) -> Measured:
     paper=JIANG + " (distance from initialization)",
     invariant={"batch_split"},
     misleads=(
-        "It compares weight by weight: another numbering of the units, or a rescaling, is as far "
-        "away as another function."
+        "It compares weight by weight: the same function with its units renumbered, or with "
+        "rescaled weights, counts as far away."
     ),
     direction=None,
     needs=NOTHING,
@@ -61,7 +61,7 @@ def weight(workspace: Workspace) -> Measured:
     cost="nothing beyond the shared pass",
 )
 def distance(workspace: Workspace) -> Measured:
-    """Of each layer's own parameters, and of all."""
+    """For the parameters of each layer, and for all."""
     before = initial(workspace, "norms.distance")
     now = workspace.perturbed.weights
     moved = {name: value.double() - before[name] for name, value in now.items()}
@@ -75,9 +75,9 @@ def distance(workspace: Workspace) -> Measured:
     paper=LIANG + ", definition of the Fisher–Rao norm",
     invariant=EVERY,
     misleads=(
-        "It sees one direction of the weights only, and goes to 0 with the loss of a network that "
-        "fits its labels. The norm itself is the root of this. Each position of a sequence or an "
-        "image counts as a sample."
+        "It looks at one direction of the weights only, and goes to 0 with the loss of a network "
+        "that fits its labels. The norm itself is the square root. Each position of a sequence or "
+        "an image counts as a sample."
     ),
     needs=NOTHING,
     default=False,
@@ -95,9 +95,9 @@ def fisher_rao(workspace: Workspace) -> Measured:
     paper=LIANG + ", definition of the Fisher–Rao norm, with labels from the model",
     invariant=EVERY,
     misleads=(
-        "As norms.fisher_rao; it is small for a confident network, right or wrong. With a loss "
-        "other than cross-entropy it is the quadratic form of the GGN, which is a Fisher "
-        "information up to a factor at most."
+        "Like norms.fisher_rao; it is small for a confident network, right or wrong. With a loss "
+        "other than cross-entropy it is the quadratic form of the GGN, which is at best a Fisher "
+        "information up to a factor."
     ),
     needs=NOTHING,
     default=False,
@@ -117,8 +117,8 @@ def fisher_rao_model(workspace: Workspace) -> Measured:
     paper=LIANG + ", closed form for rectifier networks, with the degree k for their L + 1",
     invariant=EVERY,
     misleads=(
-        "For networks without biases and normalization only; others are refused. Deeper networks "
-        "have a larger k and so a larger value with the same outputs."
+        "Only for networks without biases and normalization; others are refused. Deeper networks "
+        "have a larger k, and so a larger value for the same outputs."
     ),
     needs=NOTHING,
     default=False,
@@ -127,16 +127,16 @@ def fisher_rao_model(workspace: Workspace) -> Measured:
 )
 def fisher_rao_closed(workspace: Workspace) -> Measured:
     """Equal to norms.fisher_rao up to round-off."""
-    found = homogeneous(workspace, "norms.fisher_rao_closed")
-    factors = [float(found.degree**2)]
+    homogeneity = homogeneous(workspace, "norms.fisher_rao_closed")
+    factors = [float(homogeneity.degree**2)]
     return Measured(
         Measurement(
             "norms.fisher_rao_closed",
-            found.moments.mean(["labels"], factors),
+            homogeneity.moments.mean(["labels"], factors),
             exact=True,
-            data_stderr=found.moments.stderr(["labels"], factors),
-            text=f"degree {found.degree}",
-            cost=workspace.run(NOTHING).cost + found.cost,
+            data_stderr=homogeneity.moments.stderr(["labels"], factors),
+            text=f"degree {homogeneity.degree}",
+            cost=workspace.run(NOTHING).cost + homogeneity.cost,
             settings=workspace.settings(),
         )
     )
@@ -144,13 +144,15 @@ def fisher_rao_closed(workspace: Workspace) -> Measured:
 
 @measure(
     name="norms.margin",
-    summary="The 10 % quantile over the data of how far the label's output leads all others",
+    summary=(
+        "10 % quantile over the data of the margin: the label's output minus the largest other one"
+    ),
     formula=r"\operatorname{quantile}_{0.1,\,n} \bigl(z_{n,y_n} - \max_{j \ne y_n} z_{n,j}\bigr)",
     paper=JIANG + " (margin)",
     invariant=EVERY,
     misleads=(
-        "Negative where more than a tenth is classified wrongly. Larger outputs mean a larger "
-        "margin: dividing by a norm is left to the reader. Every target that counts counts once, "
+        "Negative if more than a tenth of the targets is classified wrongly. Larger outputs mean a "
+        "larger margin: dividing by a norm is left to the reader. Every target counts once, "
         "whatever its class weight."
     ),
     direction="larger is flatter",
@@ -169,18 +171,18 @@ def margin(workspace: Workspace) -> Measured:
 
 @measure(
     name="norms.margin_mean",
-    summary="Mean over the data of how far the label's output leads all others",
+    summary="Mean over the data of the margin: the label's output minus the largest other one",
     formula=r"\operatorname{mean}_n \bigl(z_{n,y_n} - \max_{j \ne y_n} z_{n,j}\bigr)",
     paper=JIANG + " (margin), as a mean",
     invariant=EVERY,
-    misleads="As norms.margin; a few easy samples can carry it.",
+    misleads="Like norms.margin; a few easy samples can dominate it.",
     direction="larger is flatter",
     needs=MARGINS,
     default=False,
     requires=(class_targets,),
 )
 def margin_mean(workspace: Workspace) -> Measured:
-    """Over all targets that count."""
+    """Over all targets that are not ignored."""
     run = workspace.run(MARGINS)
     return Measured(
         Measurement(
@@ -207,27 +209,29 @@ def _euclidean(workspace: Workspace, name: str, values: Mapping[str, Tensor]) ->
     return Measured(norm(list(squares)), layers)
 
 
-def _radial_measurement(workspace: Workspace, name: str, found: Radial, row: str) -> Measurement:
-    value, residual = found.moments.mean([row]), found.residual(row)
+def _radial_measurement(
+    workspace: Workspace, name: str, derivative: Radial, row: str
+) -> Measurement:
+    value, residual = derivative.moments.mean([row]), derivative.residual(row)
     precise = residual is None or residual <= workspace.precision.rtol * abs(value)
     return Measurement(
         name,
         value,
         exact=residual is None,
         residual=residual,
-        data_stderr=found.moments.stderr([row]),
+        data_stderr=derivative.moments.stderr([row]),
         status=Status.OK if precise else Status.NOT_CONVERGED,
-        text=_way_text(found.way, precise=precise),
-        cost=workspace.run(NOTHING).cost + found.cost,
+        text=_method_text(derivative.method, precise=precise),
+        cost=workspace.run(NOTHING).cost + derivative.cost,
         settings=workspace.settings(),
     )
 
 
-def _way_text(way: str, *, precise: bool) -> str:
-    if way != "difference":
+def _method_text(method: str, *, precise: bool) -> str:
+    if method != "difference":
         return ""
-    told = "from differences of outputs: the model has no derivative that can be followed"
-    return told if precise else f"{told}, and steps of two lengths disagree. Try float64."
+    text = "from differences of outputs, because the model cannot be differentiated this way"
+    return text if precise else f"{text}; steps of two lengths disagree. Try float64."
 
 
 def _quantile(values: Tensor, share: float) -> float:

@@ -31,7 +31,7 @@ from ...model.model_state import full_precision, twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
 
-Way = Literal["forward", "reverse", "difference"]
+DerivativeMethod = Literal["forward", "reverse", "difference"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Radial:
     """Σ over the data; rows "labels" and "model", and by the longer step as "… (rough)"."""
 
     moments: Moments
-    way: Way
+    method: DerivativeMethod
     cost: Cost
 
     def residual(self, row: str) -> float | None:
         """How far the value may be off; None where it is known to round-off."""
-        if self.way != "difference":
+        if self.method != "difference":
             return None
         return abs(self.moments.mean([row]) - self.moments.mean([f"{row} (rough)"]))
 
@@ -63,30 +63,30 @@ def radial(workspace: Workspace) -> Radial:
     """One pass over the data, for all measures that ask for it."""
     if "radial" not in workspace.cache:
         workspace.cache["radial"] = _radial(workspace)
-    found: Radial = workspace.cache["radial"]
-    return found
+    derivative: Radial = workspace.cache["radial"]
+    return derivative
 
 
 def _radial(workspace: Workspace) -> Radial:
     surface = workspace.surface
-    way = choose_way(surface)
+    method = choose_method(surface)
     before = workspace.cost
     moments = Moments(["labels", "model", "labels (rough)", "model (rough)"], surface.device)
-    chunk = workspace.perturbed.gradient_chunk if way == "reverse" else workspace.perturbed.chunk
+    chunk = workspace.perturbed.gradient_chunk if method == "reverse" else workspace.perturbed.chunk
     with surface.processes.together(), full_precision(), twice_differentiable():
         for where, batch in surface.chunks(max(1, chunk // 2)):
-            found = push(surface, batch, where, way)
-            rows = _rows(surface.loss, found, found.along)
-            rows += rows if found.rough is None else _rows(surface.loss, found, found.rough)
-            weights = surface.loss.weights(found.outputs, found.targets).double()
+            pushed = push(surface, batch, where, method)
+            rows = _rows(surface.loss, pushed, pushed.along)
+            rows += rows if pushed.rough is None else _rows(surface.loss, pushed, pushed.rough)
+            weights = surface.loss.weights(pushed.outputs, pushed.targets).double()
             moments.add(torch.stack(rows), weights)
     moments.reduce(surface.processes)
-    return Radial(moments, way, workspace.cost - before)
+    return Radial(moments, method, workspace.cost - before)
 
 
-def _rows(loss: Loss, found: Pushed, along: Tensor) -> list[Tensor]:
+def _rows(loss: Loss, pushed: Pushed, along: Tensor) -> list[Tensor]:
     """Σ over a sample for the labels it has and for those that the model would draw."""
-    outputs, targets = found.outputs, found.targets
+    outputs, targets = pushed.outputs, pushed.targets
     return [
         squared_slopes(loss, outputs, targets, along),
         _curved(loss, outputs, targets, along),
@@ -126,8 +126,8 @@ def _curved(loss: Loss, outputs: Tensor, targets: Tensor, along: Tensor) -> Tens
 def _centred(loss: Loss, outputs: Tensor, targets: Tensor, v: Tensor) -> Tensor:
     """In float64, shape (N, elements).
 
-    A softmax does not notice what all classes have in common. Taken relative to the largest class,
-    the sums have no term that nearly cancels when a network is confident.
+    A softmax does not depend on what all classes have in common. Taken relative to the largest
+    class, the sums have no term that nearly cancels when a network is confident.
     """
     flat = v.detach().double().reshape(len(v), -1)
     if not isinstance(loss, CrossEntropy):
@@ -141,31 +141,31 @@ def _centred(loss: Loss, outputs: Tensor, targets: Tensor, v: Tensor) -> Tensor:
 # -- the derivative ------------------------------------------------------------------------------
 
 
-def push(surface: Surface, batch: Any, where: BatchLocation, way: Way) -> Pushed:
+def push(surface: Surface, batch: Any, where: BatchLocation, method: DerivativeMethod) -> Pushed:
     """Outputs, targets and Dz[θ] of a batch."""
-    return {"forward": _forward, "reverse": _reverse, "difference": _difference}[way](
+    return {"forward": _forward, "reverse": _reverse, "difference": _difference}[method](
         surface, batch, where
     )
 
 
-def choose_way(surface: Surface) -> Way:
-    """The cheapest way that the model admits and that agrees with its gradients."""
+def choose_method(surface: Surface) -> DerivativeMethod:
+    """The cheapest method that the model admits and that agrees with its gradients."""
     batch = surface.first_samples(2)
-    found: dict[Way, Tensor] = {}
-    ways: tuple[Way, ...] = ("forward", "reverse")
-    for way in ways:
+    derivatives: dict[DerivativeMethod, Tensor] = {}
+    methods: tuple[DerivativeMethod, ...] = ("forward", "reverse")
+    for method in methods:
         try:
             with full_precision(), twice_differentiable():
-                found[way] = push(surface, batch, BatchLocation(0), way).along
+                derivatives[method] = push(surface, batch, BatchLocation(0), method).along
         except (RuntimeError, NotImplementedError) as error:
             if isinstance(error, SpiritlevelError):
                 raise
-    if "reverse" not in found:
-        return "forward" if "forward" in found else "difference"
-    if "forward" in found:
-        gap = float((found["forward"] - found["reverse"]).abs().max())
-        eps = torch.finfo(found["reverse"].dtype).eps
-        if gap <= 1e4 * eps * float(found["reverse"].abs().max()):
+    if "reverse" not in derivatives:
+        return "forward" if "forward" in derivatives else "difference"
+    if "forward" in derivatives:
+        gap = float((derivatives["forward"] - derivatives["reverse"]).abs().max())
+        eps = torch.finfo(derivatives["reverse"].dtype).eps
+        if gap <= 1e4 * eps * float(derivatives["reverse"].abs().max()):
             return "forward"
     return "reverse"
 

@@ -1,4 +1,4 @@
-"""What norms and margins ask of a network and its data before they can be measured."""
+"""What a network and its data need so that norms and margins can be measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...model.losses import CrossEntropy
 
 
 def class_targets(workspace: Workspace, name: str) -> None:
-    """Targets that are class numbers."""
+    """The loss is a cross-entropy, and its targets are class numbers."""
     loss = workspace.surface.loss
     if not isinstance(loss, CrossEntropy):
         raise SpiritlevelError(
@@ -30,8 +30,7 @@ def class_targets(workspace: Workspace, name: str) -> None:
         raise SpiritlevelError(
             f"The measure {name!r} needs class numbers as targets: a margin is that of one class. "
             f"Got probabilities ({workspace.cache['target type']}). Pass y.argmax(dim=1) as "
-            "targets if "
-            "the largest is the class that is meant."
+            "targets if the largest one is the class."
         )
 
 
@@ -61,10 +60,10 @@ def _initial_value(
 ) -> Tensor:
     value = state.get(key) if other is None else state.get(key, state.get(other))
     if value is None:
-        known = ", ".join(list(state)[:4]) or "nothing"
+        names = ", ".join(list(state)[:4]) or "nothing"
         raise SpiritlevelError(
             f"The option 'initial' must hold every measured parameter for the measure {name!r}. "
-            f"{key!r} is missing; it holds {known}{', …' if len(state) > 4 else ''}. Pass the same "
+            f"{key!r} is missing; it holds {names}{', …' if len(state) > 4 else ''}. Pass the same "
             "network from before training, or its state_dict under the same names."
         )
     if value.shape != parameter.shape:

@@ -15,11 +15,13 @@ from .sigma_search import Crossing, SigmaSearch
 
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures"
 COMPARED = "; compared with relative flatness in Petzka et al. 2021 (paper 002), Figure 5"
-COST = "2 · draws forwards for each of 8 to 15 noise levels, and one shared (not max_passes)"
+COST = (
+    "2 · draws forwards for each of 8 to 15 noise levels, and 1 shared; max_passes does not apply"
+)
 LIMITS = (
-    "The noise is that of the finite number of draws: read the interval. Jiang et al. search where "
-    "the error itself is 0.1; here its rise is, which is the same for a network that fits its data "
-    "and is defined for others."
+    "It is estimated from a finite number of draws: read the interval. Jiang et al. search for an "
+    "error of 0.1; here the error rises by 0.1, which is the same for a network that fits its data "
+    "and is also defined for others."
 )
 
 
@@ -32,7 +34,7 @@ LIMITS = (
     ),
     paper=f"{JIANG} (pacbayes-flatness){COMPARED}",
     invariant={"unit_permute", "batch_split"},
-    misleads=f"Rescaling the weights moves it at will. {LIMITS}",
+    misleads=f"Rescaling the weights changes it at will. {LIMITS}",
     needs=Needs(),
     default=False,
     requires=(target,),
@@ -57,7 +59,7 @@ def sigma(workspace: Workspace) -> Measured:
     paper=f"{JIANG} (pacbayes-mag-flatness, with ε = 0){COMPARED}",
     invariant=EVERY,
     misleads=(
-        f"A weight that is exactly zero gets no noise; biases get theirs by their size. {LIMITS}"
+        f"A weight of exactly zero gets no noise; the noise on a bias follows its size. {LIMITS}"
     ),
     needs=Needs(),
     default=False,
@@ -73,16 +75,16 @@ def magnitude(workspace: Workspace) -> Measured:
 
 def _searched(workspace: Workspace, name: str, *, relative: bool) -> Measured:
     before = workspace.cost
-    found = SigmaSearch(workspace, relative=relative).find()
-    margin = found.flatness.half_width(workspace.precision.confidence)
-    known = found.reached and math.isfinite(margin)
-    status, text = Status.OK, _how(workspace, found)
-    if not known or not found.flatness.within(
+    crossing = SigmaSearch(workspace, relative=relative).find()
+    margin = crossing.flatness.half_width(workspace.precision.confidence)
+    is_located = crossing.reached and math.isfinite(margin)
+    status, text = Status.OK, _how(workspace, crossing)
+    if not is_located or not crossing.flatness.within(
         workspace.precision.rtol, workspace.precision.confidence
     ):
-        status, text = Status.NOT_CONVERGED, f"{text}; {_missed(workspace, found, margin)}"
-    value, stderr = found.flatness.value, found.flatness.stderr
-    spread = known and stderr > 0.0
+        status, text = Status.NOT_CONVERGED, f"{text}; {_missed(workspace, crossing, margin)}"
+    value, stderr = crossing.flatness.value, crossing.flatness.stderr
+    spread = is_located and stderr > 0.0
     return Measured(
         Measurement(
             name,
@@ -90,7 +92,7 @@ def _searched(workspace: Workspace, name: str, *, relative: bool) -> Measured:
             exact=False,
             stderr=stderr if spread else None,
             interval=(value - margin, value + margin) if spread else None,
-            residual=0.0 if known and not spread else None,  # all draws alike
+            residual=0.0 if is_located and not spread else None,  # all draws alike
             status=status,
             text=text,
             cost=workspace.cost - before,
@@ -99,44 +101,44 @@ def _searched(workspace: Workspace, name: str, *, relative: bool) -> Measured:
     )
 
 
-def _how(workspace: Workspace, found: Crossing) -> str:
+def _how(workspace: Workspace, crossing: Crossing) -> str:
     return (
-        f"σ = {found.sigma:.3g} for the {found.target}, from {workspace.options.draws} draws, "
-        "each with "
-        f"its mirror image, at {found.levels} noise levels"
+        f"σ = {crossing.sigma:.3g} for the {crossing.target}, from {workspace.options.draws} draws "
+        f"and their mirror images, at {crossing.levels} noise levels"
     )
 
 
-def _missed(workspace: Workspace, found: Crossing, margin: float) -> str:
+def _missed(workspace: Workspace, crossing: Crossing, margin: float) -> str:
     """What is missing, and what to do."""
     options, asked = workspace.options, workspace.precision
-    if not found.reached:
+    if not crossing.reached:
         instead = "Use a smaller 'deviation'"
-        if found.target == "error":
+        if crossing.target == "error":
             instead = "The network may be near chance as it is: use target='loss'"
-        if found.rise > options.deviation:
+        if crossing.rise > options.deviation:
             return (
-                f"even there the {found.target} rises by {found.rise:.2g}, more than the deviation "
-                f"{options.deviation:.2g}: the value is a lower bound. Use a larger 'deviation'."
+                f"even there the {crossing.target} rises by {crossing.rise:.2g}, more than the "
+                f"deviation {options.deviation:.2g}: the value is a lower bound. Use a larger "
+                "'deviation'."
             )
         return (
-            f"even there the {found.target} rises by only {found.rise:.2g}, not the deviation "
-            f"{options.deviation:.2g}: the value is an upper bound. {instead}."
+            f"even there the {crossing.target} rises by only {crossing.rise:.2g}, not by the "
+            f"deviation {options.deviation:.2g}: the value is an upper bound. {instead}."
         )
     if not math.isfinite(margin):
         return (
-            f"the {found.target} does not rise steadily there, so the error is not known. Raise "
+            f"the {crossing.target} does not rise steadily there, so the error is not known. Raise "
             "the option draws, or measure on more samples."
         )
     count = next_count(
-        found.flatness,
-        found.flatness,
+        crossing.flatness,
+        crossing.flatness,
         options.draws,
         rtol=asked.rtol,
         confidence=asked.confidence,
     )
     return (
-        f"reached ±{margin / found.flatness.value:.1%} at {asked.confidence:.0%}, asked for "
-        f"±{asked.rtol:.1%}. The option draws={cautious_count(count, found.flatness.dof)} would "
-        "have sufficed; max_passes has no say here."
+        f"reached ±{margin / crossing.flatness.value:.1%} at {asked.confidence:.0%}, asked for "
+        f"±{asked.rtol:.1%}. The option draws={cautious_count(count, crossing.flatness.dof)} would "
+        "have sufficed; max_passes does not affect this measure."
     )

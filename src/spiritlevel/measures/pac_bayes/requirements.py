@@ -1,4 +1,4 @@
-"""What the search for σ asks of a loss."""
+"""What a loss needs so that σ can be searched for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...model.losses import CrossEntropy
 
 
 def target(workspace: Workspace, name: str) -> None:
-    """A loss with classes, where the error is what may rise."""
+    """Class predictions, if the search is for a rise of the error."""
     loss = workspace.surface.loss
     if workspace.options.target == "error" and not isinstance(loss, CrossEntropy):
         raise SpiritlevelError(

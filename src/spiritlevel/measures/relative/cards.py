@@ -19,14 +19,14 @@ FEATURES = Needs(sweep=True, kappa=True, standardized=True)
 PAPER = "Petzka et al. 2021, Relative Flatness and Generalization, Definition 3"
 THEOREM = "Petzka et al. 2021, Relative Flatness and Generalization, Theorem 4"
 STANDARDIZED = (
-    "A feature that hardly varies is blown up by the division, however little it matters: there is "
-    "no upper limit. A constant feature is divided by its size, one that is always zero takes "
-    "no part. Padding counts as data unless an attention_mask marks it. Confidence lowers the "
-    "value as it does relative.kappa."
+    "The division magnifies a feature that hardly varies, however little it matters: there is no "
+    "upper limit. A constant feature is divided by its size; one that is always zero does not "
+    "count. Padding counts as data unless an attention_mask marks it. Confidence lowers the value, "
+    "as it does relative.kappa."
 )
 TWO_PASSES = (
-    "2 forwards, C−1 backwards (C for losses other than cross-entropy; a few probes where C is "
-    "large; Hessian products on top where the network is not certified)"
+    "2 forwards, C−1 backwards (C for losses other than cross-entropy; a few probes if C is "
+    "large; plus products with the Hessian if the network is not certified)"
 )
 
 
@@ -37,9 +37,9 @@ TWO_PASSES = (
     paper=PAPER,
     invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
     misleads=(
-        "Neuron-wise rescaling of a layer's input features still moves it. Falls with confidence "
-        "(large logits), which says nothing about the decision. Biases and normalization "
-        "parameters are not part of it."
+        "Neuron-wise rescaling of a layer's input features still changes it. It falls with "
+        "confidence (large logits), which says nothing about the decisions. Biases and "
+        "normalization parameters are not included."
     ),
     needs=KAPPA,
     requires=(measured_weights,),
@@ -61,7 +61,7 @@ def kappa(workspace: Workspace) -> Measured:
     formula=r"\max_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
     paper=PAPER + "; network maximum as in Petzka et al. 2019, Appendix B",
     invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
-    misleads="As relative.kappa; one layer decides, often the first or the last.",
+    misleads="Like relative.kappa; one layer decides, often the first or the last.",
     needs=KAPPA,
     requires=(measured_weights,),
 )
@@ -84,7 +84,7 @@ def kappa_max(workspace: Workspace) -> Measured:
     cost=TWO_PASSES,
 )
 def kappa_std(workspace: Workspace) -> Measured:
-    """A neuron times α has α times the deviation: V⁻¹a and WV do not notice."""
+    """A neuron scaled by α has α times the deviation, so V⁻¹a and WV stay the same."""
     return _standardized(workspace, "relative.kappa_std", "kappa_std")
 
 
@@ -96,8 +96,8 @@ def kappa_std(workspace: Workspace) -> Measured:
     paper=THEOREM + ", as printed",
     invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
     misleads=(
-        "Neuron-wise rescaling moves it, contrary to the theorem: a neuron times α has α² times "
-        "the variance while its weights have 1/α. relative.kappa_std does what the theorem wants. "
+        "Neuron-wise rescaling changes it, contrary to the theorem: a neuron times α has α² times "
+        "the variance while its weights have 1/α. relative.kappa_std does what it intends. "
         + STANDARDIZED
     ),
     needs=FEATURES,
@@ -116,8 +116,8 @@ def _standardized(workspace: Workspace, name: str, kind: RowKind) -> Measured:
     rows = estimate_rows(workspace, kind, weights, dict.fromkeys(weights, 1.0))
 
     def measured(factors: dict[str, float] | None) -> Measurement:
-        found = rows.result(factors)
-        found = dataclasses.replace(found, cost=found.cost + workspace.feature_spreads[1])
-        return hessian_measurement(workspace, name, found)
+        row = rows.result(factors)
+        row = dataclasses.replace(row, cost=row.cost + workspace.feature_spreads[1])
+        return hessian_measurement(workspace, name, row)
 
     return Measured(measured(None), {layer: measured({layer: 1.0}) for layer in weights})

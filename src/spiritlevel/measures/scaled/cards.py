@@ -25,8 +25,8 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ta
     paper=PAPER,
     invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads=(
-        "Neuron-wise rescaling moves it, and a few large weights that the loss does not depend on "
-        "raise it. Biases and normalization parameters are not part of it."
+        "Neuron-wise rescaling changes it, and a few large weights that the loss does not depend "
+        "on raise it. Biases and normalization parameters are not included."
     ),
     needs=SWEEP,
     requires=(measured_weights,),
@@ -46,11 +46,11 @@ def scaled_trace(workspace: Workspace) -> Measured:
 
 @measure(
     name="scaled.trace_max",
-    summary="The largest layer of scaled.trace",
+    summary="Squared weight norm times Hessian trace, in the layer where it is largest",
     formula=r"\max_l \|w_l\|^2 \operatorname{Tr} \nabla^2_{w_l} L",
     paper=PAPER,
     invariant={"layer_rescale", "unit_permute", "batch_split"},
-    misleads="As scaled.trace; the widest layer tends to decide.",
+    misleads="Like scaled.trace; the widest layer tends to decide.",
     needs=SWEEP,
     requires=(measured_weights,),
     default=False,
@@ -67,8 +67,8 @@ def scaled_trace_max(workspace: Workspace) -> Measured:
     paper=PAPER,
     invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads=(
-        "Neuron-wise rescaling moves it; one direction a layer. Biases and normalization "
-        "parameters are not part of it."
+        "Neuron-wise rescaling changes it; one direction per layer. Biases and normalization "
+        "parameters are not included."
     ),
     needs=PRODUCTS,
     found_by="products",
@@ -78,12 +78,12 @@ def scaled_trace_max(workspace: Workspace) -> Measured:
 def scaled_lambda_max(workspace: Workspace) -> Measured:
     """κ^l of each layer and their sum; the layers share their passes over the data."""
     weights = measured_weights(workspace, "scaled.lambda_max")
-    found = of_weights(workspace, list(weights.values()))
+    eigenvalues = of_weights(workspace, list(weights.values()))
     layers: dict[str, Measurement] = {
         layer: eigenvalue_measurement(
             workspace, "scaled.lambda_max", pairs, cost=cost, factor=_squared_norm(workspace, name)
         )
-        for (layer, name), (pairs, cost) in zip(weights.items(), found.values(), strict=True)
+        for (layer, name), (pairs, cost) in zip(weights.items(), eigenvalues.values(), strict=True)
     }
     missed = [m for m in layers.values() if m.status is not Status.OK]
     whole = dataclasses.replace(
@@ -97,11 +97,13 @@ def scaled_lambda_max(workspace: Workspace) -> Measured:
 
 @measure(
     name="scaled.lambda_max_max",
-    summary="The largest layer of scaled.lambda_max",
+    summary=(
+        "Squared weight norm times largest Hessian eigenvalue, in the layer where it is largest"
+    ),
     formula=r"\max_l \|w_l\|^2\, \lambda_{\max}\bigl(\nabla^2_{w_l} L\bigr)",
     paper=PAPER,
     invariant={"layer_rescale", "unit_permute", "batch_split"},
-    misleads="As scaled.lambda_max; one direction of one layer decides.",
+    misleads="Like scaled.lambda_max; one direction of one layer decides.",
     needs=PRODUCTS,
     found_by="products",
     requires=(measured_weights,),

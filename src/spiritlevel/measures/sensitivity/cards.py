@@ -36,8 +36,8 @@ JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes bey
     paper=MANIPULATED,
     invariant=EVERY,
     misleads=(
-        "Scales with the outputs: multiplying all logits by 2 doubles it without changing one "
-        "decision. Depends on how the inputs are normalized; compare only networks that see the "
+        "It scales with the outputs: multiplying all logits by 2 doubles it without changing a "
+        "decision. It depends on how the inputs are normalized; compare only networks that see the "
         "same inputs."
     ),
     direction=None,
@@ -47,7 +47,7 @@ JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes bey
     cost=JACOBIAN_COST,
 )
 def jacobian(workspace: Workspace) -> Measured:
-    """In all inputs."""
+    """With respect to all inputs."""
     return Measured(_root(workspace, "sensitivity.jacobian", input_jacobian(workspace), ALL, 1.0))
 
 
@@ -61,9 +61,9 @@ def jacobian(workspace: Workspace) -> Measured:
     paper=MANIPULATED,
     invariant=EVERY,
     misleads=(
-        "Assumes that sensitivity is spread evenly over the rest of the image; borders and empty "
-        "background make it smaller than the same area elsewhere. Scales with the outputs like "
-        "sensitivity.jacobian."
+        "It assumes that sensitivity is spread evenly over the rest of the image; borders and "
+        "empty background make it smaller than the same area elsewhere. It scales with the "
+        "outputs, like sensitivity.jacobian."
     ),
     direction=None,
     needs=Needs(),
@@ -91,19 +91,19 @@ def _root(
     value = square.value**0.5
     slope = 0.5 / value if value else 0.0
     data = None if square.data_variance is None else slope**2 * square.data_variance
-    found = Estimate(value, slope**2 * square.variance, square.dof, data)
-    margin = found.half_width(asked.confidence)
-    missed = not found.within(asked.rtol, asked.confidence)
-    text = rows.text if found.variance else ""
+    estimate = Estimate(value, slope**2 * square.variance, square.dof, data)
+    margin = estimate.half_width(asked.confidence)
+    missed = not estimate.within(asked.rtol, asked.confidence)
+    text = rows.text if estimate.variance else ""
     return Measurement(
         name,
         value,
-        exact=not found.variance,
-        stderr=found.stderr if found.variance else None,
-        interval=(value - margin, value + margin) if found.variance else None,
-        data_stderr=found.data_stderr,
+        exact=not estimate.variance,
+        stderr=estimate.stderr if estimate.variance else None,
+        interval=(value - margin, value + margin) if estimate.variance else None,
+        data_stderr=estimate.data_stderr,
         status=Status.NOT_CONVERGED if missed else Status.OK,
-        text=rows.missed(found, asked.rtol) if missed else text,
+        text=rows.missed(estimate, asked.rtol) if missed else text,
         cost=rows.cost,
         settings=workspace.settings(),
     )
@@ -111,35 +111,35 @@ def _root(
 
 @measure(
     name="sensitivity.feature_robustness",
-    summary="Mean rise of the loss when the features of the last layer are turned at random",
+    summary="Mean rise of the loss when the features of the last layer are rotated at random",
     formula=r"\mathbb{E}_{A \in O(m)} \bigl[ L(W + \delta W A) - L(W) \bigr]",
     paper=RELATIVE + "Definition 1 and Theorem 5",
     invariant=OF_A_LAYER,
     misleads=(
         "An average over all directions: with many features m it says little about the worst one. "
-        "Neuron-wise rescaling of the features moves it. Labels are taken as constant around "
-        "each sample, which large δ makes untrue."
+        "Neuron-wise rescaling of the features changes it. Labels are assumed constant around each "
+        "sample, which is not true for large δ."
     ),
     needs=Needs(),
     default=False,
     requires=(feature_layer,),
     options=("delta",),
     found_by="draws",
-    cost="a few forwards for a head; 2 forwards a draw for another layer",
+    cost="a few forwards for the head; 2 forwards per draw for another layer",
 )
 def feature_robustness(workspace: Workspace) -> Measured:
     """Of the head, or of the last layer that was chosen."""
     name = "sensitivity.feature_robustness"
     drawn, asked = robustness(workspace, name), workspace.precision
-    found = drawn.estimate
-    margin = found.half_width(asked.confidence)
-    missed = not found.within(asked.rtol, asked.confidence)
+    estimate = drawn.estimate
+    margin = estimate.half_width(asked.confidence)
+    missed = not estimate.within(asked.rtol, asked.confidence)
     m = Measurement(
         name,
-        found.value,
-        exact=not found.variance,
-        stderr=found.stderr if found.variance else None,
-        interval=(found.value - margin, found.value + margin) if found.variance else None,
+        estimate.value,
+        exact=not estimate.variance,
+        stderr=estimate.stderr if estimate.variance else None,
+        interval=(estimate.value - margin, estimate.value + margin) if estimate.variance else None,
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=drawn.missed() if missed else drawn.text(),
         cost=drawn.cost,
@@ -155,8 +155,8 @@ def feature_robustness(workspace: Workspace) -> Measured:
     paper=RELATIVE + "Theorem 5",
     invariant=OF_A_LAYER,
     misleads=(
-        "The second order in δ alone: larger δ make the true rise differ, and where the loss is "
-        "not at a minimum of this layer the theorem does not speak of it."
+        "Second order in δ only: for larger δ the true rise differs. The theorem holds at a "
+        "minimum of this layer's loss and not elsewhere."
     ),
     needs=Needs(sweep=True, kappa=True),
     default=False,
@@ -167,22 +167,24 @@ def robustness_prediction(workspace: Workspace) -> Measured:
     """κ of the same layer, with its error."""
     name = "sensitivity.robustness_prediction"
     turned, weights = turned_layer(workspace, name), measured_weights(workspace, name)
-    found = estimate_rows(workspace, "kappa", weights, {turned.layer: 1.0}).result()
-    text = f"layer {turned.layer!r}" + (f"; κ: {found.text}" if found.text else "")
-    scaled = found.estimate.scaled(turned.factor)
-    m = hessian_measurement(workspace, name, dataclasses.replace(found, estimate=scaled, text=text))
+    kappa = estimate_rows(workspace, "kappa", weights, {turned.layer: 1.0}).result()
+    text = f"layer {turned.layer!r}" + (f"; κ: {kappa.text}" if kappa.text else "")
+    scaled = kappa.estimate.scaled(turned.factor)
+    m = hessian_measurement(workspace, name, dataclasses.replace(kappa, estimate=scaled, text=text))
     return Measured(m, {turned.layer: m})
 
 
 @measure(
     name="sensitivity.robustness_bound",
-    summary="Upper bound of the rise of the loss under any feature matrix of norm δ at a minimum",
+    summary=(
+        "Upper bound on the rise of the loss under any feature matrix of norm δ, at a minimum"
+    ),
     formula=r"\tfrac{1}{2} \delta^2 \|W\|_F^2\, \lambda_{\max}\bigl(\nabla^2_W L\bigr)",
     paper="Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, appendix C.1",
     invariant=OF_A_LAYER,
     misleads=(
-        "Holds up to terms of order δ³ and at a minimum only; one direction decides, which few "
-        "feature matrices come near."
+        "Holds up to terms of order δ³, and at a minimum only. One direction decides, and few "
+        "feature matrices come near it."
     ),
     needs=Needs(products=True),
     default=False,

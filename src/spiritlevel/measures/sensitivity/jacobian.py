@@ -1,4 +1,4 @@
-"""‖∂z/∂x‖²_F of every sample: outputs against what goes into the model."""
+"""‖∂z/∂x‖²_F of every sample: the derivative of the outputs z in the model's input x."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def input_leaf(model: nn.Module) -> Iterator[list[Any]]:
     Whatever form the batches have, it shows when the model is called; what was found is a list of
     one tensor a call, or of the text that says why there is none.
     """
-    found: list[Any] = []
+    inputs: list[Any] = []
 
     def swap(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = {i: value for i, value in enumerate(args)} | kwargs
@@ -38,17 +38,17 @@ def input_leaf(model: nn.Module) -> Iterator[list[Any]]:
             kinds = ", ".join(
                 f"{key}: {t.dtype}".replace("torch.", "") for key, t in tensors.items()
             )
-            found.append(f"{len(floating)} floating-point tensors ({kinds or 'no tensors'})")
+            inputs.append(f"{len(floating)} floating-point tensors ({kinds or 'no tensors'})")
             return None
         leaf = given[floating[0]].detach().requires_grad_()
-        found.append(leaf)
+        inputs.append(leaf)
         args = tuple(leaf if i == floating[0] else value for i, value in enumerate(args))
         return args, {k: leaf if k == floating[0] else value for k, value in kwargs.items()}
 
     # before the user's own hooks, which then work on the leaf
     handle = model.register_forward_pre_hook(swap, with_kwargs=True, prepend=True)
     try:
-        yield found
+        yield inputs
     finally:
         handle.remove()
 
@@ -57,21 +57,21 @@ def check_input(workspace: Workspace, measure: str) -> torch.Size:
     """The shape of one sample's input; raises where it has no derivative."""
     if "input" not in workspace.cache:
         batch = workspace.surface.first_samples(1)
-        with torch.no_grad(), input_leaf(workspace.surface.model) as found:
+        with torch.no_grad(), input_leaf(workspace.surface.model) as inputs:
             workspace.surface.outputs(batch, where=BatchLocation(0))
-        workspace.cache["input"] = found
+        workspace.cache["input"] = inputs
     return _only(workspace.cache["input"], 1, measure).shape[1:]
 
 
-def _only(found: list[Any], num_samples: int, measure: str) -> Tensor:
-    """The one input that was found, with a row a sample."""
-    if len(found) != 1:
+def _only(inputs: list[Any], num_samples: int, measure: str) -> Tensor:
+    """The model's only input, with one row per sample; raises if there is no such input."""
+    if len(inputs) != 1:
         raise SpiritlevelError(
             f"The measure {measure!r} needs a model that is called once for a batch. Your "
-            f"'forward' calls it {len(found)} times. Put the calls into one module, or leave the "
+            f"'forward' calls it {len(inputs)} times. Put the calls into one module, or leave the "
             "measure out."
         )
-    (leaf,) = found
+    (leaf,) = inputs
     if isinstance(leaf, str):
         raise SpiritlevelError(
             f"The measure {measure!r} takes the derivative in the model's input, so the model must "
@@ -124,8 +124,8 @@ def input_jacobian(workspace: Workspace) -> ProbedRows:
             lambda streams: _pass(workspace, numbers, streams),
             num_columns=workspace.plan.num_outputs,
         )
-    found: ProbedRows = workspace.cache["input jacobian"]
-    return found
+    rows: ProbedRows = workspace.cache["input jacobian"]
+    return rows
 
 
 def _pass(workspace: Workspace, numbers: SampleNumbers, streams: range | None) -> RowSums:
@@ -137,10 +137,10 @@ def _pass(workspace: Workspace, numbers: SampleNumbers, streams: range | None) -
     chunk = workspace.plan.footprint.chunk(workspace.memory, sweep=True)
     with surface.processes.together():
         for where, batch in surface.chunks(chunk):
-            with torch.enable_grad(), input_leaf(surface.model) as found:
+            with torch.enable_grad(), input_leaf(surface.model) as inputs:
                 outputs, targets = surface.outputs(batch, where=where)
             with torch.no_grad():
-                leaf = _only(found, len(outputs), "sensitivity.jacobian")
+                leaf = _only(inputs, len(outputs), "sensitivity.jacobian")
                 weights = (surface.loss.weights(outputs.detach(), targets) > 0).double()
                 index = numbers.of(where, len(outputs))
                 draws = []
@@ -176,7 +176,7 @@ def _units(outputs: Tensor) -> Iterator[Tensor]:
 
 
 def _squares(gradient: Tensor, region: Region | None) -> Tensor:
-    """Σ of squares a sample, whole and outside a region, shape (1 or 2, N)."""
+    """Σ of squares of each sample, whole and outside a region, shape (1 or 2, N)."""
     squares = gradient.double().square()
     rows = [squares.flatten(1).sum(dim=1)]
     if region is not None:

@@ -1,4 +1,4 @@
-"""The loss when the features of a layer are turned at random: E_A L(W + δWA) − L(W).
+"""The loss when the features of a layer are rotated at random: E_A L(W + δWA) − L(W).
 
 A is orthogonal and uniform. A and −A are one draw: what is odd in δ then cancels exactly. W has few
 rows, so not all of A is needed: with Wᵀ = QR (R of at most m rows) WA = Rᵀ(QᵀA), and QᵀA is the
@@ -67,7 +67,7 @@ class Robustness:
     """Draws of the rise of the loss, until their mean is as precise as asked."""
 
     def __init__(self, workspace: Workspace, layer: str) -> None:
-        """Draws at once."""
+        """Draws until the mean is precise enough."""
         self.workspace, self.layer, self.delta = workspace, layer, workspace.options.delta
         self.values: list[float] = []
         W = _matrix(workspace, layer)
@@ -85,22 +85,24 @@ class Robustness:
         asked = self.workspace.precision
         self._draw(max(2, min(PILOT, asked.max_passes)))
         while True:
-            found, count = estimate_from_repetitions(self.values), len(self.values)
-            if found.stderr <= ROUND_OFF * abs(found.value):  # nothing was left to chance
-                return dataclasses.replace(found, variance=0.0)
-            if found.within(asked.rtol, asked.confidence):
-                return found
-            enough = next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)
+            estimate, count = estimate_from_repetitions(self.values), len(self.values)
+            if estimate.stderr <= ROUND_OFF * abs(estimate.value):  # nothing was left to chance
+                return dataclasses.replace(estimate, variance=0.0)
+            if estimate.within(asked.rtol, asked.confidence):
+                return estimate
+            enough = next_count(
+                estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence
+            )
             more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
             more = min(max(more, 1), asked.max_passes - count)
             if more <= 0:
-                return found
+                return estimate
             self._draw(more)
 
     def _draw(self, count: int) -> None:
-        held = max(1, VECTOR_BYTES // (32 * self._factor.shape[-1] * self._size))
+        most = max(1, VECTOR_BYTES // (32 * self._factor.shape[-1] * self._size))
         while count > 0:
-            part = min(count, held)
+            part = min(count, most)
             steps = [self.delta * turned for turned in self._turned(part)]
             self.values += (
                 self._by_weights(steps) if self._head is None else self._at_head(self._head, steps)
@@ -127,7 +129,7 @@ class Robustness:
                 features, z = head.features(surface.watched.double()), outputs.double()
                 here = surface.loss.values(z, targets)
                 curvature = surface.loss.curvature(z, targets)
-                known = self._second_order(head, curvature, outputs, features, W)
+                second_order = self._second_order(head, curvature, outputs, features, W)
                 for i, step in enumerate(steps):
                     move = features @ step[0].mT
                     if head.by_position:
@@ -136,10 +138,10 @@ class Robustness:
                     ahead = surface.loss.values(z + move, targets) - here
                     behind = surface.loss.values(z - move, targets) - here
                     sums[i] += (ahead + behind).sum() / 2
-                    if known is not None:
+                    if second_order is not None:
                         self._second_order_known = True
                         second = (move.flatten(1) * curvature.apply(move.flatten(1))).sum() / 2
-                        sums[i] += known - second
+                        sums[i] += second_order - second
                 sums[-1] += surface.loss.weights(outputs, targets).double().sum()
         surface.processes.sum_(sums)
         return (sums[:-1] / sums[-1]).tolist()
@@ -172,26 +174,26 @@ class Robustness:
         for step in steps:
             move = rule.from_matrix(module, step[None])[0]
             points += [{name: (here + sign * move).to(here.dtype)} for sign in (1.0, -1.0)]
-        base, *found = self.workspace.perturbed.losses([{}, *points])
-        pairs = zip(found[::2], found[1::2], strict=True)
+        base, *moved = self.workspace.perturbed.losses([{}, *points])
+        pairs = zip(moved[::2], moved[1::2], strict=True)
         return [(ahead - base + behind - base) / 2 for ahead, behind in pairs]
 
     def text(self) -> str:
-        """What was drawn."""
-        known = ", the second order exactly" if self._second_order_known else ""
-        return f"layer {self.layer!r}; {len(self.values)} draws of ±A{known}"
+        """The layer and the number of draws, for the result."""
+        note = ", the second order exactly" if self._second_order_known else ""
+        return f"layer {self.layer!r}; {len(self.values)} draws of ±A{note}"
 
     def missed(self) -> str:
         """What was reached, and what would have sufficed."""
-        asked, found = self.workspace.precision, self.estimate
-        reached, share = found.half_width(asked.confidence), f"{asked.confidence:.0%}"
-        if reached >= abs(found.value):
+        asked, estimate = self.workspace.precision, self.estimate
+        reached, share = estimate.half_width(asked.confidence), f"{asked.confidence:.0%}"
+        if reached >= abs(estimate.value):
             return (
                 f"{self.text()}; the {share} interval ±{reached:.2g} contains 0, so a relative "
                 "precision has no meaning yet. Raise max_passes, or read the interval."
             )
-        relative = reached / abs(found.value)
-        enough = cautious_count(len(self.values) * (relative / asked.rtol) ** 2, found.dof)
+        relative = reached / abs(estimate.value)
+        enough = cautious_count(len(self.values) * (relative / asked.rtol) ** 2, estimate.dof)
         return (
             f"{self.text()}; reached ±{relative:.1%} at {share}, asked for ±{asked.rtol:.1%}. "
             f"max_passes={enough} would have sufficed."
@@ -224,5 +226,5 @@ def robustness(workspace: Workspace, measure: str) -> Robustness:
     key = ("robustness", layer)
     if key not in workspace.cache:
         workspace.cache[key] = Robustness(workspace, layer)
-    found: Robustness = workspace.cache[key]
-    return found
+    measured: Robustness = workspace.cache[key]
+    return measured

@@ -1,4 +1,4 @@
-"""Climbing to the largest loss within a ball around the weights, one gradient a step.
+"""Climbing to the largest loss within a ball around the weights, one gradient per step.
 
 A plain step along the gradient, put back onto the sphere, is a power iteration: it needs hundreds
 of steps, and where the loss bends down more than up it runs to the wrong end. Here each step goes
@@ -6,7 +6,7 @@ to the top of a quadratic model. What the gradients at the points seen so far sa
 curvature is used on the space that these points span, and the gradient adds one new direction to
 it. On a quadratic loss the points span the Krylov space of the gradient, so k steps find what the
 best of all methods with k gradients finds (Gould et al. 1999 for the Hessian itself). A step that
-does not climb is not taken, but what it tells about the curvature is kept.
+does not climb is not taken, but what it shows of the curvature is kept.
 
 Everything is made of inner products, so that coordinates in which a move of the network leaves
 the loss as it was give the same climb.
@@ -57,11 +57,11 @@ def ascend(
     *,
     radius: float,
     steps: int,
-    kept: int,
+    memory: int,
     round_off: float,
     inside: bool,
 ) -> Peak:
-    """From `start` to a local maximum in the ball; `kept` bounds the points that are remembered.
+    """From `start` to a local maximum in the ball; at most `memory` points are remembered.
 
     `round_off` is what the loss is known to. A climb that may not go `inside` stays on the sphere:
     from a random start where the loss bends down it would otherwise slide to the centre.
@@ -82,22 +82,22 @@ def ascend(
             half, quarter = (best.loss - reached[-1 - steps // part] for part in (2, 4))
             # as many steps again bring hardly more than the second half of these did
             return Peak(rise, max(promise, half), max(promise, quarter), steps)
-        found = Point(trial, *slope(trial))
+        point = Point(trial, *slope(trial))
         length = float((trial - best.place).norm())
-        gain = found.loss - best.loss
+        gain = point.loss - best.loss
         # a kink, as ReLUs make them, looks like any curvature to two points beside it
         reach = max(reach, 2 * length) if gain >= GOOD * promise else length / 4
         if gain > 0.0:
-            best, found = found, best
-        others = _remembered(others, found, centre, kept)
+            best, point = point, best
+        others = _remembered(others, point, centre, memory)
         reached.append(best.loss)
 
 
-def _remembered(others: Sequence[Point], newest: Point, centre: Point, kept: int) -> list[Point]:
+def _remembered(others: Sequence[Point], newest: Point, centre: Point, memory: int) -> list[Point]:
     """The centre, unless it is the best, and the last few, the newest first."""
     seen = [newest, *others]
     rest = [p for p in seen if p is not centre]
-    return [p for p in seen if p is centre] + rest[:kept]
+    return [p for p in seen if p is centre] + rest[:memory]
 
 
 def _next(
@@ -153,24 +153,24 @@ class _Basis:
         or the lowest seen where that is below: the lower, the shorter the step.
         """
         turns = self._by_steps(lambda p: p.gradient - self.best.gradient)  # curvature times step
-        known = self.mix.T @ turns @ self.mix
-        known = (known + known.T) / 2  # it is symmetric where the loss is quadratic
+        seen = self.mix.T @ turns @ self.mix
+        seen = (seen + seen.T) / 2  # it is symmetric where the loss is quadratic
         if self.rest is None:
-            return known
+            return seen
         ahead = [(p.gradient - self.best.gradient) @ self.rest for p in self.others]
         mixed = torch.stack(ahead).cpu() @ self.mix
-        size = len(known)
-        B = known.new_zeros(size + 1, size + 1)
-        B[:size, :size], B[:size, size], B[size, :size] = known, mixed, mixed
-        lowest = float(torch.linalg.eigvalsh(known)[0]) if size else 0.0
+        size = len(seen)
+        B = seen.new_zeros(size + 1, size + 1)
+        B[:size, :size], B[:size, size], B[size, :size] = seen, mixed, mixed
+        lowest = float(torch.linalg.eigvalsh(seen)[0]) if size else 0.0
         B[size, size] = min(lowest, 0.0)
         return B
 
     def combine(self, z: Tensor) -> Tensor:
-        """The vector with these components."""
+        """The vector of weights with these components in the basis."""
         size = self.mix.shape[1]
-        found = self._combined(self.mix @ z[:size])
-        return found if self.rest is None else found.add_(self.rest, alpha=float(z[size]))
+        vector = self._combined(self.mix @ z[:size])
+        return vector if self.rest is None else vector.add_(self.rest, alpha=float(z[size]))
 
     def _by_steps(self, vector: Callable[[Point], Tensor]) -> Tensor:
         """Inner products of every step with a vector of every point, shape (steps, points)."""
@@ -182,11 +182,11 @@ class _Basis:
 
     def _of(self, vector: Tensor) -> Tensor:
         """Components of a vector in the directions of the points."""
-        found = [(p.place - self.best.place) @ vector for p in self.others]
-        return self.mix.T @ torch.stack(found).cpu()
+        components = [(p.place - self.best.place) @ vector for p in self.others]
+        return self.mix.T @ torch.stack(components).cpu()
 
     def _combined(self, factors: Tensor) -> Tensor:
-        """Σ factor × step."""
+        """The sum of the steps to the remembered points, each times its factor."""
         total = torch.zeros_like(self.best.place)
         for factor, point in zip(factors.tolist(), self.others, strict=True):
             total.add_(point.place - self.best.place, alpha=factor)

@@ -25,20 +25,20 @@ def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> tuple
 
     draw(max(2, min(PILOT, allowed)))
     while True:
-        found, count = estimate_from_repetitions(values), len(values)
-        if not found.variance or found.within(asked.rtol, asked.confidence):
-            return found, count
-        wanted = math.ceil(1.05 * min(_sufficient(found, count, asked), GROWTH * count))
+        estimate, count = estimate_from_repetitions(values), len(values)
+        if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
+            return estimate, count
+        wanted = math.ceil(1.05 * min(_sufficient(estimate, count, asked), GROWTH * count))
         more = min(max(wanted - count, 1), allowed - count)
         if more <= 0:
-            return found, count
+            return estimate, count
         draw(more)
 
 
-def passes_that_suffice(found: Estimate, count: int, asked: Precision) -> int:
+def passes_that_suffice(estimate: Estimate, count: int, asked: Precision) -> int:
     """A `max_passes` that would bring the estimate within what was asked for."""
-    return PASSES_A_DRAW * cautious_count(_sufficient(found, count, asked), found.dof)
+    return PASSES_A_DRAW * cautious_count(_sufficient(estimate, count, asked), estimate.dof)
 
 
-def _sufficient(found: Estimate, count: int, asked: Precision) -> float:
-    return next_count(found, found, count, rtol=asked.rtol, confidence=asked.confidence)
+def _sufficient(estimate: Estimate, count: int, asked: Precision) -> float:
+    return next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)

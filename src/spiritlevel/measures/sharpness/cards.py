@@ -16,11 +16,11 @@ STILL_CLIMBING = 0.01  # of the value: a climb that ends with more is not at its
 NEGLIGIBLE = 1e-9  # of the value: round-off below it is not worth a word
 CLIMB_COST = "up to 1 + ascent_steps · (1 + restarts) forwards and backwards"
 GROUP_COST = "up to 1 + ascent_steps forwards and backwards"
-NOISE_COST = "2 forwards a draw, as many as the precision asks for up to max_passes; one shared"
+NOISE_COST = "2 forwards per draw, as many draws as rtol needs, up to max_passes; 1 shared"
 LOCAL = "The search finds a local maximum: the value is a lower bound."
 ORDER = (
-    "Groups are cut from the samples in the order they come (with several processes, each from its "
-    "own part), so another order gives another value."
+    "Groups are made from the samples in the order of the data (with several processes, each from "
+    "its part), so another order gives another value."
 )
 SIZE_OF_BIASES = (
     "Biases and normalization parameters are perturbed in proportion to their size too; a weight "
@@ -35,7 +35,7 @@ SIZE_OF_BIASES = (
     paper=FORET + "; paper 001, Appendix A.6",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        f"{LOCAL} Rescaling the weights moves it at will, so it cannot be compared between "
+        f"{LOCAL} Rescaling the weights changes it at will, so it cannot be compared between "
         "networks or training runs. Away from a minimum it is mostly ρ times the gradient's norm."
     ),
     needs=Needs(),
@@ -58,8 +58,8 @@ def worst(workspace: Workspace) -> Measured:
     paper=KWON,
     invariant=EVERY,
     misleads=(
-        f"{LOCAL} {SIZE_OF_BIASES} Falls with confidence (large logits), which says nothing about "
-        "the decision, and correlates with generalization less than one would hope "
+        f"{LOCAL} {SIZE_OF_BIASES} It falls with confidence (large logits), which says nothing "
+        "about the decision, and correlates with generalization less than one would hope "
         "(Andriushchenko et al. 2023)."
     ),
     needs=Needs(),
@@ -78,14 +78,14 @@ def adaptive(workspace: Workspace) -> Measured:
 
 @measure(
     name="sharpness.m_worst",
-    summary="Worst case of groups of m samples, each with its own perturbation, on average",
+    summary="Worst case over groups of m samples, each with its own perturbation, on average",
     formula=(
         r"\frac{1}{|G|} \sum_{g \in G} \max_{\|\varepsilon\|_2 \le \rho} "
         r"L_g(\theta + \varepsilon) - L_g(\theta)"
     ),
     paper=FORET + " and Section 4.1 (m-sharpness); " + ANDRIUSHCHENKO,
     invariant={"unit_permute"},
-    misleads=f"As sharpness.worst. {ORDER} Grows as m falls: compare at equal m only.",
+    misleads=f"Like sharpness.worst. {ORDER} It grows as m falls: compare at equal m only.",
     needs=Needs(),
     default=False,
     options=("rho", "m", "ascent_steps"),
@@ -94,13 +94,13 @@ def adaptive(workspace: Workspace) -> Measured:
     counterpart="sharpness.adaptive_m_worst",
 )
 def m_worst(workspace: Workspace) -> Measured:
-    """One climb a group."""
+    """One climb per group."""
     return _by_group(workspace, "sharpness.m_worst", radius=workspace.options.rho, relative=False)
 
 
 @measure(
     name="sharpness.adaptive_m_worst",
-    summary="Worst case of groups of m samples in units of each weight's size, on average",
+    summary="Worst case over groups of m samples in units of each weight's size, on average",
     formula=(
         r"\frac{1}{|G|} \sum_{g \in G} \max_{\|\varepsilon / |\theta|\|_2 \le \rho} "
         r"L_g(\theta + \varepsilon) - L_g(\theta)"
@@ -113,7 +113,7 @@ def m_worst(workspace: Workspace) -> Measured:
         "batchnorm_absorb",
         "attention_rescale",
     },
-    misleads=f"As sharpness.adaptive. {ORDER} Grows as m falls: compare at equal m only.",
+    misleads=f"Like sharpness.adaptive. {ORDER} It grows as m falls: compare at equal m only.",
     needs=Needs(),
     default=False,
     options=("adaptive_rho", "m", "ascent_steps"),
@@ -121,7 +121,7 @@ def m_worst(workspace: Workspace) -> Measured:
     cost=GROUP_COST,
 )
 def adaptive_m_worst(workspace: Workspace) -> Measured:
-    """One climb a group, in coordinates ε/|θ|."""
+    """One climb per group, in coordinates ε/|θ|."""
     radius = workspace.options.adaptive_rho
     return _by_group(workspace, "sharpness.adaptive_m_worst", radius=radius, relative=True)
 
@@ -133,9 +133,9 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
     paper=ANDRIUSHCHENKO + " (average case); paper 001, Appendix A.6",
     invariant={"unit_permute", "batch_split"},
     misleads=(
-        "Rescaling the weights moves it at will. For small noise it is ½σ² times the Hessian's "
-        "trace, which curvature.trace has more cheaply and often exactly. In float32 a rise below "
-        "a thousandth of the loss loses digits."
+        "Rescaling the weights changes it at will. For small noise it is ½σ² times the Hessian's "
+        "trace, which curvature.trace gives at a lower cost and often exactly. In float32 a rise "
+        "below a thousandth of the loss loses digits."
     ),
     needs=Needs(),
     default=False,
@@ -161,7 +161,7 @@ def average(workspace: Workspace) -> Measured:
     paper=ANDRIUSHCHENKO + " (average case, adaptive)",
     invariant=EVERY,
     misleads=(
-        f"{SIZE_OF_BIASES} Falls with confidence (large logits), which says nothing about the "
+        f"{SIZE_OF_BIASES} It falls with confidence (large logits), which says nothing about the "
         "decision."
     ),
     needs=Needs(),
@@ -171,27 +171,27 @@ def average(workspace: Workspace) -> Measured:
     cost=NOISE_COST,
 )
 def adaptive_average(workspace: Workspace) -> Measured:
-    """The same with noise σ|θ|."""
+    """As sharpness.average, with noise σ|θ|."""
     sigma = workspace.options.adaptive_sigma
     return _on_average(workspace, "sharpness.adaptive_average", sigma=sigma, relative=True)
 
 
 def _at_worst(workspace: Workspace, name: str, *, radius: float, relative: bool) -> Measured:
     before = workspace.cost
-    found = Ball(workspace, radius=radius, relative=relative).over_all_data()
-    text = f"the highest of {_many(found.climbs, 'climb')}, {found.steps} steps in all"
-    if found.apart > STILL_CLIMBING * found.rise:
-        text += f"; they ended up to {found.apart:.2g} apart, so raise restarts for more of them"
-    return _search_measurement(workspace, name, found, text, workspace.cost - before)
+    worst = Ball(workspace, radius=radius, relative=relative).over_all_data()
+    text = f"the highest of {_many(worst.climbs, 'climb')}, {worst.steps} steps in all"
+    if worst.apart > STILL_CLIMBING * worst.rise:
+        text += f"; they ended up to {worst.apart:.2g} apart, so raise restarts for more of them"
+    return _search_measurement(workspace, name, worst, text, workspace.cost - before)
 
 
 def _by_group(workspace: Workspace, name: str, *, radius: float, relative: bool) -> Measured:
     before = workspace.cost
-    found, groups = Ball(workspace, radius=radius, relative=relative).over_groups(
+    worst, groups = Ball(workspace, radius=radius, relative=relative).over_groups(
         workspace.options.m
     )
-    text = f"a climb in each of {_many(groups, 'group')}, {found.steps} steps in all"
-    return _search_measurement(workspace, name, found, text, workspace.cost - before)
+    text = f"a climb in each of {_many(groups, 'group')}, {worst.steps} steps in all"
+    return _search_measurement(workspace, name, worst, text, workspace.cost - before)
 
 
 def _many(count: int, thing: str) -> str:
@@ -199,21 +199,21 @@ def _many(count: int, thing: str) -> str:
 
 
 def _search_measurement(
-    workspace: Workspace, name: str, found: Worst, text: str, cost: Cost
+    workspace: Workspace, name: str, worst: Worst, text: str, cost: Cost
 ) -> Measured:
     """A lower bound of the worst case, and what may be missing."""
-    climbing = found.unfinished > STILL_CLIMBING * found.rise
+    climbing = worst.unfinished > STILL_CLIMBING * worst.rise
     if climbing:
         text += (
-            f"; still rising, by {found.unfinished:.2g} at the end. Raise ascent_steps above "
+            f"; still rising, by {worst.unfinished:.2g} at the end. Raise ascent_steps above "
             f"{workspace.options.ascent_steps}."
         )
     return Measured(
         Measurement(
             name,
-            found.rise,
+            worst.rise,
             exact=False,
-            residual=found.residual,
+            residual=worst.residual,
             status=Status.NOT_CONVERGED if climbing else Status.OK,
             text=text,
             cost=cost,
@@ -224,37 +224,37 @@ def _search_measurement(
 
 def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool) -> Measured:
     before, asked = workspace.cost, workspace.precision
-    found, count = average_rise(workspace, sigma=sigma, relative=relative)
+    estimate, count = average_rise(workspace, sigma=sigma, relative=relative)
     text = f"{count} draws, each with its mirror image"
     common = {"cost": workspace.cost - before, "settings": workspace.settings()}
-    if not found.variance:  # noise that changes nothing, or the same in every direction
-        return Measured(Measurement(name, found.value, exact=True, text=text, **common))  # type: ignore[arg-type]
-    margin = found.half_width(asked.confidence)
+    if not estimate.variance:  # noise that changes nothing, or the same in every direction
+        return Measured(Measurement(name, estimate.value, exact=True, text=text, **common))  # type: ignore[arg-type]
+    margin = estimate.half_width(asked.confidence)
     status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.unperturbed_loss)
-    if lost > asked.rtol * abs(found.value):
+    if lost > asked.rtol * abs(estimate.value):
         text += f"; round-off alone may be ±{lost:.1g}: use more noise, or a network in float64"
-    if not found.within(asked.rtol, asked.confidence):
+    if not estimate.within(asked.rtol, asked.confidence):
         status = Status.NOT_CONVERGED
         share = f"{asked.confidence:.0%}"
-        if margin >= abs(found.value):
+        if margin >= abs(estimate.value):
             text += (
                 f"; the {share} interval ±{margin:.2g} contains 0, so a relative precision has no "
                 "meaning yet. Raise max_passes, or read the interval."
             )
         else:
             text += (
-                f"; reached ±{margin / abs(found.value):.1%} at {share}, asked for "
-                f"±{asked.rtol:.1%}. max_passes={passes_that_suffice(found, count, asked)} would "
-                "have sufficed."
+                f"; reached ±{margin / abs(estimate.value):.1%} at {share}, asked for "
+                f"±{asked.rtol:.1%}. max_passes={passes_that_suffice(estimate, count, asked)} "
+                "would have sufficed."
             )
     return Measured(
         Measurement(
             name,
-            found.value,
+            estimate.value,
             exact=False,
-            stderr=found.stderr,
-            interval=(found.value - margin, found.value + margin),
-            residual=lost if lost > NEGLIGIBLE * abs(found.value) else None,
+            stderr=estimate.stderr,
+            interval=(estimate.value - margin, estimate.value + margin),
+            residual=lost if lost > NEGLIGIBLE * abs(estimate.value) else None,
             status=status,
             text=text,
             **common,  # type: ignore[arg-type]

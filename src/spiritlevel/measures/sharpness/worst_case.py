@@ -19,8 +19,10 @@ from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
 from .ascent import Peak, Point, ascend
 
-LEAST_KEPT = 2  # points of a climb: with two, on a quadratic, it is as good as conjugate gradients
-MOST_KEPT = 32  # beyond this their inner products take longer than they save
+LEAST_MEMORY = (
+    2  # points of a climb: with two, on a quadratic, it is as good as conjugate gradients
+)
+MOST_MEMORY = 32  # beyond this their inner products take longer than they save
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +43,14 @@ class Ball:
     def __init__(self, workspace: Workspace, *, radius: float, relative: bool) -> None:
         self.workspace, self.perturbed = workspace, workspace.perturbed
         self.radius, self.relative = radius, relative
-        held = 16 * workspace.perturbed.space.size
-        self.kept = min(max(LEAST_KEPT, VECTOR_BYTES // held), MOST_KEPT)
+        num_bytes = 16 * workspace.perturbed.space.size
+        self.memory = min(max(LEAST_MEMORY, VECTOR_BYTES // num_bytes), MOST_MEMORY)
 
     # -- the coordinates ---------------------------------------------------------------------
 
     @functools.cached_property
     def scale(self) -> Tensor | None:
-        """s; None for 1."""
+        """The scale s of the coordinates; None for plain sharpness, where it is 1."""
         return self.perturbed.flat_weights.abs() if self.relative else None
 
     def _point(self, place: Tensor, slope: LossAndGradient) -> Point:
@@ -88,15 +90,15 @@ class Ball:
                 here = self.perturbed.part_loss_and_gradient({}, part)
                 if here.weight == 0.0:  # nothing in it counts
                     continue
-                found = self._worst(functools.partial(self._of_part, part), here, 0)
-                weighed = [found.rise, found.residual, found.unfinished, 1.0]
-                counts = [1.0, found.climbs, found.steps]
+                worst = self._worst(functools.partial(self._of_part, part), here, 0)
+                weighed = [worst.rise, worst.residual, worst.unfinished, 1.0]
+                counts = [1.0, worst.climbs, worst.steps]
                 totals += totals.new_tensor([here.weight * number for number in weighed] + counts)
         surface.processes.sum_(totals)
         rise, residual, unfinished = (totals[:3] / totals[3]).tolist()
         groups, climbs, steps = (int(count) for count in totals[4:].tolist())
-        found = Worst(rise, residual, unfinished, climbs=climbs, steps=steps, apart=0.0)
-        return found, groups
+        worst = Worst(rise, residual, unfinished, climbs=climbs, steps=steps, apart=0.0)
+        return worst, groups
 
     def _of_part(self, part: Part, point: Weights) -> LossAndGradient:
         return self.perturbed.part_loss_and_gradient(point, part)
@@ -110,8 +112,8 @@ class Ball:
             return Worst(0.0, 0.0, 0.0, 0, 0, 0.0)  # weights of size zero leave no ball
 
         def at(place: Tensor) -> tuple[float, Tensor]:
-            found = self._point(place, slope(self._weights(place)))
-            return found.loss, found.gradient
+            point = self._point(place, slope(self._weights(place)))
+            return point.loss, point.gradient
 
         peaks = []
         length = float(centre.gradient.norm())
@@ -143,7 +145,7 @@ class Ball:
             start,
             radius=self.radius,
             steps=self.workspace.options.ascent_steps,
-            kept=self.kept,
+            memory=self.memory,
             round_off=self.perturbed.round_off(centre.loss),
             inside=inside,
         )

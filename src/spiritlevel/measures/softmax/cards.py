@@ -18,8 +18,8 @@ SOFTMAX = Needs(softmax=True)
     paper="Sharpness can be manipulated and misleading for generalization (Gini term)",
     invariant=EVERY,
     misleads=(
-        "Not a flatness measure but the confounder of all of them: curvature falls with it even if "
-        "only the logits were scaled up."
+        "Not a flatness measure, but the confounder of all of them: curvature falls with it even "
+        "if only the logits were scaled up."
     ),
     direction=None,
     needs=SOFTMAX,
@@ -36,7 +36,7 @@ def gini(workspace: Workspace) -> Measured:
     formula=r"\operatorname{mean}_n \bigl(-\textstyle\sum_i p_{n,i} \log p_{n,i}\bigr)",
     paper="Sharpness can be manipulated and misleading for generalization (entropy of the output)",
     invariant=EVERY,
-    misleads="As softmax.gini; unlike it, many classes of tiny probability can carry it.",
+    misleads="Like softmax.gini; unlike it, many classes of tiny probability can dominate it.",
     direction=None,
     needs=SOFTMAX,
     requires=(softmax,),
@@ -55,7 +55,7 @@ def entropy(workspace: Workspace) -> Measured:
     invariant=EVERY,
     misleads=(
         "Confidence is not accuracy: the most likely class may be the wrong one. For a confident "
-        "network softmax.gini shows what is left, which here is lost beside 1."
+        "network the value is too close to 1 to show differences; softmax.gini shows them."
     ),
     direction=None,
     needs=SOFTMAX,

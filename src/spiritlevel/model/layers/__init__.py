@@ -1,9 +1,9 @@
-"""Per kind of layer: how its weight acts as a matrix, and how per-sample gradients come about.
+"""Rules for kinds of layers: how the weight acts as a matrix, and how to get per-sample gradients.
 
-A `Call` is one use of a layer on one batch. It takes the gradient δ at the layer's output and gives
-the per-sample gradients of the layer's parameters, or, for weights that act as a matrix, directly
-their contractions (`math/contractions.py`). A kind that has no rule here is not refused: its
-parameters go the generic route (`engine/sweep/per_sample.py`).
+A rule prepares one use of a layer on one batch. What it returns takes the gradient δ at the layer's
+output and gives the per-sample gradients of the layer's parameters, or, for weights that act as a
+matrix, directly their contractions (`math/contractions.py`). A kind without a rule is not refused:
+its parameters take the generic route (`engine/sweep/per_sample.py`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 from torch import nn
 
 from .embedding import EmbeddingRule
-from .layer_rule import AbstractCall as AbstractCall
-from .layer_rule import AbstractMatrixCall as AbstractMatrixCall
+from .layer_matrix import Contracted as Contracted
+from .layer_matrix import KappaWeight as KappaWeight
+from .layer_matrix import LayerMatrix as LayerMatrix
+from .layer_matrix import over_columns as over_columns
+from .layer_rule import AbstractLayerGradients as AbstractLayerGradients
+from .layer_rule import AbstractMatrixGradients as AbstractMatrixGradients
 from .layer_rule import AbstractMatrixRule as AbstractMatrixRule
 from .layer_rule import AbstractRule as AbstractRule
 from .layer_rule import ContractionRequest as ContractionRequest
 from .layout import Layout as Layout
 from .layout import candidate_layouts as candidate_layouts
 from .patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
-from .patches import PatchCall as PatchCall
+from .patches import PatchGradients as PatchGradients
 from .scale import ScaleRule
-from .weight_matrix import Contracted as Contracted
-from .weight_matrix import KappaWeight as KappaWeight
-from .weight_matrix import WeightMatrix as WeightMatrix
-from .weight_matrix import over_columns as over_columns
 
 _RULES: list[tuple[tuple[type[nn.Module], ...], AbstractRule]] = [
     ((nn.Linear,), LinearRule()),
@@ -49,16 +49,21 @@ _RULES: list[tuple[tuple[type[nn.Module], ...], AbstractRule]] = [
     ),
 ]
 
-# Kinds of packages that are not imported for it, by module and name.
+# Layers of other packages, by module and class name, so that nothing is imported for them.
 _FOREIGN: dict[tuple[str, str], AbstractRule] = {
-    ("transformers.pytorch_utils", "Conv1D"): TransposedLinearRule(),  # of GPT-2
+    ("transformers.pytorch_utils", "Conv1D"): TransposedLinearRule(),  # GPT-2
 }
 
 
 def rule_for(module: nn.Module) -> AbstractRule | None:
-    """The rule of a module's kind; None where a subclass changed what forward computes."""
+    """The rule for this kind of module; None also for a subclass with its own forward."""
     for kinds, rule in _RULES:
         for kind in kinds:
             if isinstance(module, kind) and type(module).forward is kind.forward:
                 return rule
     return _FOREIGN.get((type(module).__module__, type(module).__name__))
+
+
+def register_rule(kind: type[nn.Module], rule: AbstractRule) -> None:
+    """Have layers of this kind go by `rule` from now on instead of the generic route."""
+    _RULES.insert(0, ((kind,), rule))

@@ -11,24 +11,24 @@ from torch import Tensor, nn
 
 from ...math import contractions
 from ...math.contractions import Shape
-from .layer_rule import AbstractMatrixCall, AbstractMatrixRule, ContractionRequest
+from .layer_matrix import Contracted, LayerMatrix, over_columns
+from .layer_rule import AbstractMatrixGradients, AbstractMatrixRule, ContractionRequest
 from .layout import Layout
-from .weight_matrix import Contracted, WeightMatrix, over_columns
 
 
 @dataclasses.dataclass
-class EmbeddingCall(AbstractMatrixCall):
-    """One use of a linear map on one-hot tokens: two positions meet where their tokens do."""
+class EmbeddingGradients(AbstractMatrixGradients):
+    """One use of an embedding, whose positions interact where their tokens are equal."""
 
     module: nn.Embedding
     layout: Layout
     tokens: Tensor  # shape: (N, T)
     memory: Tensor  # 1 where two positions hold the same token, shape: (N, 1, T, T)
-    memories: dict[str, Tensor]  # the same of tokens divided by their V, by kind of κ
+    memories: dict[str, Tensor]  # `memory` for one-hot tokens divided by V, by kind of κ
 
     @property
     def needs_input_gradient(self) -> bool:
-        """Tokens have no gradient; ρ comes from the output's."""
+        """False: tokens have no gradient, so ρ is computed from the gradient at the output."""
         return False
 
     def _signal(self, delta: Tensor) -> Tensor:
@@ -37,19 +37,21 @@ class EmbeddingCall(AbstractMatrixCall):
         padding = self.module.padding_idx
         if padding is None:
             return signal
-        return signal * (self.tokens != padding)[:, :, None]  # torch gives that row no gradient
+        return (
+            signal * (self.tokens != padding)[:, :, None]
+        )  # torch gives the padding row no gradient
 
     def gradients(self, delta: Tensor) -> dict[str, Tensor]:
-        """Σ over the positions of each token."""
+        """The gradient of the table: for each token, the sum of δ over its positions."""
         signal = self._signal(delta)
         G = signal.new_zeros(len(signal), *self.module.weight.shape)
         index = self.tokens[:, :, None].expand_as(signal)
         return {"weight": G.scatter_add(1, index, signal)}
 
     def contract(
-        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+        self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
-        """As for any matrix; the neurons are the tokens."""
+        """Trace, κ and ρ as for any matrix; the input neurons are the tokens."""
         vectors = self.module.weight.detach()[self.tokens]
 
         def column(delta: Tensor) -> tuple[Tensor, ...]:
@@ -74,33 +76,33 @@ class EmbeddingRule(AbstractMatrixRule):
     """A lookup table as the linear map from one-hot tokens to vectors."""
 
     def leading(self, module: Any, out: torch.Size) -> int:
-        """All but the vector."""
+        """All dimensions but the last, which holds the vector."""
         return len(out) - 1
 
-    def begin(
-        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: ContractionRequest
-    ) -> EmbeddingCall:
-        """Find once which positions share a token."""
+    def prepare(
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, request: ContractionRequest
+    ) -> EmbeddingGradients:
+        """Find out which positions share a token, once for all factor columns."""
         assert isinstance(module, nn.Embedding)
         split = layout.split(a)
         tokens = split.reshape(len(split), -1)
         same = (tokens[:, None, :, None] == tokens[:, None, None, :]).to(module.weight.dtype)
         memories = {
             kind: same * inverse.flatten()[tokens].square()[:, None, :, None]
-            for kind, inverse in wants.inverses.items()
+            for kind, inverse in request.inverses.items()
         }
-        return EmbeddingCall(module, layout, tokens, same, memories)
+        return EmbeddingGradients(module, layout, tokens, same, memories)
 
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
-        """(V, d) to (1, d, V)."""
+        """(V, d) becomes (1, d, V)."""
         return weight.mT.unsqueeze(-3)
 
     def neurons(self, module: Any) -> int:
-        """One a token."""
+        """One per token of the table."""
         return module.num_embeddings
 
     def squared_inputs(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
-        """One a token; the padding token's row is not trained and does not count."""
+        """1 per token; the padding token's row is not trained and does not count."""
         split = layout.split(a)
         tokens = split.reshape(len(split), -1)
         padding = module.padding_idx
@@ -108,6 +110,6 @@ class EmbeddingRule(AbstractMatrixRule):
         return counted.double().sum(dim=1)
 
     def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
-        """T counts the tokens of a sample."""
+        """The sizes of the matrix; its positions are the tokens of a sample."""
         positions = math.prod(out[:-1]) // layout.num_samples
         return Shape(1, out[-1], self.neurons(module), positions)

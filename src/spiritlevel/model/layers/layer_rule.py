@@ -11,52 +11,52 @@ import torch
 from torch import Tensor
 
 from ...math.contractions import Shape
+from .layer_matrix import Contracted, LayerMatrix
 from .layout import Layout
-from .weight_matrix import Contracted, WeightMatrix
 
 
 @dataclasses.dataclass(frozen=True)
 class ContractionRequest:
-    """What a sweep should contract, and in how many factor columns."""
+    """What a sweep contracts, and over how many factor columns."""
 
     kappa: bool
     num_columns: int
     contract: bool = True  # False where only `gradients` will be called
-    # what the features are divided by, by kind of κ, where they are; shape: (g, 1, in)
+    # V⁻¹ by kind of κ, for the kinds with scaled features; shape: (g, 1, in)
     inverses: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
-class AbstractCall(abc.ABC):
-    """One use of a layer on one batch."""
+class AbstractLayerGradients(abc.ABC):
+    """The per-sample gradients of one use of a layer on one batch."""
 
     @abc.abstractmethod
     def gradients(self, delta: Tensor) -> dict[str, Tensor]:
         """Per-sample gradients by parameter name, each of shape (N, *parameter)."""
 
 
-class AbstractMatrixCall(AbstractCall):
-    """One use of a weight that acts as a matrix."""
+class AbstractMatrixGradients(AbstractLayerGradients):
+    """The same for a layer whose weight acts as a matrix, with its contractions."""
 
     @property
     @abc.abstractmethod
     def needs_input_gradient(self) -> bool:
-        """Whether ρ must come from the gradient at the layer's input."""
+        """Whether ρ has to be computed from the gradient at the layer's input."""
 
     @abc.abstractmethod
     def contract(
-        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+        self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
-        """Take some factor columns; the parts follow each other over the samples."""
+        """Contract some factor columns; each part of the result covers the next samples."""
 
 
 class AbstractRule(abc.ABC):
-    """What is known about one kind of layer."""
+    """How one kind of layer is handled."""
 
     @abc.abstractmethod
-    def begin(
-        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: ContractionRequest
+    def prepare(
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, request: ContractionRequest
     ) -> Any:
-        """A Call for input `a` and an output of shape `out`."""
+        """The gradients of a use with input `a` and an output of shape `out`."""
 
     @abc.abstractmethod
     def leading(self, module: Any, out: torch.Size) -> int:
@@ -64,7 +64,7 @@ class AbstractRule(abc.ABC):
 
 
 class AbstractMatrixRule(AbstractRule):
-    """A weight that acts as a matrix on patches."""
+    """A kind of layer whose weight acts as a matrix on patches."""
 
     @abc.abstractmethod
     def matrix(self, module: Any, weight: Tensor) -> Tensor:

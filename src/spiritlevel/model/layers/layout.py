@@ -10,10 +10,10 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the samples are in a layer's tensors: dimension `dim` holds them, once or repeated.
+    """Where the samples are in a layer's tensors: in dimension `dim`, once or repeated.
 
     (N·r, …) from a reshape is sample-major; (T, N, …) has dim = 1; (r·N, …) is not sample-major.
-    The number of repeats is read off each tensor: it may differ from batch to batch.
+    The number of repeats follows from each tensor's shape: it may differ between batches.
     """
 
     dim: int = 0
@@ -21,11 +21,11 @@ class Layout:
     num_samples: int = 0
 
     def repeats(self, shape: torch.Size) -> int:
-        """How many entries a sample has along the sample dimension."""
+        """How many entries each sample has along the sample dimension."""
         return shape[self.dim] // self.num_samples
 
     def split(self, x: Tensor) -> Tensor:
-        """Shape (N, repeats, …rest)."""
+        """The tensor with its samples first, shape (N, repeats, …rest)."""
         repeats = self.repeats(x.shape)
         x = x.movedim(self.dim, 0)
         if self.sample_major:
@@ -41,10 +41,10 @@ def candidate_layouts(
     >>> candidate_layouts(torch.Size([6, 3]), 3, torch.Size([10, 3]), 5, leading=1)[0]
     Layout(dim=0, sample_major=True, num_samples=3)
     """
-    grown = [dim for dim in range(len(shape)) if shape[dim : dim + 1] != other[dim : dim + 1]]
-    if len(shape) != len(other) or len(grown) != 1 or grown[0] >= leading:
+    changed = [dim for dim in range(len(shape)) if shape[dim : dim + 1] != other[dim : dim + 1]]
+    if len(shape) != len(other) or len(changed) != 1 or changed[0] >= leading:
         return []
-    dim, repeats = grown[0], shape[grown[0]] // num_samples
+    dim, repeats = changed[0], shape[changed[0]] // num_samples
     if shape[dim] != repeats * num_samples or other[dim] != repeats * other_samples:
         return []
     layouts = [Layout(dim, True, num_samples), Layout(dim, False, num_samples)]

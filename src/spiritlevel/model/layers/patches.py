@@ -13,18 +13,18 @@ from torch import Tensor
 
 from ...math import contractions
 from ...math.contractions import Form, Shape
-from .layer_rule import AbstractMatrixCall, AbstractMatrixRule, ContractionRequest
+from .layer_matrix import Contracted, LayerMatrix, over_columns
+from .layer_rule import AbstractMatrixGradients, AbstractMatrixRule, ContractionRequest
 from .layout import Layout
 from .unfold import conv_windows, transposed_windows
-from .weight_matrix import Contracted, WeightMatrix, over_columns
 
-# Patches of a few samples at a time stay in a CPU core's cache; and a fresh allocation of all of
-# them costs ten times the copy, since the system hands out memory above 32 MiB page by page.
+# The patches of a few samples at a time stay in a CPU core's cache. Allocating them for all samples
+# costs ten times as much as the copy, since memory above 32 MiB is allocated page by page.
 BLOCK_BYTES = 4 << 20
 
 
 @dataclasses.dataclass
-class PatchCall(AbstractMatrixCall):
+class PatchGradients(AbstractMatrixGradients):
     """One use of a linear or convolutional layer."""
 
     rule: PatchRule
@@ -34,27 +34,27 @@ class PatchCall(AbstractMatrixCall):
     out: torch.Size
     shape: Shape
     form: Form
-    memory: Tensor | None = None  # what the other forms remember of the patches
-    memories: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # of u V⁻¹, by kind of κ
+    memory: Tensor | None = None  # what the vector and gram forms need of the patches
+    memories: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # for u V⁻¹, by kind of κ
 
     @property
     def needs_input_gradient(self) -> bool:
-        """ρ comes from G where G is formed, else from the gradient at the layer's input."""
+        """ρ is computed from G where G is formed, otherwise from the gradient at the input."""
         return self.form != "direct"
 
     def gradients(self, delta: Tensor) -> dict[str, Tensor]:
-        """G of the weight and of the bias."""
+        """The per-sample gradients of the weight and the bias."""
         signal = self.rule.signal(self.module, delta, self.layout)
         patches = self.rule.patches(self.module, self.a, self.out, self.layout)
         G = self.rule.from_matrix(self.module, contractions.gradient(signal, patches))
         return {"weight": G, "bias": self.bias_gradient(delta)}
 
     def bias_gradient(self, delta: Tensor) -> Tensor:
-        """G of the bias, shape (N, out)."""
+        """The per-sample gradients of the bias, shape (N, out)."""
         return self.rule.signal(self.module, delta, self.layout).sum(dim=3).flatten(1)
 
     def contract(
-        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+        self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
         """Trace, κ and, in the direct form, the terms of ρ."""
         if self.form == "direct":
@@ -66,17 +66,17 @@ class PatchCall(AbstractMatrixCall):
             signal = self.rule.signal(self.module, delta, self.layout)
             values = [contractions.trace(signal, memory, form)]
             for kind, relative in weight.kappas.items():
-                known = self.memories.get(kind, memory)
-                values.append(contractions.kappa(signal, known, form, relative.gram))
+                patch_memory = self.memories.get(kind, memory)
+                values.append(contractions.kappa(signal, patch_memory, form, relative.gram))
             return tuple(values)
 
         trace, *kappas = over_columns(column, deltas)
         return [Contracted(factors, trace, dict(zip(weight.kappas, kappas, strict=True)), None)]
 
     def _contract_direct(
-        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+        self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
-        """Blocks of samples: their patches are then in cache for all columns."""
+        """In blocks of samples, so that their patches stay in cache for all columns."""
         signals = [self.rule.signal(self.module, delta, self.layout) for delta in deltas]
         parts = []
         for part, patches in self._blocks(len(factors)):
@@ -85,14 +85,14 @@ class PatchCall(AbstractMatrixCall):
         return parts
 
     def _blocks(self, num_samples: int) -> Iterator[tuple[slice, Tensor]]:
-        """Pieces of the batch with their patches, all unfolded into one small buffer."""
+        """Pieces of the batch with their patches, unfolded one by one into a small buffer."""
         windows = self.rule.windows(self.module, self.a, self.out, self.layout)
         if windows is None or self.a.device.type != "cpu":
             yield slice(None), self.rule.patches(self.module, self.a, self.out, self.layout)
             return
         size = max(1, BLOCK_BYTES // (windows[0].numel() * windows.element_size()))
         threads = torch.get_num_threads()
-        size = -(-size // threads) * threads  # as many samples for each thread
+        size = -(-size // threads) * threads  # the same number of samples for each thread
         buffer = windows.new_empty(min(size, num_samples), *windows.shape[1:])
         for start in range(0, num_samples, size):
             part = slice(start, start + size)
@@ -114,62 +114,62 @@ class PatchRule(AbstractMatrixRule):
 
     @abc.abstractmethod
     def windows(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor | None:
-        """The patches as a view that is yet to be unfolded; None if there is none."""
+        """The patches as a view of the input, not copied yet; None if there is no such view."""
 
     @abc.abstractmethod
     def signal(self, module: Any, delta: Tensor, layout: Layout) -> Tensor:
-        """δ of shape (N, g, out, T)."""
+        """The gradient δ at the output, in shape (N, g, out, T)."""
 
     @abc.abstractmethod
     def from_matrix(self, module: Any, G: Tensor) -> Tensor:
-        """The inverse of `matrix`: (N, g, out, in) back to (N, *weight)."""
+        """The inverse of `matrix`: (N, g, out, in) becomes (N, *weight)."""
 
     @abc.abstractmethod
     def per_neuron(self, module: Any, x: Tensor, layout: Layout) -> Tensor:
-        """Sum x, shaped as the layer's input, over all but samples and input neurons."""
+        """Sum x, which has the input's shape, over everything but samples and input neurons."""
 
-    def begin(
-        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: ContractionRequest
-    ) -> PatchCall:
+    def prepare(
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, request: ContractionRequest
+    ) -> PatchGradients:
         """Choose the form and compute once what all factor columns share."""
         shape = self.shape(module, a, out, layout)
-        form = contractions.choose_form(shape, num_columns=wants.num_columns, kappa=wants.kappa)
-        call = PatchCall(self, module, layout, a, out, shape, form)
-        if form != "direct" and wants.contract:
+        form = contractions.choose_form(shape, num_columns=request.num_columns, kappa=request.kappa)
+        prepared = PatchGradients(self, module, layout, a, out, shape, form)
+        if form != "direct" and request.contract:
             patches = self.patches(module, a, out, layout)
-            call.memory = contractions.remember(patches, form)
-            for kind, inverse in wants.inverses.items():
-                call.memories[kind] = contractions.remember(patches * inverse, form)
-        return call
+            prepared.memory = contractions.remember(patches, form)
+            for kind, inverse in request.inverses.items():
+                prepared.memories[kind] = contractions.remember(patches * inverse, form)
+        return prepared
 
 
 class LinearRule(PatchRule):
     """y = W a + b over any leading dimensions."""
 
     def leading(self, module: Any, out: torch.Size) -> int:
-        """All but the features."""
+        """All dimensions but the last, which holds the features."""
         return len(out) - 1
 
     def patches(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
-        """Every position is a patch."""
+        """The input at every position."""
         split = layout.split(a)
         return split.reshape(len(split), 1, -1, a.shape[-1])
 
     def windows(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor | None:
-        """Nothing to unfold."""
+        """None: a linear layer has nothing to unfold."""
         return None
 
     def squared_inputs(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
-        """Every position counts."""
+        """The squared input, summed over positions and features."""
         return layout.split(a).double().square().flatten(1).sum(dim=1)
 
     def signal(self, module: Any, delta: Tensor, layout: Layout) -> Tensor:
-        """δ of shape (N, 1, out, T)."""
+        """The gradient δ at the output, in shape (N, 1, out, T)."""
         split = layout.split(delta)
         return split.reshape(len(split), 1, -1, delta.shape[-1]).mT
 
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
-        """One group."""
+        """(out, in) becomes (1, out, in)."""
         return weight.unsqueeze(-3)
 
     def from_matrix(self, module: Any, G: Tensor) -> Tensor:
@@ -177,11 +177,11 @@ class LinearRule(PatchRule):
         return G.squeeze(1)
 
     def neurons(self, module: Any) -> int:
-        """One a feature."""
+        """One per input feature."""
         return module.in_features
 
     def per_neuron(self, module: Any, x: Tensor, layout: Layout) -> Tensor:
-        """Sum over positions."""
+        """Sum over the positions."""
         split = layout.split(x)
         return split.reshape(len(split), -1, x.shape[-1]).sum(dim=1)
 
@@ -194,7 +194,7 @@ class TransposedLinearRule(LinearRule):
     """y = a W + b: a linear layer that keeps its weight as (in, out)."""
 
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
-        """Rows are outputs."""
+        """(in, out) becomes (1, out, in)."""
         return weight.mT.unsqueeze(-3)
 
     def from_matrix(self, module: Any, G: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ class TransposedLinearRule(LinearRule):
         return G.squeeze(1).mT
 
     def neurons(self, module: Any) -> int:
-        """One a feature."""
+        """One per input feature."""
         return len(module.weight)
 
 
@@ -210,18 +210,18 @@ class ConvRule(PatchRule):
     """Convolutions in 1, 2 or 3 dimensions with groups, stride, dilation and any padding mode."""
 
     def leading(self, module: Any, out: torch.Size) -> int:
-        """Convolutions take their batch first."""
+        """Only the first: convolutions take the batch there."""
         return 1
 
     def patches(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
-        """Unfolded input windows."""
+        """The unfolded input windows."""
         windows = self.raw_windows(module, a, out)
         spatial = _spatial(module)
         patches = windows.flatten(2 + spatial).flatten(2, 1 + spatial)
         return _merge_repeats(patches.mT, layout).mT
 
     def windows(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor | None:
-        """A view of the padded input, unless samples are repeated."""
+        """A view of the padded input; None if samples are repeated."""
         return self.raw_windows(module, a, out) if layout.repeats(a.shape) == 1 else None
 
     def raw_windows(self, module: Any, a: Tensor, out: torch.Size) -> Tensor:
@@ -235,12 +235,12 @@ class ConvRule(PatchRule):
         return layout.split(windows.flatten(1).sum(dim=1)).sum(dim=1)
 
     def signal(self, module: Any, delta: Tensor, layout: Layout) -> Tensor:
-        """δ of shape (N, g, out/g, T)."""
+        """The gradient δ at the output, in shape (N, g, out/g, T)."""
         grouped = delta.reshape(len(delta), module.groups, delta.shape[1] // module.groups, -1)
         return _merge_repeats(grouped, layout)
 
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
-        """(out, in/g, k…) to (g, out/g, K·in/g)."""
+        """(out, in/g, k…) becomes (g, out/g, K·in/g)."""
         groups = module.groups
         rows = weight.flatten(-_spatial(module)).mT.flatten(-2)  # (…, out, K·in/g)
         return rows.unflatten(-2, (groups, -1))
@@ -252,29 +252,29 @@ class ConvRule(PatchRule):
         return G.flatten(1, 2).unflatten(-1, (taps, -1)).mT.reshape(len(G), *shape)
 
     def neurons(self, module: Any) -> int:
-        """One an input channel."""
+        """One per input channel of a group."""
         return module.in_channels // module.groups
 
     def per_neuron(self, module: Any, x: Tensor, layout: Layout) -> Tensor:
-        """Sum over positions, keep channels."""
+        """Sum over the positions of each channel."""
         return layout.split(x.flatten(2).sum(dim=2)).sum(dim=1)
 
     def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
-        """T counts output positions."""
+        """The sizes of the matrix; its positions are those of the output."""
         fan_in = self.neurons(module) * math.prod(module.kernel_size)
         groups, rows = module.groups, out[1] // module.groups
         return Shape(groups, rows, fan_in, math.prod(out[2:]) * layout.repeats(out))
 
 
 class ConvTransposeRule(ConvRule):
-    """A transposed convolution as the linear map it is: rows are output channels."""
+    """A transposed convolution as a convolution of the input with zeros inserted."""
 
     def raw_windows(self, module: Any, a: Tensor, out: torch.Size) -> Tensor:
         """Windows of the input with zeros between its entries."""
         return transposed_windows(module, a, out[2:])
 
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
-        """(in, out/g, k…) to (g, out/g, K·in/g), kernel reversed as the map applies it."""
+        """(in, out/g, k…) becomes (g, out/g, K·in/g), with the kernel reversed."""
         groups = module.groups
         taps = weight.flatten(-_spatial(module)).flip(-1)  # (…, in, out/g, K)
         return taps.unflatten(-3, (groups, -1)).transpose(-3, -1).transpose(-3, -2).flatten(-2)
@@ -292,7 +292,7 @@ def _spatial(module: Any) -> int:
 
 
 def _merge_repeats(x: Tensor, layout: Layout) -> Tensor:
-    """(N·r, g, c, T) to (N, g, c, r·T): repeats of a sample are further positions."""
+    """(N·r, g, c, T) becomes (N, g, c, r·T): repeats of a sample are further positions."""
     if layout.repeats(x.shape) == 1:
         return x
     return layout.split(x).permute(0, 2, 3, 1, 4).flatten(3)

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .layer_rule import AbstractCall, AbstractRule, ContractionRequest
+from .layer_rule import AbstractLayerGradients, AbstractRule, ContractionRequest
 from .layout import Layout
 
 
 @dataclasses.dataclass
-class ScaleCall(AbstractCall):
+class ScaleGradients(AbstractLayerGradients):
     """One use of y = γ ∘ basis(a) + β."""
 
     layout: Layout
@@ -23,18 +23,20 @@ class ScaleCall(AbstractCall):
     shape: torch.Size  # of γ
 
     def gradients(self, delta: Tensor) -> dict[str, Tensor]:
-        """Σ over everything γ is broadcast along."""
+        """Sums over the dimensions that γ is broadcast along."""
         if self._fusible(delta):
             return self._fused(delta)
         return {"weight": self._reduce(delta * self.basis), "bias": self._reduce(delta)}
 
     def _fusible(self, delta: Tensor) -> bool:
-        on_cpu = delta.device.type == "cpu"  # on a GPU columns are vmapped, which this is not
+        on_cpu = (
+            delta.device.type == "cpu"
+        )  # on a GPU columns run under vmap, which the fused kernel does not support
         plain = self.layout.dim == 0 and self.layout.repeats(delta.shape) == 1
         return on_cpu and plain and self.channel_first and self.shape.numel() == delta.shape[1]
 
     def _fused(self, delta: Tensor) -> dict[str, Tensor]:
-        """Both sums in one reading, by batch norm on (sample, channel) pairs as channels."""
+        """Both sums in one pass, by batch norm with (sample, channel) pairs as its channels."""
         num_samples, channels = delta.shape[:2]
         rows = num_samples * channels
         zeros, ones = delta.new_zeros(rows), delta.new_ones(rows)
@@ -65,23 +67,23 @@ class ScaleRule(AbstractRule):
     """Affine parameters of normalization layers, and PReLU slopes."""
 
     def leading(self, module: Any, out: torch.Size) -> int:
-        """Channel-first kinds take their batch first; the others have it anywhere before γ."""
+        """The first for channel-first kinds; for the others all dimensions before those of γ."""
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             return len(out) - len(module.normalized_shape)
         return 1
 
-    def begin(
-        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, wants: ContractionRequest
-    ) -> ScaleCall:
-        """The input normalized, without γ and β."""
+    def prepare(
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, request: ContractionRequest
+    ) -> ScaleGradients:
+        """Normalize the input, without γ and β."""
         trailing = isinstance(module, nn.LayerNorm | nn.RMSNorm)
         weight = getattr(module, "weight", None)
         shape = torch.Size([1]) if weight is None else weight.shape
-        return ScaleCall(layout, _basis(module, a), not trailing, shape)
+        return ScaleGradients(layout, _basis(module, a), not trailing, shape)
 
 
 def _basis(module: Any, a: Tensor) -> Tensor:
-    """What γ multiplies."""
+    """The normalized input, which γ multiplies; for PReLU the negative part of the input."""
     if isinstance(module, nn.LayerNorm):
         return F.layer_norm(a, module.normalized_shape, None, None, module.eps)
     if isinstance(module, nn.RMSNorm):

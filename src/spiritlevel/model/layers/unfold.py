@@ -25,7 +25,7 @@ def conv_padding(module: Any) -> list[int]:
 
 
 def padded_input(module: Any, a: Tensor) -> Tensor:
-    """The input as the kernel sees it."""
+    """The input with the module's padding applied."""
     amounts = conv_padding(module)
     if not any(amounts):
         return a
@@ -40,17 +40,17 @@ def conv_windows(module: Any, a: Tensor) -> Tensor:
 
 
 def transposed_windows(module: Any, a: Tensor, out: torch.Size) -> Tensor:
-    """Windows of a transposed convolution: a plain one on the input with zeros put between."""
+    """Windows of a transposed convolution: a plain one of the input with zeros inserted."""
     spatial = len(module.kernel_size)
     lengths = [(a.shape[2 + d] - 1) * module.stride[d] + 1 for d in range(spatial)]
-    spread = a.new_zeros(*a.shape[:2], *lengths)
-    spread[_window([slice(None, None, step) for step in module.stride])] = a
+    dilated = a.new_zeros(*a.shape[:2], *lengths)
+    dilated[_window([slice(None, None, step) for step in module.stride])] = a
     amounts: list[int] = []
     for d in reversed(range(spatial)):
         reach = module.dilation[d] * (module.kernel_size[d] - 1)
         left = reach - module.padding[d]
         amounts += [left, out[d] + reach - lengths[d] - left]
-    x = F.pad(spread, amounts)
+    x = F.pad(dilated, amounts)
     return _windows(x, module.kernel_size, (1,) * spatial, module.dilation, module.groups)
 
 
@@ -76,7 +76,7 @@ def average_patch(module: Any, a: Tensor) -> Tensor:
 
 
 def _window(slices: list[slice]) -> tuple[slice, ...]:
-    """An index that takes all samples and channels."""
+    """An index that selects all samples and channels."""
     return (slice(None), slice(None), *slices)
 
 
@@ -92,6 +92,6 @@ def _windows(
     for d in range(spatial):
         x = x.unfold(1 + d, dilation[d] * (kernel[d] - 1) + 1, stride[d])[..., :: dilation[d]]
     x = x.unflatten(1 + spatial, (groups, -1))  # (N, T…, g, C/g, k…)
-    places = tuple(range(1, 1 + spatial))
+    positions = tuple(range(1, 1 + spatial))
     taps = tuple(range(3 + spatial, 3 + 2 * spatial))
-    return x.permute(0, 1 + spatial, *places, *taps, 2 + spatial)  # (N, g, T…, k…, C/g)
+    return x.permute(0, 1 + spatial, *positions, *taps, 2 + spatial)  # (N, g, T…, k…, C/g)

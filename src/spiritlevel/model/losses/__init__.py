@@ -1,9 +1,8 @@
-"""Losses: one value a sample, and the Hessian of that value in the outputs.
+"""Losses: one value per sample, and the Hessian of that value in the outputs.
 
-Every loss is reduced as torch reduces it with `reduction="mean"`: L = Σ_n ℓ_n / Σ_n weight_n. A
-sample with one prediction a position (a token, a pixel) adds up its positions in both sums, so that
-positions and not samples are averaged; class weights and what is ignored or masked enter the same
-way.
+Every loss is reduced as torch reduces it with `reduction="mean"`: L = Σ_n ℓ_n / Σ_n weight_n. For a
+sample with one prediction per position (a token, a pixel) both sums run over its positions, so that
+positions and not samples are averaged. Class weights, ignored targets and masks enter both sums.
 """
 
 from .callable_loss import CallableLoss as CallableLoss

@@ -1,4 +1,4 @@
-"""A loss of the user's own: any function with one value a sample."""
+"""A user's function as a loss: any function that returns one value per sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...math.positions import Positions
 
 
 class CallableLoss:
-    """Any twice differentiable `(outputs, targets) -> one loss a sample`."""
+    """Any twice differentiable `(outputs, targets) -> one loss per sample`."""
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor], name: str) -> None:
         """`function` must not reduce over the samples."""
@@ -22,49 +22,49 @@ class CallableLoss:
         self.name = name
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """One loss a sample comes back."""
+        """Refuse a function that does not return one loss per sample."""
         values = self.function(outputs, targets)
         if not isinstance(values, Tensor) or values.shape[:1] != outputs.shape[:1]:
             got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise SpiritlevelError(
-                f"The loss {self.name!r} must return one value a sample, shape "
+                f"The loss {self.name!r} must return one value per sample, shape "
                 f"({len(outputs)},). Got {got} in {where}. Use reduction='none' in it."
             )
 
     def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What a user's loss admits is not known; its values are checked."""
+        """Samples whose loss is not finite: which targets a user's function accepts is unknown."""
         return ~torch.isfinite(self.values(outputs, targets))
 
-    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Raise SpiritlevelError."""
+    def refuse_invalid(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+        """Raise SpiritlevelError: some loss is not finite."""
         raise SpiritlevelError(
             f"The loss {self.name!r} must be finite. It is NaN or infinite in {where} although "
             "the outputs are finite. Check its targets there."
         )
 
-    def hidden(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
-        """Raise SpiritlevelError: what a mask does is up to the function."""
+    def apply_mask(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
+        """Raise SpiritlevelError: only the function itself could apply a mask."""
         raise SpiritlevelError(
-            f"The loss {self.name!r} is a function of your own, and a mask cannot be applied to it "
-            f"from outside ({where}). Put the mask into the targets and use it in the function."
+            f"The loss {self.name!r} is a user's function, and a mask cannot be applied to it from "
+            f"outside ({where}). Put the mask into the targets and use it in the function."
         )
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """ℓ_n, shape (N,); elementwise losses are averaged within a sample."""
-        if targets.is_floating_point():  # the outputs come in float64, whatever the model's dtype
+        """The loss of each sample, shape (N,); elementwise losses are averaged within a sample."""
+        if targets.is_floating_point():  # the outputs are in float64, whatever the model's dtype
             targets = targets.to(outputs.dtype)
         return self.function(outputs, targets).reshape(len(outputs), -1).mean(dim=1)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One a sample."""
+        """1 for every sample."""
         return outputs.new_ones(len(outputs))
 
     def positions(self, outputs: Tensor, targets: Tensor) -> Positions:
-        """All outputs of a sample may act on each other: one position."""
+        """One position: all outputs of a sample may interact in the function."""
         return Positions((math.prod(outputs.shape[1:]),), 1)
 
     def num_columns(self, outputs: Tensor, targets: Tensor) -> int:
-        """One an output."""
+        """One per output."""
         return math.prod(outputs.shape[1:])
 
     def curvature(self, outputs: Tensor, targets: Tensor) -> DenseCurvature:

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy: of samples, of tokens, of pixels."""
+"""Softmax cross-entropy for samples, tokens or pixels."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CrossEntropy:
         ignore_index: int = -100,
         class_dim: int | None = None,
     ) -> None:
-        """The options of `torch.nn.CrossEntropyLoss`, with the same meaning.
+        """The arguments of `torch.nn.CrossEntropyLoss`, with the same meaning.
 
         `class_dim` is the dimension of the outputs that holds the classes: 1 as in torch, or -1 as
-        in language models. None finds it from the shape of the targets.
+        in language models. None infers it from the shape of the targets.
         """
         self.label_smoothing = label_smoothing
         self.class_weights = class_weights
@@ -35,16 +35,16 @@ class CrossEntropy:
 
     @property
     def name(self) -> str:
-        """For settings and messages."""
-        options = []
+        """The name that settings and messages show."""
+        details = []
         if self.label_smoothing:
-            options.append(f"label_smoothing={self.label_smoothing}")
+            details.append(f"label_smoothing={self.label_smoothing}")
         if self.class_weights is not None:
-            options.append("class weights")
-        return "cross_entropy" + (f" ({', '.join(options)})" if options else "")
+            details.append("class weights")
+        return "cross_entropy" + (f" ({', '.join(details)})" if details else "")
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Outputs (N, C), (N, C, …) or (N, …, C); targets one whole number or C probabilities."""
+        """Refuse outputs other than (N, C), (N, C, …), (N, …, C), and targets that do not fit."""
         if outputs.dim() < 2:
             raise SpiritlevelError(
                 "The loss 'cross_entropy' needs outputs of shape (samples, classes), or with "
@@ -65,7 +65,7 @@ class CrossEntropy:
         if len(places) > 1:
             raise SpiritlevelError(
                 f"Outputs of shape {tuple(outputs.shape)} with targets {tuple(targets.shape)} in "
-                f"{where} can be read in two ways: classes in dimension 1 or in the last. Pass "
+                f"{where} are ambiguous: the classes may be in dimension 1 or in the last. Pass "
                 "loss=spiritlevel.model.losses.CrossEntropy(class_dim=1), or class_dim=-1 for "
                 "sequences."
             )
@@ -78,7 +78,7 @@ class CrossEntropy:
             )
         if self.class_weights is not None and len(self.class_weights) != num_classes:
             raise SpiritlevelError(
-                f"The class weights of the loss must be one a class ({num_classes}). "
+                f"The loss needs one class weight per class ({num_classes}). "
                 f"Got {len(self.class_weights)}. Pass a weight for every output of the model."
             )
 
@@ -86,7 +86,9 @@ class CrossEntropy:
         """Dimensions of the outputs that could hold the classes of these targets."""
         last = outputs.dim() - 1
         places = [1, last] if self.class_dim is None else [self.class_dim % outputs.dim()]
-        if targets.is_floating_point():  # probabilities: torch's convention, unless told otherwise
+        if (
+            targets.is_floating_point()
+        ):  # probabilities: torch's convention, unless class_dim says otherwise
             return places[:1] if targets.shape == outputs.shape else []
         shape = outputs.shape
         fitting = [d for d in places if d and targets.shape == shape[:d] + shape[d + 1 :]]
@@ -103,27 +105,27 @@ class CrossEntropy:
         raise SpiritlevelError(
             f"The targets of 'cross_entropy' need shape {' or '.join(map(str, sorted(shapes)))} to "
             f"go with outputs of shape {tuple(outputs.shape)}. Got {tuple(targets.shape)} in "
-            f"{where}. Pass one class number a sample, or one a position."
+            f"{where}. Pass one class number per sample, or one per position."
         )
 
     def positions(self, outputs: Tensor, targets: Tensor) -> Positions:
-        """Each position has its classes."""
+        """The positions of a sample; the classes of one position interact."""
         class_dim = self._possible_class_dims(outputs, targets)[0]
         return Positions(tuple(outputs.shape[1:]), class_dim)
 
     def num_columns(self, outputs: Tensor, targets: Tensor) -> int:
-        """C − 1 a position."""
+        """C − 1 per position."""
         positions = self.positions(outputs, targets)
         return positions.count * (positions.num_classes - 1)
 
     def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Labels that are no class and are not to be ignored."""
+        """Labels that are neither a class nor `ignore_index`."""
         if targets.is_floating_point():
             return ~torch.isfinite(targets)
         outside = (targets < 0) | (targets >= self.positions(outputs, targets).num_classes)
         return outside & (targets != self.ignore_index)
 
-    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+    def refuse_invalid(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
         """Raise SpiritlevelError for the first invalid target."""
         bad = targets[self.invalid(outputs, targets)]
         num_classes = self.positions(outputs, targets).num_classes
@@ -134,19 +136,19 @@ class CrossEntropy:
             "leave out."
         )
 
-    def hidden(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
-        """Ignored where the mask is 0."""
+    def apply_mask(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
+        """The targets with `ignore_index` where the mask is 0."""
         shown = as_mask(mask, targets.shape)
         if targets.is_floating_point() or shown is None:
             raise SpiritlevelError(
                 "A mask of the loss 'cross_entropy' goes with class numbers and has their shape "
-                f"{tuple(targets.shape)}, or one entry a sample. Got {tuple(mask.shape)} with "
+                f"{tuple(targets.shape)}, or one entry per sample. Got {tuple(mask.shape)} with "
                 f"{targets.dtype} targets in {where}. Reshape the mask that forward returns."
             )
         return targets.masked_fill(~shown, self.ignore_index)
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """ℓ_n, shape (N,): the sum over the positions."""
+        """The loss of each sample, shape (N,): the sum over its positions."""
         rows, row_targets, positions = self._rows(outputs, targets)
         values = F.cross_entropy(
             rows,
@@ -159,7 +161,7 @@ class CrossEntropy:
         return positions.by_sample(values).sum(dim=1)
 
     def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Weight of the targets that the largest output misses, summed over the positions."""
+        """Total weight of the wrongly predicted targets of each sample, shape (N,)."""
         rows, row_targets, positions = self._rows(outputs, targets)
         classes = row_targets.argmax(dim=1) if row_targets.is_floating_point() else row_targets
         wrong = (rows.argmax(dim=1) != classes) * self.row_weights(rows, row_targets)
@@ -180,7 +182,7 @@ class CrossEntropy:
         return positions.by_sample(self.row_weights(rows, row_targets)).sum(dim=1)
 
     def row_weights(self, rows: Tensor, row_targets: Tensor) -> Tensor:
-        """The same for each position."""
+        """The weight of each position's target."""
         ones = rows.new_ones(len(rows))
         if row_targets.is_floating_point():
             return ones
@@ -193,7 +195,7 @@ class CrossEntropy:
         return inner if positions.count == 1 else PositionCurvature(inner, positions)
 
     def counts_alike(self) -> bool:
-        """Whether every valid label counts as much as every other."""
+        """Whether all valid labels have the same weight."""
         return self.class_weights is None and self.ignore_index < 0
 
     def row_masses(self, rows: Tensor, row_targets: Tensor) -> Tensor:
@@ -223,7 +225,7 @@ class CrossEntropy:
     def _weight_of(self, targets: Tensor, ones: Tensor, class_weights: Tensor | None) -> Tensor:
         """The weight of each target's class, 0 where it is ignored."""
         if class_weights is not None:
-            # out-of-range labels are reported elsewhere; here they must not stop a GPU for good
+            # out-of-range labels are refused later; indexing with them would crash a GPU for good
             ones = class_weights[targets.clamp(0, len(class_weights) - 1)]
         return ones * (targets != self.ignore_index)
 

@@ -1,4 +1,4 @@
-"""Squared error and sigmoid cross-entropy: every output has a loss of its own."""
+"""Squared error and sigmoid cross-entropy: every output has its own loss."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _check_same_shape(name: str, outputs: Tensor, targets: Tensor, where: str) -
         )
 
 
-def _hidden(name: str, targets: Tensor, mask: Tensor, where: str) -> Tensor:
-    """NaN where the mask is 0. A user's own NaN never gets here: it is refused before."""
+def _apply_mask(name: str, targets: Tensor, mask: Tensor, where: str) -> Tensor:
+    """The targets with NaN where the mask is 0; NaN in unmasked targets is refused as invalid."""
     shown = as_mask(mask, targets.shape)
     if shown is None:
         raise SpiritlevelError(
@@ -41,7 +41,7 @@ def _shown(targets: Tensor) -> Tensor:
 
 
 def _sum_shown(elements: Tensor, targets: Tensor) -> Tensor:
-    """Losses of the elements that count, added up over a sample."""
+    """The sum over a sample of the losses of its elements that count."""
     flat = elements.reshape(len(elements), -1)
     if not targets.is_floating_point():
         return flat.sum(dim=1)
@@ -69,41 +69,41 @@ class MeanSquaredError:
     name = "mse"
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Outputs and targets of one shape."""
+        """Refuse targets whose shape is not the outputs' shape."""
         _check_same_shape(self.name, outputs, targets, where)
 
     def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Targets that are no numbers."""
+        """Targets that are not finite."""
         return ~torch.isfinite(targets)
 
-    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Raise SpiritlevelError."""
+    def refuse_invalid(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+        """Raise SpiritlevelError: some target is not finite."""
         raise SpiritlevelError(
             f"The targets of the loss {self.name!r} must be finite. Got NaN or infinity in "
             f"{where}. Remove or repair those samples, or return a mask from forward."
         )
 
-    def hidden(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
-        """NaN where the mask is 0."""
-        return _hidden(self.name, targets, mask, where)
+    def apply_mask(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
+        """The targets with NaN where the mask is 0."""
+        return _apply_mask(self.name, targets, mask, where)
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """ℓ_n, shape (N,)."""
+        """The loss of each sample, shape (N,)."""
         return _sum_shown((outputs - targets.nan_to_num()).square(), targets)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """How many of its elements count: so elements are averaged, as torch does."""
+        """How many elements of each sample count: torch averages over elements."""
         return _count_shown(outputs, targets)
 
     def positions(self, outputs: Tensor, targets: Tensor) -> None:
-        """Every output stands alone: any grouping will do."""
+        """None: every output has its own loss, so any grouping is valid."""
 
     def num_columns(self, outputs: Tensor, targets: Tensor) -> int:
-        """One an output."""
+        """One per output."""
         return math.prod(outputs.shape[1:])
 
     def curvature(self, outputs: Tensor, targets: Tensor) -> DiagonalCurvature:
-        """Twice the identity."""
+        """Twice the identity matrix."""
         return _diagonal(torch.full_like(outputs, 2.0), targets)
 
 
@@ -113,35 +113,35 @@ class BinaryCrossEntropy:
     name = "bce"
 
     def __init__(self, *, weight: Tensor | None = None, pos_weight: Tensor | None = None) -> None:
-        """The options of `torch.nn.BCEWithLogitsLoss`, with the same meaning."""
+        """The arguments of `torch.nn.BCEWithLogitsLoss`, with the same meaning."""
         self.weight = weight
         self.pos_weight = pos_weight
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Outputs and targets of one shape."""
+        """Refuse targets whose shape is not the outputs' shape."""
         _check_same_shape(self.name, outputs, targets, where)
 
     def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Targets outside [0, 1]."""
         return ~((targets >= 0) & (targets <= 1))
 
-    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Raise SpiritlevelError with the range that came."""
-        known = targets[~torch.isnan(targets)]  # what a mask hides is NaN here as well
+    def refuse_invalid(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+        """Raise SpiritlevelError with the range of the targets."""
+        numbers = targets[~torch.isnan(targets)]  # what a mask hides is NaN here as well
         got = "NaN"
-        if len(known) and bool(self.invalid(outputs, known).any()):
-            got = f"values from {float(known.min()):g} to {float(known.max()):g}"
+        if len(numbers) and bool(self.invalid(outputs, numbers).any()):
+            got = f"values from {float(numbers.min()):g} to {float(numbers.max()):g}"
         raise SpiritlevelError(
             "The targets of the loss 'bce' must lie in [0, 1]. "
             f"Got {got} in {where}. Convert labels to 0 and 1."
         )
 
-    def hidden(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
-        """NaN where the mask is 0."""
-        return _hidden(self.name, targets, mask, where)
+    def apply_mask(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
+        """The targets with NaN where the mask is 0."""
+        return _apply_mask(self.name, targets, mask, where)
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """ℓ_n, shape (N,)."""
+        """The loss of each sample, shape (N,)."""
         elements = F.binary_cross_entropy_with_logits(
             outputs,
             targets.nan_to_num().to(outputs.dtype),
@@ -152,22 +152,22 @@ class BinaryCrossEntropy:
         return _sum_shown(elements, targets)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """How many of its elements count: so elements are averaged, as torch does."""
+        """How many elements of each sample count: torch averages over elements."""
         return _count_shown(outputs, targets)
 
     def positions(self, outputs: Tensor, targets: Tensor) -> None:
-        """Every output stands alone: any grouping will do."""
+        """None: every output has its own loss, so any grouping is valid."""
 
     def num_columns(self, outputs: Tensor, targets: Tensor) -> int:
-        """One an output."""
+        """One per output."""
         return math.prod(outputs.shape[1:])
 
     def curvature(self, outputs: Tensor, targets: Tensor) -> DiagonalCurvature:
         """σ(z)σ(−z) on the diagonal; the product of two sigmoids does not cancel."""
         diagonal = outputs.sigmoid() * (-outputs).sigmoid()
         if self.pos_weight is not None:
-            known = targets.nan_to_num().to(outputs.dtype)
-            diagonal = diagonal * (self.pos_weight.to(outputs) * known + (1 - known))
+            y = targets.nan_to_num().to(outputs.dtype)
+            diagonal = diagonal * (self.pos_weight.to(outputs) * y + (1 - y))
         if self.weight is not None:
             diagonal = diagonal * self.weight.to(outputs)
         return _diagonal(diagonal, targets)

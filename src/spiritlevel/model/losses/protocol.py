@@ -11,11 +11,11 @@ from ...math.positions import OutputCurvature, Positions
 
 
 class Loss(Protocol):
-    """One value a sample, and its Hessian in the outputs."""
+    """One value per sample, and its Hessian in the outputs."""
 
     @property
     def name(self) -> str:
-        """For settings and messages."""
+        """The name that settings and messages show."""
         ...
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
@@ -23,31 +23,31 @@ class Loss(Protocol):
         ...
 
     def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Which targets lie outside the range; left on the device, nobody waits for it."""
+        """Which targets are not valid; stays on the device, so that nothing waits for it."""
         ...
 
-    def explain(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
+    def refuse_invalid(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
         """Raise SpiritlevelError for the first invalid target."""
         ...
 
-    def hidden(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
-        """The targets with those outside a mask marked as not to be counted."""
+    def apply_mask(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
+        """The targets, marked as not to be counted where the mask is 0."""
         ...
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """ℓ_n, shape (N,)."""
+        """The loss ℓ_n of each sample, shape (N,), not divided by its weight."""
         ...
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What ℓ_n is averaged by, shape (N,)."""
+        """The weight of each sample in the mean Σ ℓ_n / Σ weight_n, shape (N,)."""
         ...
 
     def positions(self, outputs: Tensor, targets: Tensor) -> Positions | None:
-        """Which outputs act on each other; None where every output stands alone."""
+        """Which outputs interact in the loss; None if every output has its own loss."""
         ...
 
     def num_columns(self, outputs: Tensor, targets: Tensor) -> int:
-        """Factor columns of a sample's curvature, without computing it."""
+        """The number of factor columns of `curvature`, without computing it."""
         ...
 
     def curvature(self, outputs: Tensor, targets: Tensor) -> OutputCurvature:
@@ -56,7 +56,7 @@ class Loss(Protocol):
 
 
 def as_mask(mask: Tensor, shape: torch.Size) -> Tensor | None:
-    """A mask of whole samples or of leading dimensions, spread over `shape`; None if it cannot."""
+    """A mask of samples or of leading dimensions, expanded to `shape`; None if it does not fit."""
     if mask.shape != shape[: mask.dim()]:
         return None
     return (mask != 0).reshape(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(shape)

@@ -1,4 +1,4 @@
-"""From what a user passes as `loss=` to a Loss."""
+"""What a user passes as `loss=`, turned into a Loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def resolve(loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss) -
         if loss not in _BY_NAME:
             raise SpiritlevelError(
                 f"The 'loss' argument must be one of {', '.join(map(repr, _BY_NAME))}, a torch "
-                f"loss module, or a function (outputs, targets) -> one loss a sample. Got {loss!r}."
+                "loss module, or a function (outputs, targets) -> one loss per sample. "
+                f"Got {loss!r}."
             )
         return _BY_NAME[loss]()
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", "mean") == "sum":
@@ -62,5 +63,5 @@ def resolve(loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss) -
         return CallableLoss(loss, getattr(loss, "__name__", type(loss).__name__))
     raise SpiritlevelError(
         "The 'loss' argument must be a name, a torch loss module or a function "
-        f"(outputs, targets) -> one loss a sample. Got {type(loss).__name__}."
+        f"(outputs, targets) -> one loss per sample. Got {type(loss).__name__}."
     )

@@ -11,12 +11,11 @@ from .forest import correlations
 from .heatmap import agreement
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
-from .population import Population
 from .profiles import layer_profile
 from .reports import against, layers, moves
 from .scatter import bound, measure_against
 from .spectra import density
-from .studies import Figures, study_figures
+from .studies import StudyFigures, study_figures
 from .style import (
     COLOURS,
     COLUMN,
@@ -44,8 +43,7 @@ __all__ = [
     "LINES",
     "MARKERS",
     "PAGE",
-    "Figures",
-    "Population",
+    "StudyFigures",
     "against",
     "agreement",
     "audit_matrix",

@@ -27,7 +27,7 @@ def audit_matrix(audit: Audit, *, ax: Axes | None = None) -> Axes:
     if not moves:
         raise SpiritlevelError(
             "The audit found no move of this network, so there is no matrix to draw. "
-            "`print(audit)` says which moves do not exist here, and why."
+            "`print(audit)` says which moves do not apply to it, and why."
         )
     measures = list(audit.original)
     wide = max(COLUMN, min(PAGE, 3.0 + 0.5 * len(moves)))

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...study.population import Population
 from ...study.storage.store import Store
-from .population import Population, num_runs, spans_decades, words
+from .columns import axis_title, finished, num_runs, spans_decades
 from .scatter import small_legend
 from .style import (
     COLUMN,
@@ -45,7 +46,7 @@ def boxes(
         legend: whether to name these colours.
         ax: where to draw; None makes a figure one column wide.
     """
-    population = Population.of(study)
+    population = finished(study)
     values, across = population.column(column), population.groups(by)
     inner = {"": set(range(len(values)))}
     if split is not None:
@@ -73,7 +74,7 @@ def boxes(
     names = [f"{shown(value, 16)}\nn = {n}" for value, n in zip(across, counts, strict=True)]
     ax.set_xlim(-0.6, len(across) - 0.4)
     ax.set_xlabel(shown(by))
-    y_label(ax, words(column))
+    y_label(ax, axis_title(column))
     tidy(ax, font=PRINT_FONT)
     ax.grid(False, axis="x")
     tick_names(ax, names, font=PRINT_FONT - 1)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import SpiritlevelError, require
+from ...study.population import Population
 from ...study.storage.store import Store
-from .population import EPOCH_WORDS, QUARTILES, Population, num_runs
+from .columns import EPOCH_WORDS, QUARTILES, finished, num_runs
 from .scatter import small_legend
 from .style import COLUMN, PRINT_FONT, log_scale, new_axes, shown, style, tidy, title
 
@@ -37,14 +38,14 @@ def training(
         legend: whether to name the lines.
         ax: where to draw; None makes a figure one column wide.
     """
-    population = Population.of(study)
+    population = finished(study)
     chosen = [columns] if isinstance(columns, str) else list(columns)
     for column in chosen:
         population.check("columns", column, list(EPOCH_WORDS))
-    trained = [i for i, row in enumerate(population.rows) if population.epochs.get(row["run"])]
+    trained = [i for i, row in enumerate(population.done) if population.epochs.get(row["run"])]
     if not trained:
         raise SpiritlevelError("The study's runs have no epochs: there is no training to draw.")
-    lengths = [len(population.epochs[population.rows[i]["run"]]) for i in trained]
+    lengths = [len(population.epochs[population.done[i]["run"]]) for i in trained]
     groups = {"": trained} if by is None else population.groups(by)
     ax = new_axes(ax, COLUMN, 2.6)
     lowest, diverged = math.inf, 0
@@ -81,13 +82,13 @@ def training(
 def _paths(
     population: Population, members: Sequence[int], column: str, length: int
 ) -> list[list[float]]:
-    """One row a run, all of one length; runs that diverged have no such row."""
-    found = []
+    """One path per run, all of one length; runs that diverged have none."""
+    paths = []
     for member in members:
-        path = [float(row[column]) for row in population.epochs[population.rows[member]["run"]]]
+        path = [float(row[column]) for row in population.epochs[population.done[member]["run"]]]
         if all(map(math.isfinite, path)):
-            found.append(path + [path[-1]] * (length - len(path)))
-    return found
+            paths.append(path + [path[-1]] * (length - len(path)))
+    return paths
 
 
 def _draw_band(ax: Axes, paths: list[list[float]], label: str, colour: str, dashes: str) -> float:

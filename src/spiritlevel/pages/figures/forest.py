@@ -20,7 +20,7 @@ APART = 0.17  # of a row: between a correlation and the same given the confounde
 
 
 def correlations(
-    found: StudyStatistics,
+    statistics: StudyStatistics,
     kind: Kind = "spearman",
     *,
     target: str = "target",
@@ -32,16 +32,16 @@ def correlations(
     confounders, grey squares are the same correlation with these held fixed.
 
     Args:
-        found: as `spiritlevel.study.table.statistics` gives it.
+        statistics: as `spiritlevel.study.population_statistics.statistics` gives it.
         kind: "spearman", "pearson" or "kendall", which has no form with confounders held fixed.
         target: what to call it.
         ax: where to draw; None makes a figure one column wide.
     """
     if kind not in SYMBOLS:
         raise SpiritlevelError(f"The 'kind' must be one of {', '.join(SYMBOLS)}. Got {kind!r}.")
-    rows = sorted(found.measures.values(), key=lambda row: _order(getattr(row, kind)))
+    rows = sorted(statistics.measures.values(), key=lambda row: _order(getattr(row, kind)))
     ax = new_axes(ax, COLUMN, 0.9 + 0.22 * len(rows))
-    alpha = 1 - found.confidence
+    alpha = 1 - statistics.confidence
     partials = [getattr(row, f"partial_{kind}", None) for row in rows]
     shift = APART if any(partials) else 0.0
     small: dict[str, Any] = {"fontsize": PRINT_FONT - 1, "color": GREY, "va": "center"}
@@ -63,7 +63,7 @@ def correlations(
     ax.set_xlabel(f"{SYMBOLS[kind]} with the {target.replace('_', ' ')}")
     tidy(ax, font=PRINT_FONT)
     ax.grid(False, axis="y")
-    title(ax, *_legend_lines(found, rows, kind, given=shift > 0))
+    title(ax, *_legend_lines(statistics, rows, kind, given=shift > 0))
     return ax
 
 

@@ -1,4 +1,4 @@
-"""How far the measures say the same."""
+"""How far the measures agree with each other."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpiritlevelError, require
+from ...study.population import TARGETS, Population
 from ...study.storage.store import Store
-from ...study.table import TARGETS
-from .population import Population, pairs
+from .columns import finished, pairs
 from .style import COLUMN, PAGE, PRINT_FONT, new_axes, shown, title
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ def agreement(
     target: str = "gap",
     ax: Axes | None = None,
 ) -> Axes:
-    """Spearman's ρ between all measures, and the target in the last row: who says the same.
+    """Spearman's ρ between all measures, and the target in the last row: which of them agree.
 
     Cells without a correlation (a constant measure, fewer than four runs) are grey.
     """
-    population = Population.of(study)
+    population = finished(study)
     population.check("target", target, list(TARGETS))
     chosen = list(population.measures if measures is None else measures)
     for name in chosen:
@@ -45,9 +45,9 @@ def agreement(
     counts = []
     for i, one in enumerate(columns):
         for j, other in enumerate(columns):
-            kept = pairs(one, other)
-            counts.append(len(kept.x))
-            cells[i, j] = _rank_correlation(np, kept.x, kept.y)
+            points = pairs(one, other)
+            counts.append(len(points.x))
+            cells[i, j] = _rank_correlation(np, points.x, points.y)
     side = COLUMN if len(names) <= ONE_COLUMN else min(PAGE, 1.6 + 0.34 * len(names))
     ax = new_axes(ax, side, side * 0.92)
     _draw_cells(ax, cells, names, numbers=len(names) <= MOST_NUMBERS)
@@ -94,6 +94,6 @@ def _rank_correlation(np: Any, x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _ranks(np: Any, values: Sequence[float]) -> Any:
-    """Ties at their middle rank."""
+    """Ranks of the values; ties get their middle rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]

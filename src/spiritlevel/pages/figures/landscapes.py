@@ -21,31 +21,31 @@ ROUND = [1, 2, 2.5, 5, 10]
 STEPS = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))  # within a decade, finest first
 
 
-def landscape(found: Landscape, *, ax: Axes | None = None) -> Axes:
+def landscape(surface: Landscape, *, ax: Axes | None = None) -> Axes:
     """A line with the error rate beside it, or a contour map; gaps where the loss is not finite.
 
     Along an eigenvector the parabola of the measured curvature lies over the line.
     """
-    if len(found.axes) == 2:
-        return _map(found, new_axes(ax, COLUMN, 0.86 * COLUMN))
-    return _profile(found, new_axes(ax, COLUMN, 0.7 * COLUMN))
+    if len(surface.axes) == 2:
+        return _map(surface, new_axes(ax, COLUMN, 0.86 * COLUMN))
+    return _profile(surface, new_axes(ax, COLUMN, 0.7 * COLUMN))
 
 
-def _profile(found: Landscape, ax: Axes) -> Axes:
-    grid, losses = found.axes[0].coordinates, _finite(found.losses)
+def _profile(surface: Landscape, ax: Axes) -> Axes:
+    grid, losses = surface.axes[0].coordinates, _finite(surface.losses)
     lines = ax.plot(grid, losses, color=COLOURS[0], linewidth=1.4, label="loss", zorder=3)
     low, high = _bounds(losses)
     room = 0.06 * (high - low or 1.0)
     ax.set_ylim(low - room, high + 2.5 * room)
-    parabola = found.parabola()
+    parabola = surface.parabola()
     if parabola is not None:
         lines += ax.plot(
             grid, parabola, ":", color=COLOURS[6], linewidth=1.2, label="parabola", zorder=4
         )
-    if found.errors is not None:
-        lines += _error_rate(found, ax)
-    _mark_line(found, ax)
-    ax.set_xlabel(_axis_text(found, 0))
+    if surface.errors is not None:
+        lines += _error_rate(surface, ax)
+    _mark_line(surface, ax)
+    ax.set_xlabel(_axis_text(surface, 0))
     ax.set_ylabel("mean loss")
     tidy(ax, font=PRINT_FONT)
     ax.legend(
@@ -54,7 +54,7 @@ def _profile(found: Landscape, ax: Axes) -> Axes:
         frameon=False,
         ncols=len(lines),
         loc="lower center",
-        bbox_to_anchor=(0.5, 1.0 if len(found.marks) == 1 else 1.06),
+        bbox_to_anchor=(0.5, 1.0 if len(surface.marks) == 1 else 1.06),
         handlelength=2.2,
         columnspacing=1.2,
         borderaxespad=0.2,
@@ -62,14 +62,14 @@ def _profile(found: Landscape, ax: Axes) -> Axes:
     return ax
 
 
-def _error_rate(found: Landscape, ax: Axes) -> list[Any]:
-    """On a scale of its own, to the right."""
+def _error_rate(surface: Landscape, ax: Axes) -> list[Any]:
+    """The error rate, on its own scale at the right."""
     beside = ax.twinx()
     ax.set_zorder(beside.get_zorder() + 1)  # the loss lies over it
     ax.patch.set_visible(False)
-    percent = [100 * error for error in _finite(found.errors or ())]
+    percent = [100 * error for error in _finite(surface.errors or ())]
     lines = beside.plot(
-        found.axes[0].coordinates,
+        surface.axes[0].coordinates,
         percent,
         "--",
         color=COLOURS[1],
@@ -83,12 +83,12 @@ def _error_rate(found: Landscape, ax: Axes) -> list[Any]:
     return lines
 
 
-def _mark_line(found: Landscape, ax: Axes) -> None:
-    for mark in found.marks:
+def _mark_line(surface: Landscape, ax: Axes) -> None:
+    for mark in surface.marks:
         (t,) = mark.at
         ax.axvline(t, color=GREY, linewidth=0.6, linestyle=(0, (2, 2)), zorder=1)
-        ax.plot([t], [found.at(t)], "o", color=COLOURS[0], markersize=3.5, zorder=5)
-        if len(found.marks) > 1:
+        ax.plot([t], [surface.at(t)], "o", color=COLOURS[0], markersize=3.5, zorder=5)
+        if len(surface.marks) > 1:
             ax.annotate(
                 shown(_short(mark.name)),
                 (t, 1.0),
@@ -102,14 +102,14 @@ def _mark_line(found: Landscape, ax: Axes) -> None:
             )
 
 
-def _map(found: Landscape, ax: Axes) -> Axes:
+def _map(surface: Landscape, ax: Axes) -> Axes:
     import numpy
     from matplotlib.colors import BoundaryNorm
     from matplotlib.ticker import MaxNLocator
 
-    across, upwards = found.axes
-    heights = numpy.ma.masked_invalid(numpy.array(found.grid(_finite(found.losses))).T)
-    levels = contour_levels(*_bounds(found.losses))
+    across, upwards = surface.axes
+    heights = numpy.ma.masked_invalid(numpy.array(surface.grid(_finite(surface.losses))).T)
+    levels = contour_levels(*_bounds(surface.losses))
     ax.set_facecolor(PALE)
     grid = across.coordinates, upwards.coordinates, heights
     norm = BoundaryNorm(levels, 256)
@@ -119,12 +119,12 @@ def _map(found: Landscape, ax: Axes) -> Axes:
     if wide:
         written = ax.clabel(lines, wide, fontsize=PRINT_FONT - 2, fmt=lambda level: f"{level:g}")
         _outline(written)
-    for mark in found.marks:
+    for mark in surface.marks:
         ax.plot(*mark.at, "*", color="white", markeredgecolor="black", markersize=7, zorder=5)
-    if len(found.marks) > 1:
-        _name_marks(found, ax)
-    ax.set_xlabel(_axis_text(found, 0))
-    ax.set_ylabel(_axis_text(found, 1))
+    if len(surface.marks) > 1:
+        _name_marks(surface, ax)
+    ax.set_xlabel(_axis_text(surface, 0))
+    ax.set_ylabel(_axis_text(surface, 1))
     for line in (ax.xaxis, ax.yaxis):
         line.set_major_locator(MaxNLocator(5, steps=ROUND))
         line.get_offset_text().set_fontsize(PRINT_FONT - 1)
@@ -134,7 +134,7 @@ def _map(found: Landscape, ax: Axes) -> Axes:
     bar.ax.set_yticklabels([f"{level:g}" for level in levels])
     bar.set_label("mean loss", fontsize=PRINT_FONT)
     bar.ax.tick_params(labelsize=PRINT_FONT - 1)
-    gaps = sum(not math.isfinite(loss) for loss in found.losses)
+    gaps = sum(not math.isfinite(loss) for loss in surface.losses)
     if gaps:
         title(ax, "grey: not finite")
     return ax
@@ -142,14 +142,14 @@ def _map(found: Landscape, ax: Axes) -> Axes:
 
 def _wide_levels(lines: Any, across: Axis, upwards: Axis) -> list[float]:
     """Contours with room for their number; that of the others stands at the colour bar."""
-    found = []
+    levels = []
     for level, path in zip(lines.levels, lines.get_paths(), strict=True):
         for piece in path.to_polygons(closed_only=False):
             width, height = piece.max(axis=0) - piece.min(axis=0)
             if max(width / _span(across), height / _span(upwards)) >= LABELLED_FROM:
-                found.append(float(level))
+                levels.append(float(level))
                 break
-    return found
+    return levels
 
 
 def _span(axis: Axis) -> float:
@@ -160,10 +160,10 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST_MARK else f"{name[: LONGEST_MARK - 1]}…"
 
 
-def _name_marks(found: Landscape, ax: Axes) -> None:
-    """Beside the star, on the side where there is room."""
+def _name_marks(surface: Landscape, ax: Axes) -> None:
+    """Write each mark's name beside its star, on the side where there is room."""
     notes = []
-    for mark in found.marks:
+    for mark in surface.marks:
         x, y = mark.at
         left = x > 0.5
         note = ax.annotate(
@@ -217,10 +217,10 @@ def contour_levels(low: float, high: float) -> list[float]:
     return [float(tick) for tick in ticks]
 
 
-def _axis_text(found: Landscape, index: int) -> str:
-    axis = found.axes[index]
-    if found.directions == "path":
-        start, end = found.marks[0].name, found.marks[1 + index].name
+def _axis_text(surface: Landscape, index: int) -> str:
+    axis = surface.axes[index]
+    if surface.directions == "path":
+        start, end = surface.marks[0].name, surface.marks[1 + index].name
         return f"{shown(_short(start))} → {shown(_short(end))}"
     curvature = "" if axis.eigenvalue is None else f", λ = {axis.eigenvalue:.3g}"
     return f"{shown(axis.name)} (length {axis.length:.3g}{curvature})"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import SpiritlevelError, require, suggestion
+from ...study.population import Population
 from ...study.storage.store import Store
-from .population import QUARTILES, Population, natural, spans_decades
+from .columns import QUARTILES, finished, natural, spans_decades
 from .scatter import small_legend
 from .style import (
     COLUMN,
@@ -46,25 +47,25 @@ def layer_profile(
         legend: whether to name the lines.
         ax: where to draw; None makes a figure one column wide.
     """
-    population = Population.of(study)
+    population = finished(study)
     if measure not in population.layers:
         have = ", ".join(population.layers) or "none"
         raise SpiritlevelError(
             f"The study has no layers of {measure!r}.{suggestion(measure, population.layers)} "
             f"Measures with layers: {have}."
         )
-    found = population.layers[measure]
-    known = sorted({name for of_run in found.values() for name in of_run}, key=natural)
+    by_run = population.layers[measure]
+    names_of_layers = sorted({name for of_run in by_run.values() for name in of_run}, key=natural)
     for name in layers or ():
-        population.check("layers", name, known)
-    names = list(known if layers is None else layers)
+        population.check("layers", name, names_of_layers)
+    names = list(names_of_layers if layers is None else layers)
     np = require("numpy", what="Drawing", extra="plots")
     ax = new_axes(ax, COLUMN, 2.6)
-    groups = {"": list(range(len(population.rows)))} if by is None else population.groups(by)
+    groups = {"": list(range(len(population.done)))} if by is None else population.groups(by)
     everything: list[float] = []
     for i, (value, members) in enumerate(groups.items()):
-        ids = [population.rows[member]["run"] for member in members]
-        columns = [[found.get(run, {}).get(name, math.nan) for run in ids] for name in names]
+        ids = [population.done[member]["run"] for member in members]
+        columns = [[by_run.get(run, {}).get(name, math.nan) for run in ids] for name in names]
         finite = [[v for v in column if math.isfinite(v)] for column in columns]
         seen = [k for k, column in enumerate(finite) if column]
         if not seen:
@@ -86,6 +87,6 @@ def layer_profile(
     tick_names(ax, [shown(name, 20) for name in names], font=PRINT_FONT - 1)
     if by is not None and legend:
         ax.legend(**small_legend(by))
-    number = f"n = {len(found)}; " if by is None else ""
+    number = f"n = {len(by_run)}; " if by is None else ""
     title(ax, f"{number}median of the runs; bars: quartiles")
     return ax

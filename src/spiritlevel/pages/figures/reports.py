@@ -35,7 +35,7 @@ def against(
     path: Sequence[str] = (),
     ax: Axes | None = None,
 ) -> Axes:
-    """One point a network: a measure across, an outcome such as the generalization gap upwards.
+    """One point per network: a measure across, an outcome such as the generalization gap upwards.
 
     `errors` are standard errors of the outcome; `path` names networks to join by arrows, as the
     moments of one training run.
@@ -67,7 +67,7 @@ def against(
 
 
 def layers(reports: Mapping[str, Report], measure: str, *, ax: Axes | None = None) -> Axes:
-    """One line a network: a measure of each layer, in the model's order."""
+    """One line per network: a measure of each layer, in the model's order."""
     ax = ax if ax is not None else new_figure(5, 4).add_subplot()
     every: list[float] = []
     places: dict[str, int] = {}  # of all layers: networks may differ in some

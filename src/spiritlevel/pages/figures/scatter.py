@@ -1,4 +1,4 @@
-"""One point a run: a measure against what it should predict, and the bound against the gap."""
+"""One point per run: a measure against what it should predict, and the bound against the gap."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import SpiritlevelError
+from ...study.population import TARGETS, Population
 from ...study.storage.store import Store
-from ...study.table import TARGETS
-from .population import Pairs, Population, pairs, rank_correlation, words
+from .columns import Pairs, axis_title, finished, pairs, rank_correlation
 from .style import (
     COLOURS,
     COLUMN,
@@ -42,7 +42,7 @@ def measure_against(
     legend: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """A measure across, the target upwards, one point a finished run.
+    """A measure across, the target upwards, one point per finished run.
 
     Args:
         study: its store, or a `Population` read from it.
@@ -54,7 +54,7 @@ def measure_against(
         legend: whether to name these values.
         ax: where to draw; None makes a figure one column wide.
     """
-    population = Population.of(study)
+    population = finished(study)
     population.check("measure", measure, population.measures)
     population.check("target", target, list(TARGETS))
     population.check("view", view, VIEWS)
@@ -72,7 +72,7 @@ def measure_against(
     if logarithmic and points.x:
         log_scale(ax, "x", decades=math.log10(max(points.x) / min(points.x)))
     ax.set_xlabel(shown(measure))
-    y_label(ax, words(target))
+    y_label(ax, axis_title(target))
     tidy(ax, font=PRINT_FONT)
     title(ax, rank_correlation(x, y), points.text)
     return ax
@@ -83,7 +83,7 @@ def bound(study: Store | Population, measure: str = BOUND, *, ax: Axes | None = 
 
     Only the gap of the losses is drawn, since that is what the theorem speaks of.
     """
-    population = Population.of(study)
+    population = finished(study)
     if measure not in population.measures:
         raise SpiritlevelError(
             f"This study has no {measure!r}, so there is no bound to draw. Add it to the study's "
@@ -103,7 +103,7 @@ def bound(study: Store | Population, measure: str = BOUND, *, ax: Axes | None = 
         ax.plot(line, line, "--", color=GREY, linewidth=1, label="bound = gap")
         ax.legend(**small_legend(None))
     holds = sum(b >= gap for gap, b in zip(finite.x, finite.y, strict=True))
-    ax.set_xlabel(words("gap"))
+    ax.set_xlabel(axis_title("gap"))
     y_label(ax, measure)
     tidy(ax, font=PRINT_FONT)
     title(ax, f"the bound holds in {holds} of {len(finite.x)} runs", finite.text)
@@ -134,9 +134,9 @@ def small_legend(heading: str | None) -> dict[str, Any]:
 
 def _points(ax: Axes, points: Pairs, population: Population, colour: str | None) -> None:
     groups = (
-        {"": list(range(len(population.rows)))} if colour is None else population.groups(colour)
+        {"": list(range(len(population.done)))} if colour is None else population.groups(colour)
     )
-    at = {run: place for place, run in enumerate(points.kept)}
+    at = {run: place for place, run in enumerate(points.places)}
     for i, (value, members) in enumerate(groups.items()):
         seen = [at[run] for run in members if run in at]
         if not seen:

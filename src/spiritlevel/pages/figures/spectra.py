@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def density(
-    found: SpectralDensity, eigenvalues: Sequence[float] = (), *, ax: Axes | None = None
+    result: SpectralDensity, eigenvalues: Sequence[float] = (), *, ax: Axes | None = None
 ) -> Axes:
     """The density of eigenvalues on a log scale, with single eigenvalues as ticks below it."""
     if ax is None:
         ax = new_figure(6.0, 3.4).subplots()
-    grid, height = (values.tolist() for values in found.curve(4000))
-    floor = 0.1 / found.size / max(grid[1] - grid[0], 1e-300) / len(grid)  # below one eigenvalue
+    grid, height = (values.tolist() for values in result.curve(4000))
+    floor = 0.1 / result.size / max(grid[1] - grid[0], 1e-300) / len(grid)  # below one eigenvalue
     shown = [max(h, floor) for h in height]
     ax.fill_between(grid, floor, shown, color=COLOURS[0], alpha=0.25, linewidth=0)
     ax.plot(grid, shown, color=COLOURS[0], linewidth=1.2)

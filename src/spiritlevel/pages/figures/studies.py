@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpiritlevelError, suggestion
+from ...study.population import TARGETS, Population
 from ...study.statistics import StudyStatistics
-from ...study.table import TARGETS
 from .boxplots import boxes
 from .dynamics import training
 from .forest import correlations
 from .heatmap import agreement
-from .population import Population
 from .profiles import layer_profile
 from .scatter import BOUND, VIEWS, View, bound, measure_against, small_legend
 from .style import COLOURS, COLUMN, MARKERS, PAGE, PRINT_DPI, new_figure
@@ -34,7 +33,7 @@ MOST_VALUES = 12  # of a setting that gets boxes: more do not fit side by side
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class StudyFigures:
     """Functions that draw, by file name without its ending; and why a figure is not there."""
 
     drawn: Mapping[str, Callable[[], Figure]]
@@ -48,15 +47,17 @@ def study_figures(
     target: str = "gap",
     measures: Sequence[str] | None = None,
     colour: str | None = None,
-) -> Figures:
+) -> StudyFigures:
     """Every view of a study, each drawn when it is asked for: many figures take much memory.
 
     Args:
         population: read by `Population.of(store)`.
-        statistics: of the same study and target, by `spiritlevel.study.table.statistics`.
+        statistics: of the same study and target, by
+            `spiritlevel.study.population_statistics.statistics`.
         target: what the measures are to say something about.
         measures: names or patterns; None takes all.
-        colour: a setting whose values get a colour each; None takes the first of the grid.
+        colour: a setting whose values get a colour each, such as "lr" or "variant"; None takes
+            the first that varies.
     """
     population.check("target", target, list(TARGETS))
     colour = _colour(population, colour)
@@ -103,7 +104,7 @@ def study_figures(
         drawn["bound"] = lambda: _of(bound(population))
     else:
         left_out["bound"] = f"the study has no {BOUND}"
-    return Figures(drawn, left_out)
+    return StudyFigures(drawn, left_out)
 
 
 def _chosen(population: Population, patterns: Sequence[str] | None) -> list[str]:

@@ -1,7 +1,7 @@
 """Self-contained HTML pages from measurements, audits, comparisons, spectra and studies.
 
     import spiritlevel as sl
-    from spiritlevel import report
+    from spiritlevel.pages import report
 
     report.save(sl.measure(model, loader), "report.html")
 
@@ -17,17 +17,16 @@ from typing import Any
 
 from ...analysis.audit import Audit
 from ...analysis.comparison import Comparison
-from ...analysis.spectra import Eigenvalues
+from ...analysis.spectra import Eigenvalues, Spectrum
 from ...engine.weight_space.density import SpectralDensity
 from ...errors import SpiritlevelError
 from ...files import write_atomically
 from ...results import Progress, Report
 from ...study.storage.store import Store
+from ..content import Page as Page
 from . import audit, comparison, measurement, spectrum
 from .page import render as render
-from .parts import Page as Page
 from .reading import read as read
-from .spectrum import Spectrum as Spectrum
 
 
 def html(result: Any, *, title: str = "") -> str:
@@ -59,7 +58,7 @@ def page_of(
         result: as for `html`.
         title: as for `html`.
         target: what the measures of a study are judged by.
-        progress: called with (measures done, measures in all, a measure's name), of a study.
+        progress: called as progress(done, total, what) while the page of a study is made.
     """
     if isinstance(result, Report):
         return measurement.page_of(result, title=title)

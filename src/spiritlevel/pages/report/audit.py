@@ -7,9 +7,9 @@ import math
 from ...analysis.audit import WORDS, Audit, cell
 from ...measures.confounders import MEASURED_ALONG
 from ...symmetries import CONFIDENCE_ONLY
+from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers
 from .measurement import MEASURE, layers, whole
-from .parts import Cards, Cell, Column, Figure, Page, Part, Section, Table, Text
 
 TRUSTED = ("comparable", "confidence")
 
@@ -36,14 +36,15 @@ def page_of(audit: Audit, *, title: str = "") -> Page:
 
 def _lead(audit: Audit) -> str:
     if not audit.preserving:
-        return "No symmetry was found, so nothing here shows a number to be misleading."
+        return "No symmetry was found, so nothing here can show that a number misleads."
     verdicts = {n: v for n, v in audit.verdicts.items() if v.kind != "confounder"}
     names = [name for name, verdict in verdicts.items() if verdict.kind in TRUSTED]
     moving = sum(verdict.kind == "scale" for verdict in verdicts.values())
     worth = f": {numbers.listing(names)}" if names else ""
     return (
         f"{len(names)} of {len(verdicts)} measures keep their value on copies that compute the "
-        f"same with other weights{worth}. {moving} move although the function stays the same."
+        f"same function with other weights{worth}. {moving} change although the function stays the "
+        "same."
     )
 
 
@@ -53,7 +54,7 @@ def _verdicts(audit: Audit) -> Table:
         for name, verdict in audit.verdicts.items()
     ]
     columns = [MEASURE, numbers.VALUE, Column("verdict"), Column("in words")]
-    return Table("verdict-table", "Can it be compared between networks?", columns, rows)
+    return Table(columns, rows, id="verdict-table", title="Can it be compared between networks?")
 
 
 def _meanings(audit: Audit) -> Text:
@@ -74,7 +75,7 @@ def _matrix(audit: Audit) -> list[Section]:
         Column("factor", "after divided by before; infinite where it was 0 before"),
         Column("changed", "Whether it changed beyond its errors and round-off."),
     ]
-    table = Table("matrix-table", "Before and after every move", columns, rows)
+    table = Table(columns, rows, id="matrix-table", title="Before and after every move")
     data = {
         "rows": names,
         "columns": moves,
@@ -84,17 +85,18 @@ def _matrix(audit: Audit) -> list[Section]:
         "after": [[audit.moved[move][name].value for move in moves] for name in names],
         "preserving": [move in audit.preserving for move in moves],
     }
-    figure = Figure(
+    chart = Chart(
         "matrix",
         "Measure by move",
         "matrix",
         data,
         table,
-        "By which factor each number was multiplied. = is unchanged, ? is within its error. Under "
-        "the moves marked with * the answers stay the same but their certainty changes; under all "
-        "others the function is exactly the same, so whatever changes there says nothing about it.",
+        "The factor by which each number changed. = means unchanged, ? means not decided within "
+        "the error. Moves marked with * keep the predictions but change how confident they are. "
+        "All others keep the function exactly, so a number that changes there says nothing about "
+        "the function.",
     )
-    return [Section("factors", "What the moves did", [figure])]
+    return [Section("factors", "What the moves did", [chart])]
 
 
 def _change(audit: Audit, name: str, move: str) -> list[Cell]:
@@ -110,7 +112,9 @@ def _moves(audit: Audit) -> list[Part]:
         Text([f"{starred[move]}: {text}." for move, text in audit.moves.items()], bullets=True)
     ]
     if audit.absent:
-        lines = [f"{move} does not exist here: {why}." for move, why in audit.absent.items()]
+        lines = [
+            f"{move} does not apply to this network: {why}." for move, why in audit.absent.items()
+        ]
         parts.append(Text(lines, bullets=True))
     return parts
 
@@ -121,12 +125,15 @@ def _confounders(audit: Audit) -> list[Part]:
     ]
     intro = Text(
         [
-            "These are no measures of flatness, yet flatness numbers follow them. Two networks "
-            "that differ in them may differ in flatness for no other reason."
+            "These are not flatness measures, but flatness numbers depend on them. Where two "
+            "networks differ in them, that alone may explain a difference in flatness."
         ]
     )
     columns = [Column("what"), MEASURE, *numbers.COLUMNS]
-    return [intro, Table("confounder-table", "Confounders", *numbers.filled(columns, rows))]
+    return [
+        intro,
+        Table(*numbers.filled(columns, rows), id="confounder-table", title="Confounders"),
+    ]
 
 
 def _shown(audit: Audit, name: str, move: str) -> str:

@@ -18,36 +18,36 @@ def anchors(names: Iterable[str]) -> dict[str, str]:
     >>> anchors(["relative.kappa", "a b", "a<b"])
     {'relative.kappa': 'card-relative.kappa', 'a b': 'card-a-b', 'a<b': 'card-a-b-2'}
     """
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for name in dict.fromkeys(names):
         plain = f"card-{re.sub(r'[^A-Za-z0-9._]+', '-', name)}"
         chosen, count = plain, 1
-        while chosen in found.values():
+        while chosen in ids.values():
             count += 1
             chosen = f"{plain}-{count}"
-        found[name] = chosen
-    return found
+        ids[name] = chosen
+    return ids
 
 
 def render(names: Iterable[str], links: Links) -> str:
-    """One card a name."""
+    """The cards of these measures."""
     return f'<div class="cards">\n{"".join(_card(name, links[name]) for name in names)}</div>'
 
 
-def known(names: Iterable[str]) -> list[Card]:
+def cards_of(names: Iterable[str]) -> list[Card]:
     """The cards that exist: a file may hold measures of another version."""
     there = set(measure_names())
     return [get(name) for name in dict.fromkeys(names) if name in there]
 
 
 def _card(name: str, anchor: str) -> str:
-    found = known([name])
-    if not found:
+    existing = cards_of([name])
+    if not existing:
         return (
             f'<details id="{escape(anchor)}"><summary><b>{escape(name)}</b></summary>'
             "<p>This version of spiritlevel has no card of that name.</p></details>\n"
         )
-    [card] = found
+    [card] = existing
     unchanged = [text for move, text in SYMMETRIES.items() if move in card.invariant]
     moved = [text for move, text in SYMMETRIES.items() if move not in card.invariant]
     facts = {
@@ -56,7 +56,7 @@ def _card(name: str, anchor: str) -> str:
         "Unchanged when you": escape("; ".join(unchanged) or "do none of the known moves"),
         "Moves when you": escape("; ".join(moved) or "do none of the known moves"),
         "Direction": escape(card.direction_in_words),
-        "Found": escape(METHODS[card.found_by]),
+        "Computed": escape(METHODS[card.found_by]),
         "Cost": escape(card.cost_in_words()),
         "Paper": escape(card.paper),
     }

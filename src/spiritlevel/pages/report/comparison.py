@@ -5,13 +5,12 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-from ...analysis.comparison import Comparison
-from ...analysis.comparison import findings as sentences
+from ...analysis.comparison import Comparison, sentences
 from ...measures.confounders import MEASURED_ALONG
 from ...results import Measurement
+from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers
 from .measurement import MEASURE
-from .parts import Cards, Cell, Column, Figure, Page, Part, Section, Table, Text
 
 FLATTER: dict[str | None, Cell] = {
     "smaller is flatter": "smaller",
@@ -65,14 +64,19 @@ def _lead(comparison: Comparison) -> str:
 
 
 def _ranks(comparison: Comparison) -> Table:
-    columns = [MEASURE, Column("flatter", "Which of two values is that of the flatter network.")]
+    columns = [
+        MEASURE,
+        Column(
+            "flatter", "Whether the smaller or the larger value belongs to the flatter network."
+        ),
+    ]
     for name in comparison.reports:
         columns += [
             Column(name),
             Column(
                 f"rank of {name}",
-                "1 is the flattest; in brackets the ranks that errors leave open. No rank: not a "
-                "measure of flatness.",
+                "1 is the flattest. Brackets hold the ranks that are possible within the errors. "
+                "No rank: not a flatness measure.",
             ),
         ]
     rows: list[list[Cell]] = []
@@ -83,10 +87,10 @@ def _ranks(comparison: Comparison) -> Table:
             place = str(places[name]) if places else None
             row += [comparison.value(measure, name).value, place]
         rows.append(row)
-    return Table("rank-table", "Value and rank of every network", columns, rows)
+    return Table(columns, rows, id="rank-table", title="Value and rank of every network")
 
 
-def _points(comparison: Comparison) -> Figure:
+def _points(comparison: Comparison) -> Chart:
     series = [_series(comparison, measure) for measure in comparison.measures]
     rows: list[list[Cell]] = []
     for one in series:
@@ -108,14 +112,14 @@ def _points(comparison: Comparison) -> Figure:
         if comparison.matched is not None
         else ""
     )
-    return Figure(
+    return Chart(
         "points",
         "Values with their errors",
         "points",
         {"label": "Measure", "series": series},
-        Table("points-table", "Values with their errors", columns, rows),
-        "Whiskers hold the errors of the method and of the data together, network by network; "
-        "which side is flatter, and whether any is, stands in the table of ranks." + matched,
+        Table(columns, rows, id="points-table", title="Values with their errors"),
+        "Whiskers combine the errors of the method and of the data, for each network. The table of "
+        "ranks says which side is flatter, if any." + matched,
     )
 
 
@@ -128,23 +132,23 @@ def _series(comparison: Comparison, measure: str) -> dict[str, Any]:
     return {
         "name": measure,
         "names": names,
-        "states": {state: _ends(found) for state, found in states.items()},
+        "states": {state: _ends(measurements) for state, measurements in states.items()},
     }
 
 
-def _ends(found: list[Measurement]) -> dict[str, list[float]]:
-    ends = [numbers.with_data(m) for m in found]
+def _ends(measurements: list[Measurement]) -> dict[str, list[float]]:
+    ends = [numbers.with_data(m) for m in measurements]
     return {
-        "values": [m.value for m in found],
+        "values": [m.value for m in measurements],
         "low": [low for low, _ in ends],
         "high": [high for _, high in ends],
     }
 
 
 def _disagreements(comparison: Comparison) -> list[Part]:
-    grouped = sentences.opposed(comparison)
+    grouped = sentences.opposed(comparison.disagreements())
     if not grouped:
-        return [Text(["No two measures order any two networks in opposite ways beyond errors."])]
+        return [Text([sentences.NO_DISAGREEMENT])]
     rows: list[list[Cell]] = [
         [a, b, sentences.listing(one), sentences.listing(other)]
         for (a, b), (one, other) in grouped.items()
@@ -155,7 +159,7 @@ def _disagreements(comparison: Comparison) -> list[Part]:
         Column("the first is flatter by"),
         Column("the first is sharper by"),
     ]
-    return [Table("disagreement-table", "Opposite orders beyond errors", columns, rows)]
+    return [Table(columns, rows, id="disagreement-table", title="Opposite orders beyond errors")]
 
 
 def _explained(comparison: Comparison) -> list[Part]:
@@ -171,16 +175,16 @@ def _explained(comparison: Comparison) -> list[Part]:
             Column("explained by"),
             Column("because"),
         ]
-        title = "Differences that are no differences in flatness"
-        parts.append(Table("explained-table", title, columns, rows))
+        title = "Differences that are not differences in flatness"
+        parts.append(Table(columns, rows, id="explained-table", title=title))
     else:
         parts.append(Text(["No difference was found that scale or confidence accounts for."]))
-    if unchecked := sentences.unchecked(comparison):
+    if unchecked := sentences.unchecked(comparison.unchecked()):
         parts.append(Text(unchecked))
     if comparison.unmatched:
         parts.append(Text([f"Not compared at equal confidence: {comparison.unmatched}"]))
     elif comparison.matched is None:
-        parts.append(Text(["Equal confidence was not asked for, so only scale was looked at."]))
+        parts.append(Text(["Equal confidence was not requested, so only scale was checked."]))
     return parts
 
 
@@ -195,12 +199,12 @@ def _confounders(comparison: Comparison) -> list[Part]:
         for name in present
     ]
     intro = (
-        "Not flatness, yet flatness numbers follow these. Where networks differ in them, look at "
-        "the section above before believing a rank."
+        "These are not flatness measures, but flatness numbers depend on them. Where networks "
+        "differ in them, read the section above before you trust a rank."
     )
     return [
         Text([intro]),
-        Table("confounder-table", "Confounders", columns, rows),
+        Table(columns, rows, id="confounder-table", title="Confounders"),
         *_also_differing(comparison),
     ]
 
@@ -225,13 +229,12 @@ def _also_differing(comparison: Comparison) -> list[Part]:
         Column("also differ", "Beyond their errors. No cause is claimed."),
         Column(
             "at equal confidence",
-            "The difference, as a share of what it was, when the logits are scaled until all "
-            "networks are equally confident; a dash where the order does not stand, or was not "
-            "looked at.",
+            "How much of the difference remains when the logits are scaled until all networks are "
+            "equally confident; a dash where the order changes, or where this was not checked.",
         ),
     ]
-    title = "Not separable here: differences in flatness, and what also differs"
-    return [Table("also-differing-table", title, columns, rows)]
+    title = "Differences in flatness that other differences may explain"
+    return [Table(columns, rows, id="also-differing-table", title=title)]
 
 
 def _numbers(comparison: Comparison) -> Table:
@@ -242,4 +245,4 @@ def _numbers(comparison: Comparison) -> Table:
     ]
     columns = [MEASURE, Column("network"), *numbers.COLUMNS]
     filled = numbers.filled(columns, rows)
-    return Table("all-numbers", "Every measure of every network", *filled)
+    return Table(*filled, id="all-numbers", title="Every measure of every network")

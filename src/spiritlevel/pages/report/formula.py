@@ -1,4 +1,8 @@
-"""A card's LaTeX as HTML that reads well without a typesetter: letters, subscripts, fractions."""
+r"""A card's LaTeX as HTML that reads well without a typesetter: letters, subscripts, fractions.
+
+Not MathML by latex2mathml: it prints `\bigl\|` with its backslash, and its formulas neither wrap
+on a phone nor look right where no font for mathematics is installed.
+"""
 
 from __future__ import annotations
 

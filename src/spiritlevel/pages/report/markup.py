@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from .parts import Cell, Table, Text
+from ..content import Cell, Table, Text
 
 FILTERED = 6  # rows from which on a filter helps
 TALL = 25  # rows from which on a table scrolls in its own box
@@ -41,7 +41,7 @@ def number(value: float) -> str:
     return f"−{shown[1:]}" if shown.startswith("-") else shown
 
 
-def words(text: str, links: Links) -> str:
+def linked(text: str, links: Links) -> str:
     """A sentence in which the names of measures lead to their cards."""
     if not links:
         return escape(text)
@@ -61,19 +61,19 @@ def _link(name: str, links: Links) -> str:
 def paragraphs(text: Text, links: Links) -> str:
     """Paragraphs or a list."""
     tag = "li" if text.bullets else "p"
-    inside = "\n".join(f"<{tag}>{words(line, links)}</{tag}>" for line in text.paragraphs)
+    inside = "\n".join(f"<{tag}>{linked(line, links)}</{tag}>" for line in text.paragraphs)
     return f"<ul>\n{inside}\n</ul>" if text.bullets else inside
 
 
 def table(part: Table, links: Links, *, titled: bool = True) -> str:
     """A table with its tools; `titled` is off where a figure above says what it holds."""
     title = f"<h3>{escape(part.title)}</h3>" if titled else ""
-    caption = f'<p class="caption">{words(part.caption, links)}</p>' if part.caption else ""
+    caption = f'<p class="caption">{linked(part.caption, links)}</p>' if part.caption else ""
     numeric = [_is_numeric(part, column) for column in range(len(part.columns))]
     heads = "".join(
         f'<th scope="col" aria-sort="none"{_class(is_number)}{_help(column.help)}>'
         f'<button type="button" class="sort">{escape(column.title)}</button></th>'
-        for column, is_number in zip(part.columns, numeric, strict=True)
+        for column, is_number in zip(part.headings, numeric, strict=True)
     )
     body = "\n".join(
         "<tr>"
@@ -133,8 +133,9 @@ def _cell(value: Cell, links: Links, *, is_number: bool, first: bool) -> str:
     if isinstance(value, int | float):
         shown = number(value) if isinstance(value, float) else str(value).replace("-", "−")
         return f'<{tag}{scope} class="number" data-value="{_exactly(value)}">{shown}</{tag}>'
-    kind = "short" if len(value) <= SHORT else "words"
-    return f'<{tag}{scope} class="{kind}">{words(value, links)}</{tag}>'
+    text = str(value)
+    kind = "short" if len(text) <= SHORT else "words"
+    return f'<{tag}{scope} class="{kind}">{linked(text, links)}</{tag}>'
 
 
 def _exactly(value: float) -> str:

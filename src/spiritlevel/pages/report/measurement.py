@@ -6,8 +6,8 @@ import collections
 from collections.abc import Mapping
 
 from ...results import Measurement, Report
+from ..content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers
-from .parts import Cards, Column, Figure, Page, Part, Section, Table, Text
 
 FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there
 MEASURE = Column("measure", "Follow the name to its card.")
@@ -25,7 +25,7 @@ def page_of(report: Report, *, title: str = "") -> Page:
             Section("numbers", "The numbers", [whole(report), _reading()]),
             *layers("layers", report.layers),
             Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
-            Section("cost", "What it took", [_costs(report, count)]),
+            Section("cost", "Cost", [_costs(report, count)]),
             Section("cards", "The measures", [Cards(list(report))]),
         ],
     )
@@ -49,48 +49,52 @@ def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> 
     ]
     rows = [[layer, name, *numbers.cells(m)] for name, r in shown.items() for layer, m in r.items()]
     filled = numbers.filled([Column("layer"), MEASURE, *numbers.COLUMNS], rows)
-    table = Table(f"{identifier}-table", "Every measure of every layer", *filled)
-    figure = Figure(
+    table = Table(*filled, id=f"{identifier}-table", title="Every measure of every layer")
+    chart = Chart(
         f"{identifier}-profile",
         "Layer by layer",
         "bars",
         {"label": "Measure", "series": series},
         table,
-        "From the input to the output. Whiskers are the intervals that the method leaves open; an "
-        "exact value has none. The layers of a maximum are those it was taken over.",
+        "From the input to the output. Whiskers are the intervals that the method gives; an exact "
+        "value has none. Where a measure is a maximum, these are the layers it was taken over.",
     )
-    return [Section(identifier, "The layers", [figure])]
+    return [Section(identifier, "The layers", [chart])]
 
 
 def _lead(report: Report) -> str:
     if not report:
         return "Nothing was measured."
-    kinds = collections.Counter(numbers.found(m) for m in report.values())
+    kinds = collections.Counter(numbers.status_text(m) for m in report.values())
     parts = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
     total = "1 number" if len(report) == 1 else f"{len(report)} numbers"
     summary = f"All {total} are exact" if kinds["exact"] == len(report) > 1 else f"{total}: {parts}"
-    values = [f"{name} is {numbers.said(report[name])}" for name in FIRST if name in report]
+    values = [
+        f"{name} is {numbers.with_interval(report[name])}" for name in FIRST if name in report
+    ]
     if not values:
-        values = [f"{name} is {numbers.said(m)}" for name, m in list(report.items())[:1]]
+        values = [f"{name} is {numbers.with_interval(m)}" for name, m in list(report.items())[:1]]
     return f"{numbers.listing(values)}. {summary}."
 
 
 def whole(report: Report) -> Table:
-    """One row a measure."""
+    """The table of the whole network, one row per measure."""
     rows = [[name, *numbers.cells(m)] for name, m in report.items()]
-    return Table("measures", "Whole network", *numbers.filled([MEASURE, *numbers.COLUMNS], rows))
+    return Table(
+        *numbers.filled([MEASURE, *numbers.COLUMNS], rows), id="measures", title="Whole network"
+    )
 
 
 def _reading() -> Text:
     return Text(
         [
-            "An exact number is the quantity itself up to round-off, for these samples. Any other "
-            "has an interval, or a note that says what it is and what to do next.",
-            "± data is another error: how far the number would move with other samples of the same "
-            "kind. More probes do not lower it, more samples do.",
-            "A smaller number means a flatter minimum for most measures; its card says so, or that "
-            "it is no measure of flatness. Whether two networks can be compared by it is what an "
-            "audit finds out (spiritlevel audit).",
+            "For these samples, an exact number is the quantity itself up to round-off. Any other "
+            "number has an interval, or a note that says what it is and what to do next.",
+            "± data is the sampling error: how much other data would change the number. More "
+            "samples lower it, more probes do not.",
+            "For most measures a smaller number means a flatter minimum; the card says so, or "
+            "that it is not a flatness measure. Whether two networks can be compared by it is "
+            "what an audit finds out (spiritlevel audit).",
         ],
         bullets=True,
     )
@@ -103,7 +107,7 @@ def _costs(report: Report, count: int) -> Part:
             m.cost.forwards / count,
             m.cost.backwards / count,
             m.cost.products / count,
-            numbers.own_settings(m, report.settings) or None,
+            numbers.other_settings(m, report.settings) or None,
         ]
         for name, m in report.items()
     ]
@@ -112,10 +116,15 @@ def _costs(report: Report, count: int) -> Part:
         Column("forwards", "Passes over the data."),
         Column("backwards", "Passes over the data."),
         Column("Hessian products", "Passes over the data."),
-        Column("own settings"),
+        Column("other settings"),
     ]
     caption = (
-        "Counted, in passes over the data, as if each measure were alone; work that several share "
-        "was done once. The whole is in the box at the top."
+        "In passes over the data, counted as if each measure were computed alone; work that "
+        "several share was done once. The total is in the box at the top."
     )
-    return Table("costs", "Counted cost and settings", *numbers.filled(columns, rows), caption)
+    return Table(
+        *numbers.filled(columns, rows),
+        id="costs",
+        title="Counted cost and settings",
+        caption=caption,
+    )

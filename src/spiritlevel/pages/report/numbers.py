@@ -8,25 +8,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...results import Measurement, Status
+from ..content import Cell, Column, Text
 from . import cards, markup
-from .parts import Cell, Column, Text
 
 VALUE = Column("value")
-FOUND = Column(
-    "found",
+STATUS = Column(
+    "status",
     "exact: the quantity itself up to round-off. estimated: from random probes. within its "
     "residual: by a search or an iteration that has converged. of the GGN: of the Gauss–Newton "
     "matrix, which stands in for the Hessian. not converged: less certain than was asked for.",
 )
-LOW = Column("from", "Lower end of what the method leaves open; nothing where it is exact.")
-HIGH = Column("to", "Upper end of what the method leaves open; nothing where it is exact.")
+LOW = Column("from", "Lower end of the interval that the method gives; empty for an exact value.")
+HIGH = Column("to", "Upper end of the interval that the method gives; empty for an exact value.")
 DATA = Column(
-    "± data", "Standard error from having only these samples, where it can be computed; a dash else"
+    "± data",
+    "Sampling error: how much other data would change the value; a dash where it is not known.",
 )
 COUNT = Column("n", "Samples it was measured on.")
 NOTE = Column("note")
 Filled = tuple[list[Column], list[list[Cell]]]
-COLUMNS = (VALUE, FOUND, LOW, HIGH, DATA, COUNT, NOTE)
+COLUMNS = (VALUE, STATUS, LOW, HIGH, DATA, COUNT, NOTE)
 
 WORDS = {
     Status.GGN: "of the GGN",
@@ -38,7 +39,7 @@ SETTINGS = {  # what a page says of the settings, in this order
     "loss": "loss",
     "layers": "layers",
     "method": "method",
-    "rtol": "relative error asked for",
+    "rtol": "requested relative error",
     "confidence": "confidence of intervals",
     "dtype": "number format",
     "device": "device",
@@ -47,7 +48,7 @@ SETTINGS = {  # what a page says of the settings, in this order
 }
 
 
-def found(m: Measurement) -> str:
+def status_text(m: Measurement) -> str:
     """How far the value can be trusted, in words."""
     if m.status in WORDS:
         return WORDS[m.status]
@@ -76,20 +77,20 @@ def with_data(m: Measurement) -> tuple[float, float]:
 def cells(m: Measurement) -> list[Cell]:
     """The row that goes below `COLUMNS`."""
     low, high = (None, None) if m.exact else interval(m) or (None, None)
-    return [m.value, found(m), low, high, m.data_stderr, _count(m), m.text or None]
+    return [m.value, status_text(m), low, high, m.data_stderr, _count(m), m.text or None]
 
 
 def filled(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Filled:
     """Columns and rows without the columns that hold nothing."""
-    kept = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
-    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    places = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
+    return [columns[i] for i in places], [[row[i] for i in places] for row in rows]
 
 
-def said(m: Measurement) -> str:
+def with_interval(m: Measurement) -> str:
     """The value with its interval, in a sentence."""
     ends = interval(m)
     if m.exact or ends is None:
-        return f"{markup.number(m.value)} ({found(m)})"
+        return f"{markup.number(m.value)} ({status_text(m)})"
     return (
         f"{markup.number(m.value)} (between {markup.number(ends[0])} and {markup.number(ends[1])})"
     )
@@ -100,15 +101,15 @@ def facts(settings: Mapping[str, Any]) -> dict[str, str]:
     return {title: _setting(settings[key]) for key, title in SETTINGS.items() if key in settings}
 
 
-def own_settings(m: Measurement, shared: Mapping[str, Any]) -> str:
+def other_settings(m: Measurement, shared: Mapping[str, Any]) -> str:
     """What a measure was set to beyond what all were."""
-    own = {key: value for key, value in m.settings.items() if key not in shared}
-    return ", ".join(f"{key} = {_setting(value)}" for key, value in own.items())
+    extra = {key: value for key, value in m.settings.items() if key not in shared}
+    return ", ".join(f"{key} = {_setting(value)}" for key, value in extra.items())
 
 
 def caveats(names: Iterable[str]) -> Text:
     """When each measure misleads, from its card."""
-    return Text([f"{card.name}: {card.misleads}" for card in cards.known(names)], bullets=True)
+    return Text([f"{card.name}: {card.misleads}" for card in cards.cards_of(names)], bullets=True)
 
 
 def listing(names: Iterable[str]) -> str:

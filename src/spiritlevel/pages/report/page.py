@@ -7,13 +7,16 @@ Content-Security-Policy which scripts it runs, so a script that slipped into a n
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 
 from ...errors import SpiritlevelError
-from ...results import __version__
+from ...records import __version__
+from ..content import Cards, Chart, Figure, Page, Part, Section, Table, Text
 from . import cards, markup, scripts
+from .estimates import intervals_apart
 from .markup import Links, escape
-from .parts import Cards, Figure, Page, Part, Section, Table, Text
+from .series import chart_of
 
 LONG_FACT = 40  # characters that take a line of their own
 LOGO = (
@@ -27,15 +30,16 @@ NO_PICTURES = "<noscript><p>Pictures need JavaScript; their tables do not.</p></
 
 def render(page: Page) -> str:
     """The page as HTML: styles, scripts and data inside, nothing to fetch."""
+    page = _for_browsers(page)
     _check_ids(page)
-    figures = [part for s in page.sections for part in s.parts if isinstance(part, Figure)]
+    charts = [part for s in page.sections for part in s.parts if isinstance(part, Chart)]
     links = cards.anchors(
         name for s in page.sections for p in s.parts if isinstance(p, Cards) for name in p.names
     )
     early = scripts.asset("early.js")
     late = [scripts.asset("page.js"), scripts.asset("tables.js")]
-    if figures:
-        late += [*scripts.kinds(figure.kind for figure in figures), scripts.plotly()]
+    if charts:
+        late += [*scripts.kinds(chart.kind for chart in charts), scripts.plotly()]
     sections = "\n".join(_section(section, links) for section in page.sections)
     contents = "\n".join(f'<li><a href="#{s.id}">{escape(s.title)}</a></li>' for s in page.sections)
     return f"""<!doctype html>
@@ -56,7 +60,7 @@ def render(page: Page) -> str:
 <div class="frame">
 <header class="lead">
 <h1>{escape(page.title)}</h1>
-<p>{markup.words(page.lead, links)}</p>
+<p>{markup.linked(page.lead, links)}</p>
 {_facts(page, links)}
 </header>
 <div class="columns">
@@ -66,7 +70,7 @@ def render(page: Page) -> str:
 </ol>
 </nav>
 <main id="content" tabindex="-1">
-{NO_PICTURES if figures else ""}
+{NO_PICTURES if charts else ""}
 {sections}
 <footer><p>Made by spiritlevel {__version__}. This file is complete: it loads nothing from the \
 network.</p></footer>
@@ -80,12 +84,27 @@ network.</p></footer>
 """
 
 
+def _for_browsers(page: Page) -> Page:
+    """The page in parts that the scripts know: estimates in two columns, figures as charts."""
+    sections = [
+        dataclasses.replace(section, parts=[_for_browser(part) for part in section.parts])
+        for section in page.sections
+    ]
+    return dataclasses.replace(page, sections=sections)
+
+
+def _for_browser(part: Part) -> Part:
+    if isinstance(part, Figure):
+        return chart_of(part)
+    return intervals_apart(part) if isinstance(part, Table) else part
+
+
 def _facts(page: Page, links: Links) -> str:
     if not page.facts:
         return ""
     rows = "\n".join(
         f'<div class="{"long" if len(text) > LONG_FACT else "short"}">'
-        f"<dt>{escape(name)}</dt><dd>{markup.words(text, links)}</dd></div>"
+        f"<dt>{escape(name)}</dt><dd>{markup.linked(text, links)}</dd></div>"
         for name, text in page.facts.items()
     )
     return f'<dl class="facts">\n{rows}\n</dl>'
@@ -102,27 +121,29 @@ def _section(section: Section, links: Links) -> str:
 def _part(part: Part, links: Links) -> str:
     if isinstance(part, Table):
         return markup.table(part, links)
-    if isinstance(part, Figure):
-        return _figure(part, links)
+    if isinstance(part, Chart):
+        return _chart(part, links)
     if isinstance(part, Text):
         return markup.paragraphs(part, links)
-    return cards.render(part.names, links)
+    if isinstance(part, Cards):
+        return cards.render(part.names, links)
+    return _chart(chart_of(part), links)
 
 
-def _figure(figure: Figure, links: Links) -> str:
-    caption = f'<p class="caption">{markup.words(figure.caption, links)}</p>'
-    label = escape(f"Picture: {figure.title}. The same numbers are in the table below it.")
-    count = len(figure.table.rows)
+def _chart(chart: Chart, links: Links) -> str:
+    caption = f'<p class="caption">{markup.linked(chart.caption, links)}</p>'
+    label = escape(f"Picture: {chart.title}. The same numbers are in the table below it.")
+    count = len(chart.table.rows)
     rows = "1 row" if count == 1 else f"{count} rows"
-    return f"""<figure id="{figure.id}">
-<figcaption><h3>{escape(figure.title)}</h3>{caption if figure.caption else ""}</figcaption>
-<div class="plot" data-kind="{figure.kind}" role="group" aria-label="{label}"></div>
+    return f"""<figure id="{chart.id}">
+<figcaption><h3>{escape(chart.title)}</h3>{caption if chart.caption else ""}</figcaption>
+<div class="plot" data-kind="{chart.kind}" role="group" aria-label="{label}"></div>
 <div class="tools"><button type="button" data-save="png">Download PNG</button>\
 <button type="button" data-save="svg">Download SVG</button></div>
 <details><summary>The numbers ({rows})</summary>
-{markup.table(figure.table, links, titled=False)}
+{markup.table(chart.table, links, titled=False)}
 </details>
-{scripts.data(figure.id, figure.data)}
+{scripts.data(chart.id, chart.data)}
 </figure>"""
 
 
@@ -131,9 +152,9 @@ def _check_ids(page: Page) -> None:
     ids = [section.id for section in page.sections]
     for section in page.sections:
         for part in section.parts:
-            if isinstance(part, Table | Figure):
+            if isinstance(part, Table | Chart):
                 ids.append(part.id)
-            if isinstance(part, Figure):
+            if isinstance(part, Chart):
                 ids.append(part.table.id)
     bad = [name for name in ids if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", name)]
     bad += [name for name, count in collections.Counter(ids).items() if count > 1]

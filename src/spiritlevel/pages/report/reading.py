@@ -1,4 +1,4 @@
-"""From what a command wrote to what it wrote down: by the format named in the file."""
+"""Read back what a command wrote with --json, by the format that the file names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from ...analysis.audit import FORMAT as AUDIT_FORMAT
 from ...analysis.audit import Audit
 from ...analysis.comparison import FORMAT as COMPARISON_FORMAT
 from ...analysis.comparison import Comparison
+from ...analysis.spectra import SPECTRUM_FORMAT, Spectrum
 from ...errors import SpiritlevelError
-from ...results import REPORT_FORMAT, Report
-from .spectrum import FORMAT as SPECTRUM_FORMAT
-from .spectrum import Spectrum
+from ...records import REPORT_FORMAT, Report
 
 Readable = Report | Audit | Comparison | Spectrum
 
@@ -37,18 +36,18 @@ def read(path: str | os.PathLike[str]) -> Readable:
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "it is not text"
         raise SpiritlevelError(
-            f"The file {name!r} cannot be read: {cause}. Needed is {NEEDED}, or a study's folder."
+            f"The file {name!r} cannot be read: {cause}. It must be {NEEDED}, or a study's folder."
         ) from error
     form = _format(text, name)
     try:
-        found = READERS[form](text)
-        _check(found)
+        result = READERS[form](text)
+        _check(result)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpiritlevelError(
             f"The file {name!r} says that it is {form!r}, but it is damaged or was edited: "
             f"{_cause(error)}. Write it again with --json."
         ) from error
-    return found
+    return result
 
 
 def _format(text: str, name: str) -> str:
@@ -56,22 +55,22 @@ def _format(text: str, name: str) -> str:
         data = json.loads(text)
     except ValueError as error:
         raise SpiritlevelError(
-            f"The file {name!r} is no complete JSON: {error}. Needed is {NEEDED}; write it again."
+            f"The file {name!r} is not complete JSON: {error}. It must be {NEEDED}; write it again."
         ) from error
     form = _named(data)
     if form in READERS:
         return form
     kind, _, version = form.rpartition("-")
-    known = [other for other in READERS if other.rpartition("-")[0] == kind]
-    if known and version.isdigit():
+    readable = [other for other in READERS if other.rpartition("-")[0] == kind]
+    if readable and version.isdigit():
         raise SpiritlevelError(
             f"The file {name!r} is in the format {form!r}; this version of spiritlevel reads "
-            f"{known[0]!r}. It was written by another version: pip install -U spiritlevel, or "
+            f"{readable[0]!r}. It was written by another version: pip install -U spiritlevel, or "
             "write it again with this one."
         )
     got = f"the format {form!r}" if form else "JSON that names no format"
     raise SpiritlevelError(
-        f"The file {name!r} holds {got}. Needed is {NEEDED} ({', '.join(READERS)}), or a study's "
+        f"The file {name!r} holds {got}. It must be {NEEDED} ({', '.join(READERS)}), or a study's "
         "folder."
     )
 
@@ -85,17 +84,17 @@ def _named(data: Any) -> str:
     return str(data.get("format", ""))
 
 
-def _check(found: Readable) -> None:
+def _check(result: Readable) -> None:
     """Pages say n everywhere: a report without it was not written by us."""
-    if isinstance(found, Audit):
-        settings = [report.settings for report in (found.original, *found.moved.values())]
-    elif isinstance(found, Comparison):
-        every = [*found.reports.values(), *(found.matched or {}).values()]
+    if isinstance(result, Audit):
+        settings = [report.settings for report in (result.original, *result.moved.values())]
+    elif isinstance(result, Comparison):
+        every = [*result.reports.values(), *(result.matched or {}).values()]
         settings = [report.settings for report in every]
-    elif isinstance(found, Spectrum):
-        settings = [] if found.eigenvalues is None else [found.eigenvalues.settings]
+    elif isinstance(result, Spectrum):
+        settings = [] if result.eigenvalues is None else [result.eigenvalues.settings]
     else:
-        settings = [found.settings]
+        settings = [result.settings]
     for given in settings:
         if int(given["num_samples"]) < 1:
             raise ValueError("num_samples is below 1")

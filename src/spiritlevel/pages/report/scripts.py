@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from ...errors import SpiritlevelError, require
-from .parts import finite
+from ..content import finite
 
 
 def asset(name: str) -> str:
@@ -21,23 +21,23 @@ def asset(name: str) -> str:
 
 def plotly() -> str:
     """The plotting library, as the plotly package ships it."""
-    package = require("plotly", what="A report with pictures", extra="report")
+    package = require("plotly", what="An HTML page", extra="report")
     source = (resources.files(package) / "package_data" / "plotly.min.js").read_text("utf-8")
     return _embeddable(source)
 
 
 def kinds(names: Iterable[str]) -> list[str]:
     """The scripts that draw these kinds of figures, each once."""
-    found = []
+    sources = []
     for name in sorted(set(names)):
         try:
-            found.append(asset(f"kinds/{name}.js"))
+            sources.append(asset(f"kinds/{name}.js"))
         except FileNotFoundError as error:
             raise SpiritlevelError(
                 f"A Figure must be of a kind that report/assets/kinds draws. Got {name!r}. Add "
                 f"kinds/{name}.js there."
             ) from error
-    return found
+    return sources
 
 
 def script(source: str) -> str:

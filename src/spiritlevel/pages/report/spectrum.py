@@ -2,70 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from ...analysis.spectra import Eigenvalues
+from ...analysis.spectra import Eigenvalues, Spectrum
 from ...engine.weight_space.density import SpectralDensity
-from ...errors import SpiritlevelError
-from ...results import Cost
+from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import markup, numbers
-from .parts import Cards, Cell, Column, Figure, Page, Part, Section, Table, Text
 
-FORMAT = "spiritlevel-spectrum-1"
 CARDS = ("curvature.lambda_max", "curvature.lambda_min", "curvature.trace")
 MATRICES = {"hessian": "the Hessian", "ggn": "the Gauss–Newton matrix"}
 VISIBLE = 1e-6  # of the highest peak: below it the curve is round-off of a broadened node
-
-
-@dataclasses.dataclass(frozen=True)
-class Spectrum:
-    """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
-
-    eigenvalues: Eigenvalues | None = None
-    density: SpectralDensity | None = None
-
-    def __post_init__(self) -> None:
-        if self.eigenvalues is None and self.density is None:
-            raise SpiritlevelError(
-                "A Spectrum must have eigenvalues, a density or both. Got neither. Pass what "
-                "spiritlevel.eigenvalues or spiritlevel.density returned."
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the vectors, in plain types."""
-        found = {"eigenvalues": self.eigenvalues, "density": self.density}
-        return {"format": FORMAT} | {k: v.to_dict() for k, v in found.items() if v is not None}
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Spectrum.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Spectrum:
-        """Read what `to_json` wrote; the eigenvectors are not in it."""
-        return cls.from_dict(json.loads(text))
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Spectrum:
-        """The inverse of `to_dict`."""
-        pairs, density = data.get("eigenvalues"), data.get("density")
-        if pairs is not None:
-            values = [float(value) for value in pairs["values"]]
-            pairs = Eigenvalues(
-                values=values,
-                residuals=[float(value) for value in pairs["residuals"]],
-                converged=[bool(value) for value in pairs["converged"]],
-                vectors=torch.empty(len(values), 0),
-                names=(),
-                cost=Cost(**pairs["cost"]),
-                settings=dict(pairs["settings"]),
-            )
-        return cls(pairs, None if density is None else SpectralDensity.from_dict(density))
 
 
 def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
@@ -118,26 +65,26 @@ def _lead(spectrum: Spectrum, settings: Mapping[str, Any]) -> str:
 
 def _pairs(pairs: Eigenvalues) -> list[Part]:
     count = pairs.settings.get("num_samples")
-    found = zip(pairs.values, pairs.residuals, pairs.converged, strict=True)
+    rows_of_pairs = zip(pairs.values, pairs.residuals, pairs.converged, strict=True)
     rows: list[list[Cell]] = [
         [value, value - residual, value + residual, residual, converged, count]
-        for value, residual, converged in sorted(found, reverse=True)
+        for value, residual, converged in sorted(rows_of_pairs, reverse=True)
     ]
     columns = [
         Column("eigenvalue"),
-        Column("from", "An eigenvalue lies between these two ends."),
+        Column("from", "There is an eigenvalue between these two ends."),
         Column("to", "An eigenvalue lies between these two ends."),
-        Column("residual", "How far the nearest eigenvalue may be."),
-        Column("converged", "Whether the residual is as small as was asked for."),
+        Column("residual", "How far away the nearest eigenvalue can be."),
+        Column("converged", "Whether the residual is as small as requested."),
         numbers.COUNT,
     ]
-    parts: list[Part] = [Table("eigenvalue-table", "Largest first", columns, rows)]
+    parts: list[Part] = [Table(columns, rows, id="eigenvalue-table", title="Largest first")]
     if not all(pairs.converged):
         parts.append(Text(["Raise --max-passes for smaller residuals."]))
     return parts
 
 
-def _figure(spectrum: Spectrum) -> Figure:
+def _figure(spectrum: Spectrum) -> Chart:
     pairs, density = spectrum.eigenvalues, spectrum.density
     marks = [] if pairs is None else list(zip(pairs.values, pairs.converged, strict=True))
     data: dict[str, Any] = {"marks": [value for value, _ in marks], "curve": None}
@@ -160,19 +107,19 @@ def _figure(spectrum: Spectrum) -> Figure:
         Column("from"),
         Column("vector", "The random vector whose quadrature it belongs to."),
         Column("eigenvalue"),
-        Column("weight", "Share of all eigenvalues near here, as this vector sees it."),
+        Column("weight", "Share of all eigenvalues near here, estimated with this vector."),
     ]
     if density is None:
-        caption = "Only the extreme eigenvalues were asked for; --plot adds the density of all."
+        caption = "Only the extreme eigenvalues were requested; --plot adds the density of all."
     else:
         count = len(density.nodes)
         vectors = "1 random vector" if count == 1 else f"{count} random vectors"
         caption = (
-            f"As {vectors} see it, each eigenvalue broadened to 1 % of the range; the area is 1. "
-            "Lines mark the extreme eigenvalues that were found one by one."
+            f"As {vectors} estimate it, each eigenvalue broadened to 1 % of the range; the area is "
+            "1. Lines mark the extreme eigenvalues that were computed one by one."
         )
-    table = Table("density-table", "Nodes and eigenvalues", columns, rows)
-    return Figure("density-figure", "Density of eigenvalues", "density", data, table, caption)
+    table = Table(columns, rows, id="density-table", title="Nodes and eigenvalues")
+    return Chart("density-figure", "Density of eigenvalues", "density", data, table, caption)
 
 
 def _moments(density: SpectralDensity | None) -> list[Part]:
@@ -191,4 +138,4 @@ def _moments(density: SpectralDensity | None) -> list[Part]:
         Column("its standard error"),
         Column("random vectors"),
     ]
-    return [Table("moment-table", "Means over all eigenvalues", columns, rows)]
+    return [Table(columns, rows, id="moment-table", title="Means over all eigenvalues")]

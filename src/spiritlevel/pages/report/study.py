@@ -7,15 +7,16 @@ import math
 
 from ...measures import names
 from ...results import Progress
-from ...study import table
+from ...study import population_statistics
+from ...study.population import Population, label
+from ...study.settings.definition import Study
 from ...study.statistics import MeasureStatistics, StudyStatistics
 from ...study.statistics.correlations import FINDINGS
 from ...study.statistics.text import percent
 from ...study.storage.store import Store
-from . import study_experiment, study_figures, study_pairs, study_tables, study_training
-from .parts import Cards, Page, Section, Text
-from .study_judgement import judge
-from .study_population import Population, label, read
+from ..content import Cards, Page, Section, Text
+from ..study_sections import leading_sections
+from . import study_figures, study_pairs, study_tables, study_training
 from .study_subject import subject
 from .study_words import chance, coefficient, machines, title
 
@@ -25,7 +26,8 @@ def page_of(
     *,
     target: str = "gap",
     resamples: int = 2000,
-    found: StudyStatistics | None = None,
+    population: Population | None = None,
+    statistics: StudyStatistics | None = None,
     progress: Progress | None = None,
 ) -> Page:
     """The page of a study, finished or not; a study without a finished run is refused.
@@ -34,26 +36,29 @@ def page_of(
         store: of the study.
         target: what the measures are judged by: an outcome, or a measure of the study.
         resamples: of the bootstrap, for this target; 0 leaves it out.
-        found: the statistics for this target where they are there already, with their bootstrap.
-        progress: called with (measures done, measures in all, a measure's name), once the
-            statistics are there.
+        population: of the same store, where it was read already.
+        statistics: for this target, where they were computed already, with their bootstrap.
+        progress: called as progress(done, total, what), once the statistics are there.
     """
-    if found is None:
-        found = table.statistics(store, target=target, resamples=resamples)
-    population = read(store)
-    best = _surest(found)
-    judged = judge(population.study, population.rows)
-    lead, pairs = _lead(found, best, target), None
+    study = store.study
+    population = Population.of(store) if population is None else population
+    if statistics is None:
+        statistics = population_statistics.statistics(
+            population, target=target, resamples=resamples
+        )
+    best = _surest(statistics)
+    leading = leading_sections(study, population.rows)
+    lead, pairs = _lead(statistics, best, target), None
     if best is not None:
-        pairs = study_pairs.scatter(population, target, found, best.name, progress)
-    if judged is not None and pairs is not None:  # the claim leads: it is what was asked
+        pairs = study_pairs.scatter(population, target, statistics, best.name, progress)
+    if leading is not None and pairs is not None:  # they come first: it is what was asked
         pairs = dataclasses.replace(pairs, parts=[Text([lead]), *pairs.parts])
     parts = [
-        None if judged is None else study_experiment.experiment(judged),
+        *([] if leading is None else leading.sections),
         _missing(population),
         pairs,
-        study_tables.correlations(found, target),
-        study_tables.regressions(found, target),
+        study_tables.correlations(statistics, target),
+        study_tables.regressions(statistics, target),
         study_figures.heatmap(population),
         study_training.dynamics(population),
         study_figures.boxes(population),
@@ -63,15 +68,15 @@ def page_of(
         _cards(population),
     ]
     return Page(
-        title=f"{population.study.name}: "
-        + (f"what the measures say about the {target}" if judged is None else judged.title),
-        lead=lead if judged is None else f"The claim: {judged.verdict}. {judged.conclusion}",
-        facts=_facts(population, found, target),
+        title=f"{study.name}: "
+        + (f"what the measures say about the {target}" if leading is None else leading.title),
+        lead=lead if leading is None else leading.lead,
+        facts=_facts(study, population, statistics, target),
         sections=[section for section in parts if section is not None],
     )
 
 
-def _surest(found: StudyStatistics) -> MeasureStatistics | None:
+def _surest(statistics: StudyStatistics) -> MeasureStatistics | None:
     """A finding if there is one; the smallest corrected p, then the largest |ρ|."""
 
     def doubt(row: MeasureStatistics) -> tuple[bool, float, float]:
@@ -79,14 +84,14 @@ def _surest(found: StudyStatistics) -> MeasureStatistics | None:
         size = 0.0 if p is None else -abs(row.spearman.value)
         return not row.verdict.startswith(FINDINGS), 2.0 if p is None else p, size
 
-    return min(found.measures.values(), key=doubt, default=None)
+    return min(statistics.measures.values(), key=doubt, default=None)
 
 
-def _lead(found: StudyStatistics, best: MeasureStatistics | None, target: str) -> str:
-    """The finding with what takes it away, or that there is none."""
+def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: str) -> str:
+    """The clearest finding and what weakens it, or that there is none."""
     if best is None:
         return "No run of this study was measured: nothing can be said about the measures."
-    n, tests = best.spearman.n, found.holm["spearman"].num_tests
+    n, tests = best.spearman.n, statistics.holm["spearman"].num_tests
     over = f"Over {n} runs"
     if not tests:
         return f"{over} no measure can be compared with the {target}: {best.spearman.reason}."
@@ -95,71 +100,80 @@ def _lead(found: StudyStatistics, best: MeasureStatistics | None, target: str) -
     p = chance(best.holm["spearman"])
     if not best.verdict.startswith(FINDINGS):
         return (
-            f"{over} no measure can be said to go with the {target}. {best.name} comes nearest: "
+            f"{over} no measure is clearly associated with the {target}. {best.name} comes "
+            "closest: "
             f"{rho}, {p} after Holm's correction for {num}: {best.verdict}."
         )
     direction = "rises" if best.spearman.value > 0 else "falls"
-    words = (
-        f"{over} {best.name} goes with the {target} most surely: it {direction} as the {target} "
+    finding = (
+        f"{over} {best.name} is associated with the {target} most clearly: it {direction} as the "
+        f"{target} "
         f"rises, {rho}. That survives Holm's correction for {num} ({p})"
     )
-    if best.partial_spearman is None:
-        return f"{words}; no confounder was measured that it could be held against."
-    held = ", ".join(best.partial_spearman.given) or "the confounders"
-    given = coefficient(best.partial_spearman)
-    if best.verdict.endswith("also given the confounders"):
-        return f"{words} and holding {held} fixed (ρ = {given})."
-    if "turns round" in best.verdict:
-        return f"{words}, but it turns round when {held} are held fixed (ρ = {given})."
-    return f"{words}, but not holding {held} fixed: there it cannot be told (ρ = {given})."
+    partial = best.partial_spearman
+    if partial is None:
+        return f"{finding}; no confounder was measured to check it against."
+    confounders = ", ".join(partial.given) or "the confounders"
+    given = coefficient(partial)
+    if partial.verdict == best.spearman.verdict:
+        return f"{finding} and holding {confounders} fixed (ρ = {given})."
+    if partial.verdict in FINDINGS:
+        return f"{finding}, but its sign changes when {confounders} are held fixed (ρ = {given})."
+    return (
+        f"{finding}, but with {confounders} held fixed there is no clear association (ρ = {given})."
+    )
 
 
-def _facts(population: Population, found: StudyStatistics, target: str) -> dict[str, str]:
-    study, counts = population.study, population.counts
+def _facts(
+    study: Study, population: Population, statistics: StudyStatistics, target: str
+) -> dict[str, str]:
+    counts = population.counts
     states = {name: getattr(counts, name) for name in ("done", "failed", "running", "pending")}
     grid = {axis: ", ".join(map(label, values)) for axis, values in study.grid.items()}
     versions = {
         f"{name} {each[name]}": None
-        for each in population.machines
+        for each in population.machines.values()
         for name in ("spiritlevel", "torch", "python")
         if name in each
     }
     resampled = {
         row.bootstrap["spearman"].interval_method
-        for row in found.measures.values()
+        for row in statistics.measures.values()
         if row.bootstrap and not math.isnan(row.spearman.value)
     }
     facts = {
         "study": study.name,
         "about": study.description,
         "runs": ", ".join(f"{number} {name}" for name, number in states.items() if number),
-        "n": f"{found.n - found.without_target} runs with a finite {target}",
+        "n": f"{statistics.n - statistics.without_target} runs with a finite {target}",
         "judged by": title(target),
         **subject(study),
         "grid": "; ".join(f"{axis}: {values}" for axis, values in grid.items()),
-        "variants": ", ".join(study.variants),
+        "variants": "; ".join(study.variants),
         "seeds": str(len(list(study.seeds)) if not isinstance(study.seeds, int) else study.seeds),
-        "intervals": "; ".join([f"{percent(found.confidence)}, by formula", *sorted(resampled)]),
-        "machines": machines(population.machines),
+        "intervals": "; ".join(
+            [f"{percent(statistics.confidence)}, by formula", *sorted(resampled)]
+        ),
+        "machines": machines(population.machines.values()),
         "versions": ", ".join(versions),
     }
     return {name: value for name, value in facts.items() if value}
 
 
 def _missing(population: Population) -> Section | None:
-    """What the page cannot show, said first."""
+    """Runs that the page cannot show, and why."""
     counts = population.counts
     diverged = sum(row["outcome"] == "diverged" for row in population.done)
     said = []
     if counts.remaining:
         said.append(
             f"Runs that are not finished: {counts.remaining} of {counts.total}. This is not the "
-            "whole study; it is continued by: spiritlevel study resume FOLDER"
+            "whole study; continue it with: spiritlevel study resume FOLDER"
         )
     if counts.failed:
         said.append(
-            f"Runs that failed: {counts.failed}. They have no numbers; their errors stand below, "
-            "under Runs."
+            f"Runs that failed: {counts.failed}. They have no numbers; their errors are listed "
+            "below, under Runs."
         )
     if diverged:
         said.append(
@@ -169,7 +183,7 @@ def _missing(population: Population) -> Section | None:
 
 
 def _cards(population: Population) -> Section | None:
-    """A measure of somebody's own may be unknown where the page is made."""
-    known = set(names())
-    held = [name for name in population.measures if name in known]
-    return Section("cards", "The measures", [Cards(held)]) if held else None
+    """The cards of all measures but a user's own, which may not be installed here."""
+    catalogue = set(names())
+    with_cards = [name for name in population.measures if name in catalogue]
+    return Section("cards", "The measures", [Cards(with_cards)]) if with_cards else None

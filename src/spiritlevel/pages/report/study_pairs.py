@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...results import Progress
+from ...study.population import TARGETS, Population, label
 from ...study.statistics import Correlation, Regression, StudyStatistics, regression
 from ...study.statistics.text import percent
-from ...study.table import TARGETS
-from .parts import Cell, Column, Figure, Section, Table, Text
-from .study_population import Population, finite, label, number, quartiles, setting
+from ..content import Cell, Chart, Column, Section, Table, Text
+from .study_numbers import finite, number, quartiles, setting
 from .study_words import chance, coefficient, interval, short, title
 
 MOST_CELLS = 6000  # of the table below the picture; beyond, each measure is summed up in a row
@@ -21,7 +21,7 @@ BOUND = "bound.generalization"
 def scatter(
     population: Population,
     target: str,
-    found: StudyStatistics,
+    statistics: StudyStatistics,
     best: str,
     progress: Progress | None,
 ) -> Section | None:
@@ -35,7 +35,7 @@ def scatter(
     for i, name in enumerate(measures):
         if progress is not None:
             progress(i, len(measures), name)
-        again = {target: found[name].bootstrap}
+        again = {target: statistics[name].bootstrap}
         pairs.append([_pair(population, name, t, again.get(t, {})) for t in targets])
     data = {
         **_points(population, measures, targets),
@@ -46,20 +46,20 @@ def scatter(
             "scale": "linear",
         },
     }
-    figure = Figure(
+    chart = Chart(
         id="scatter",
         title="Measure against outcome",
         kind="scatter",
         data=data,
         table=_values(population, measures, targets),
         caption=(
-            f"A point is a run: {len(population.done)} finished runs. Colour and shape tell the "
-            "values of one setting apart: points of one colour that lie together mean that the "
-            "setting moves both. Intervals take the runs as independent draws, which the runs of "
-            "a grid are only in part."
+            f"Each point is a run: {len(population.done)} finished runs. Colour and shape show the "
+            "values of one setting; points of one colour that lie together mean that the setting "
+            "changes both numbers. Intervals treat the runs as independent, which the runs of a "
+            "grid are only in part."
         ),
     )
-    return Section("scatter-section", f"Measures against the {target}", [figure])
+    return Section("scatter-section", f"Measures against the {target}", [chart])
 
 
 def bound(population: Population) -> Section | None:
@@ -75,7 +75,7 @@ def bound(population: Population) -> Section | None:
     above = sum(value >= gap for value, gap in pairs if not math.isnan(value))
     infinite = sum(value == math.inf for value, _ in pairs)
     times = quartiles([value / gap for value, gap in plotted if gap > 0] or [math.nan])[2]
-    words = [
+    sentences = [
         f"The bound lies at or above the gap in {above} of {len(pairs)} runs; in {infinite} of "
         "them it is infinite and not drawn."
         + ("" if times is None else f" In the median it is {times:.3g} times the gap."),
@@ -98,10 +98,10 @@ def bound(population: Population) -> Section | None:
         if row.get(BOUND) is not None and "gap" in row
     ]
     columns = [Column("run"), Column("bound"), Column("gap", TARGETS["gap"])]
-    values = Table("bound-values", "Bound and gap of every run", columns, rows)
+    values = Table(columns, rows, id="bound-values", title="Bound and gap of every run")
     caption = f"n = {len(plotted)} runs. Where the bound holds, a point lies right of the line."
-    figure = Figure("bound", "Bound against gap", "scatter", data, values, caption)
-    return Section("bound-section", "The bound against the gap", [Text(words), figure])
+    chart = Chart("bound", "Bound against gap", "scatter", data, values, caption)
+    return Section("bound-section", "The bound against the gap", [Text(sentences), chart])
 
 
 def _points(
@@ -110,7 +110,7 @@ def _points(
     """Columns of numbers, each once, whatever the views show of them."""
     rows = population.done
     settings = []
-    for axis in population.axes:
+    for axis in population.varied:
         labels = list(population.groups(axis))
         places = {text: i for i, text in enumerate(labels)}
         index = [places[label(row[axis])] for row in rows]
@@ -144,16 +144,16 @@ def _pair(
     rows = population.ended
     values, outcome = [row.get(measure) for row in rows], [row.get(target) for row in rows]
     straight = regression(values, outcome)
-    found: dict[str, Any] = {
+    pair: dict[str, Any] = {
         "text": _words(straight.spearman, bootstrapped),
         "line": _line(straight),
         "line_text": _line_words(straight, measure, target),
     }
     if all(value > 0 for value in finite(rows, measure)):
         logarithmic = regression(values, outcome, log=True)
-        found["log_line"] = _line(logarithmic)
-        found["log_line_text"] = _line_words(logarithmic, f"ln({measure})", target)
-    return found
+        pair["log_line"] = _line(logarithmic)
+        pair["log_line_text"] = _line_words(logarithmic, f"ln({measure})", target)
+    return pair
 
 
 def _words(rho: Correlation, bootstrapped: Mapping[str, Correlation]) -> str:
@@ -167,37 +167,37 @@ def _words(rho: Correlation, bootstrapped: Mapping[str, Correlation]) -> str:
     return f"{text}; {chance(rho.p)} before any correction; {counted}."
 
 
-def _line(found: Regression) -> list[float] | None:
-    if math.isnan(found.slope) or not math.isfinite(found.intercept):
+def _line(fit: Regression) -> list[float] | None:
+    if math.isnan(fit.slope) or not math.isfinite(fit.intercept):
         return None
-    return [found.slope, found.intercept]
+    return [fit.slope, fit.intercept]
 
 
-def _line_words(found: Regression, measure: str, target: str) -> str:
-    if math.isnan(found.slope):
-        return f"No line: {found.reason}."
+def _line_words(fit: Regression, measure: str, target: str) -> str:
+    if math.isnan(fit.slope):
+        return f"No line: {fit.reason}."
     return (
-        f"Line by least squares: {target} ≈ {short(found.intercept)} + ({short(found.slope)}) · "
-        f"{measure}, standard error of the slope {short(found.slope_stderr)}, "
-        f"R² = {found.r_squared:.2f}, n = {found.n}."
+        f"Line by least squares: {target} ≈ {short(fit.intercept)} + ({short(fit.slope)}) · "
+        f"{measure}, standard error of the slope {short(fit.slope_stderr)}, "
+        f"R² = {fit.r_squared:.2f}, n = {fit.n}."
     )
 
 
 def _values(population: Population, measures: Sequence[str], targets: Sequence[str]) -> Table:
-    """Every number of the picture, or a row a measure where these would be too many to read."""
-    wanted = [*population.axes, *targets, *measures]
+    """Every number of the picture, or one row per measure where these would be too many to read."""
+    wanted = [*population.varied, *targets, *measures]
     if len(population.done) * len(wanted) > MOST_CELLS:
         return _summed_up(population, [*targets, *measures])
     rows: list[list[Cell]] = [
         [
             row["run"],
-            *(setting(row[axis]) for axis in population.axes),
+            *(setting(row[axis]) for axis in population.varied),
             *(number(row.get(name)) for name in (*targets, *measures)),
         ]
         for row in population.done
     ]
     columns = [Column("run"), *(Column(name, TARGETS.get(name, "")) for name in wanted)]
-    return Table("scatter-values", "The points", columns, rows)
+    return Table(columns, rows, id="scatter-values", title="The points")
 
 
 def _summed_up(population: Population, names: Sequence[str]) -> Table:
@@ -208,10 +208,10 @@ def _summed_up(population: Population, names: Sequence[str]) -> Table:
             rows.append([name, len(values), *quartiles(values)])
     columns = ("measure or outcome", "n", "smallest", "quarter", "median", "3 quarters", "largest")
     return Table(
-        "scatter-values",
-        "The points, summed up",
         list(map(Column, columns)),
         rows,
-        f"{len(population.done)} runs are too many to list with every measure: "
-        "all numbers are written as tables by: spiritlevel study export FOLDER",
+        id="scatter-values",
+        title="The points, summed up",
+        caption=f"{len(population.done)} runs are too many to list with every measure: "
+        "to get all numbers as tables: spiritlevel study export FOLDER",
     )

@@ -17,7 +17,7 @@ def subject(study: Study) -> dict[str, str]:
     >>> subject(Study("mine")), subject(Study("drawn", task="tasks_class_separation"))
     ({'model': 'mlp', 'data': 'digits'}, {})
     """
-    tasks = {str(run.task["name"]) if run.task else "" for run in study.runs()}
+    tasks = {run.task.name if run.task else "" for run in study.runs()}
     used = {section for task in tasks for section in _used(study, task)}
     return {name: named(getattr(study, name)) for name in SECTIONS if name in used}
 

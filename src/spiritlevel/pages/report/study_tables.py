@@ -2,54 +2,54 @@
 
 from __future__ import annotations
 
+from ...study.population import TARGETS, Population
 from ...study.statistics import Correlation, MeasureStatistics, StudyStatistics
 from ...study.statistics.text import percent
-from ...study.table import TARGETS
-from .parts import Cell, Column, Section, Table, Text
-from .study_population import Population, number, setting
+from ..content import Cell, Column, Section, Table, Text
+from .study_numbers import number, setting
 from .study_words import interval, title
 
 COEFFICIENTS = {"pearson": "Pearson r", "spearman": "Spearman ρ", "kendall": "Kendall τ"}
 OUT = Column("out", "Left out: runs without a finite number for this measure or for the outcome")
 
 
-def correlations(found: StudyStatistics, target: str) -> Section | None:
+def correlations(statistics: StudyStatistics, target: str) -> Section | None:
     """Coefficients with intervals and what may be claimed from them."""
-    if not found.measures:
+    if not statistics.measures:
         return None
-    level = percent(found.confidence)
-    given = ", ".join(found.confounders)
+    level = percent(statistics.confidence)
+    given = ", ".join(statistics.confounders)
     columns = [
         Column("measure"),
-        Column("verdict", "Rests on Spearman's ρ, Holm's correction and the confounders"),
-        Column("n", "Runs it rests on"),
+        Column("verdict", "Based on Spearman's ρ, Holm's correction and the confounders"),
+        Column("n", "Runs it is based on"),
         OUT,
         Column("Spearman ρ", "Rank correlation with the outcome"),
         Column(f"ρ {level}", "Interval by Fisher's z, Bonett–Wright variance"),
-        Column("p Holm", f"Of ρ, corrected over {found.holm['spearman'].num_tests} measures"),
+        Column("p Holm", f"Of ρ, corrected over {statistics.holm['spearman'].num_tests} measures"),
         *(
             [
                 Column("ρ given", f"Partial rank correlation with {given} held fixed"),
                 Column(f"ρ given {level}", "Interval by Fisher's z, fewer degrees of freedom"),
                 Column("n given", "Runs that have every confounder"),
             ]
-            if found.confounders
+            if statistics.confounders
             else []
         ),
         Column("Ψ", "Granulated Kendall: τ where one setting changes, averaged over settings"),
         Column("sign error", "Share of pairs ordered wrongly, in the worst change of a setting"),
         Column("mean sign error", "The same, averaged over the changes"),
     ]
-    rows = [_judged(row, bool(found.confounders)) for row in found.measures.values()]
+    rows = [_judged(row, bool(statistics.confounders)) for row in statistics.measures.values()]
     verdicts = Table(
-        "correlations",
-        f"What each measure says about the {target}",
         columns,
         rows,
-        f"{title(target)}.",
+        id="correlations",
+        title=f"What each measure says about the {target}",
+        caption=f"{title(target)}.",
     )
-    notes = Text(found.notes(), bullets=True)
-    coefficients = _coefficients(found)
+    notes = Text(statistics.notes(), bullets=True)
+    coefficients = _coefficients(statistics)
     return Section("correlations-section", "Correlations", [verdicts, coefficients, notes])
 
 
@@ -75,18 +75,18 @@ def _judged(row: MeasureStatistics, confounded: bool) -> list[Cell]:
     ]
 
 
-def _coefficients(found: StudyStatistics) -> Table:
+def _coefficients(statistics: StudyStatistics) -> Table:
     """All three coefficients, each with the formula's interval and the bootstrap's."""
-    level = percent(found.confidence)
-    bootstrapped = any(row.bootstrap for row in found.measures.values())
+    level = percent(statistics.confidence)
+    bootstrapped = any(row.bootstrap for row in statistics.measures.values())
     columns = [Column("measure"), Column("n"), OUT]
-    for name, letter in (words.split() for words in COEFFICIENTS.values()):
+    for name, letter in (name_and_letter.split() for name_and_letter in COEFFICIENTS.values()):
         columns += [Column(f"{name} {letter}"), Column(f"{level} of {letter}", "By formula")]
         if bootstrapped:
             columns.append(Column(f"{level} BCa of {letter}", "By the bootstrap"))
         columns.append(Column(f"p of {letter}", "Before Holm's correction"))
     rows = []
-    for name, row in found.measures.items():
+    for name, row in statistics.measures.items():
         cells: list[Cell] = [name, row.spearman.n, row.spearman.excluded]
         for kind in COEFFICIENTS:
             plain: Correlation = getattr(row, kind)
@@ -95,12 +95,14 @@ def _coefficients(found: StudyStatistics) -> Table:
                 cells.append(interval(row.bootstrap[kind]))
             cells.append(number(plain.p))
         rows.append(cells)
-    return Table("coefficients", "All coefficients, with both kinds of interval", columns, rows)
+    return Table(
+        columns, rows, id="coefficients", title="All coefficients, with both kinds of interval"
+    )
 
 
-def regressions(found: StudyStatistics, target: str) -> Section | None:
+def regressions(statistics: StudyStatistics, target: str) -> Section | None:
     """The rows of Table 3 of Taleghani et al., a line for each measure."""
-    if not found.measures:
+    if not statistics.measures:
         return None
     titles = {
         "slope": f"Of {target} ≈ slope · measure + intercept, by least squares",
@@ -109,7 +111,7 @@ def regressions(found: StudyStatistics, target: str) -> Section | None:
         "stderr (slope)": "Standard error",
         "R²": "Share of the outcome's variance that the line explains",
         "Pearson r": "",
-        f"{percent(found.confidence)} (r)": "By Fisher's z",
+        f"{percent(statistics.confidence)} (r)": "By Fisher's z",
         "Spearman ρ": "",
         "p (ρ)": "",
         "Kendall τ": "",
@@ -118,8 +120,8 @@ def regressions(found: StudyStatistics, target: str) -> Section | None:
     }
     columns = [Column("measure"), *(Column(title, text) for title, text in titles.items()), OUT]
     rows: list[list[Cell]] = []
-    for name, statistics in found.measures.items():
-        line = statistics.regression
+    for name, row in statistics.measures.items():
+        line = row.regression
         values = (line.slope, line.intercept, line.p_slope, line.slope_stderr, line.r_squared)
         ranks = (line.spearman.value, line.spearman.p, line.kendall.value, line.kendall.p)
         rows.append(
@@ -134,41 +136,46 @@ def regressions(found: StudyStatistics, target: str) -> Section | None:
             ]
         )
     caption = (
-        f"A straight line for each measure, {target} upon measure, as in Table 3 of Taleghani et "
+        f"A straight line for each measure, {target} against measure, as in Table 3 of Taleghani "
+        "et "
         "al.; p before any correction."
     )
-    lines = Table("regressions", "Lines through the points", columns, rows, caption)
+    lines = Table(
+        columns, rows, id="regressions", title="Lines through the points", caption=caption
+    )
     return Section("regressions-section", "Regression", [lines])
 
 
 def runs(population: Population) -> Section:
     """Every run, and why some have no numbers."""
-    held = [name for name in (*TARGETS, "train_loss") if any(name in r for r in population.rows)]
+    outcomes = [
+        name for name in (*TARGETS, "train_loss") if any(name in r for r in population.rows)
+    ]
     several = len(population.machines) > 1
     columns = [
         Column("run", "Hash of its settings: the name of its checkpoint"),
         Column("state"),
-        *(Column(axis) for axis in population.axes),
+        *(Column(axis) for axis in population.varied),
         Column("ended by", "Why training ended: epochs, a loss or an accuracy reached, diverged"),
         Column("epochs"),
-        *(Column(name, TARGETS.get(name, "At the last epoch")) for name in held),
-        Column("seconds", "Of work: training and measuring"),
+        *(Column(name, TARGETS.get(name, "At the last epoch")) for name in outcomes),
+        Column("seconds", "Spent on training and measuring"),
         *([Column("machine", "Number in the list of machines")] if several else []),
     ]
     rows: list[list[Cell]] = [
         [
             row["run"],
             row["status"],
-            *(setting(row[axis]) for axis in population.axes),
+            *(setting(row[axis]) for axis in population.varied),
             row["outcome"],
             row.get("epoch"),
-            *(number(row.get(name)) for name in held),
+            *(number(row.get(name)) for name in outcomes),
             number(row["seconds"]),
             *([row["machine"]] if several else []),
         ]
         for row in population.rows
     ]
-    parts: list[Table] = [Table("runs", f"All {len(rows)} runs", columns, rows)]
+    parts: list[Table] = [Table(columns, rows, id="runs", title=f"All {len(rows)} runs")]
     if failures := _failures(population):
         parts.insert(0, failures)
     return Section("runs-section", "Runs", parts)
@@ -178,15 +185,15 @@ def _failures(population: Population) -> Table | None:
     failed = [row for row in population.rows if row["status"] == "failed"]
     if not failed:
         return None
-    columns = [Column("run"), *map(Column, population.axes), Column("attempts"), Column("error")]
+    columns = [Column("run"), *map(Column, population.varied), Column("attempts"), Column("error")]
     rows: list[list[Cell]] = [
         [
             row["run"],
-            *(setting(row[axis]) for axis in population.axes),
+            *(setting(row[axis]) for axis in population.varied),
             row["attempt"],
             row["error"],
         ]
         for row in failed
     ]
-    caption = "They are tried again by: spiritlevel study resume FOLDER"
-    return Table("failures", "Runs that failed", columns, rows, caption)
+    caption = "Try them again with: spiritlevel study resume FOLDER"
+    return Table(columns, rows, id="failures", title="Runs that failed", caption=caption)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .parts import Cell, Column, Figure, Section, Table
-from .study_population import Population, quartiles
+from ...study.population import Population, Row
+from ..content import Cell, Chart, Column, Section, Table
+from .study_numbers import quartiles
 
 MOST_EPOCHS = 100  # drawn; a curve of a thousand looks the same
 LISTED_EPOCHS = 6  # in the table below the picture
 PARTS = {"training": "train", "test": "test", "validation": "validation"}
-Runs = Sequence[dict[str, Any]]
-Series = dict[str, Any]
+Curve = dict[str, Any]
 
 
 def dynamics(population: Population) -> Section | None:
@@ -23,14 +23,14 @@ def dynamics(population: Population) -> Section | None:
         return None
     epochs = _spread(last, MOST_EPOCHS)
     splits = {"all runs": {"all runs": population.done}} | {
-        axis: population.groups(axis) for axis in population.axes if axis != "seed"
+        axis: population.grouped_rows(axis) for axis in population.varied if axis != "seed"
     }
-    shown = ["loss", "accuracy", *population.during]
+    shown = ["loss", "accuracy", *population.while_training]
     views: dict[str, Any] = {}
     rows: list[list[Cell]] = []
     for i, (axis, groups) in enumerate(splits.items()):
         for j, what in enumerate(shown):
-            if what in population.during:
+            if what in population.while_training:
                 x, series = _measured(population, what, groups)
             else:
                 x, series = epochs, _curves(population, what, groups, epochs)
@@ -47,50 +47,52 @@ def dynamics(population: Population) -> Section | None:
         "views": views,
     }
     titles = ("split by", "curve", "value and part", "epoch", "quarter", "median", "3 quarters")
-    table = Table("dynamics-values", "Curves at some epochs", list(map(Column, titles)), rows)
+    table = Table(
+        list(map(Column, titles)), rows, id="dynamics-values", title="Curves at some epochs"
+    )
     thinned = "" if len(epochs) == last else f" {len(epochs)} of {last} epochs are drawn."
     caption = (
         f"Medians over the runs, bands from the lower to the upper quartile; n = "
         f"{len(population.done)} runs. A run that has stopped keeps its last loss and accuracy; "
         f"numbers that are not finite are left out.{thinned}"
     )
-    figure = Figure("dynamics", "While training", "lines", data, table, caption)
-    return Section("dynamics-section", "Training", [figure])
+    chart = Chart("dynamics", "While training", "lines", data, table, caption)
+    return Section("dynamics-section", "Training", [chart])
 
 
 def _curves(
-    population: Population, what: str, groups: dict[str, list[dict[str, Any]]], epochs: list[int]
-) -> list[Series]:
+    population: Population, what: str, groups: dict[str, list[Row]], epochs: list[int]
+) -> list[Curve]:
     """Training and test, and validation where there is such data."""
-    found = []
+    curves = []
     for colour, (value, runs) in enumerate(groups.items()):
         for place, (part, prefix) in enumerate(PARTS.items()):
             name = f"{value}, {part} (n = {len(runs)})"
             bands = [_at(population, runs, f"{prefix}_{what}", epoch) for epoch in epochs]
             if any(band[2] is not None for band in bands):
                 shade = colour if len(groups) > 1 else place
-                found.append(_series(name, bands, shade, dashed=part != "training"))
-    return found
+                curves.append(_series(name, bands, shade, dashed=part != "training"))
+    return curves
 
 
 def _measured(
-    population: Population, measure: str, groups: dict[str, list[dict[str, Any]]]
-) -> tuple[list[int], list[Series]]:
+    population: Population, measure: str, groups: dict[str, list[Row]]
+) -> tuple[list[int], list[Curve]]:
     """At the epochs after which it was measured; runs that had stopped by then do not count."""
-    values = population.during[measure]
+    values = population.while_training[measure]
     epochs = sorted({epoch for run in values.values() for epoch in run})
-    found = []
+    curves = []
     for colour, (value, runs) in enumerate(groups.items()):
         here = [values[run["run"]] for run in runs if run["run"] in values]
         columns = [[run[epoch] for run in here if epoch in run] for epoch in epochs]
         bands = [quartiles(column) if column else [None] * 5 for column in columns]
-        found.append(_series(f"{value} (n up to {len(here)})", bands, colour, dashed=False))
-    return epochs, found
+        curves.append(_series(f"{value} (n up to {len(here)})", bands, colour, dashed=False))
+    return epochs, curves
 
 
 def _series(
     name: str, bands: Sequence[Sequence[float | None]], colour: int, *, dashed: bool
-) -> Series:
+) -> Curve:
     return {
         "name": name,
         "y": [band[2] for band in bands],
@@ -101,7 +103,7 @@ def _series(
     }
 
 
-def _listed(axis: str, what: str, epochs: list[int], series: list[Series]) -> list[list[Cell]]:
+def _listed(axis: str, what: str, epochs: list[int], series: list[Curve]) -> list[list[Cell]]:
     """Rows of the table: a few epochs of each curve."""
     places = [place - 1 for place in _spread(len(epochs), LISTED_EPOCHS)]
     return [
@@ -123,7 +125,7 @@ def _spread(last: int, count: int) -> list[int]:
     return sorted({round(last**s) for s in steps} | {round(1 + s * (last - 1)) for s in steps})
 
 
-def _at(population: Population, runs: Runs, column: str, epoch: int) -> list[float | None]:
+def _at(population: Population, runs: Sequence[Row], column: str, epoch: int) -> list[float | None]:
     values = []
     for run in runs:
         rows = population.epochs.get(run["run"], [])

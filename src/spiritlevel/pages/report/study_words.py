@@ -8,25 +8,27 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...measures import get, names
+from ...study.population import TARGETS
 from ...study.statistics import Correlation
-from ...study.table import TARGETS
 
 SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p
 LINE = 44  # characters of a title along an upright axis
 
 
-def interval(found: Correlation) -> str | None:
+def interval(correlation: Correlation) -> str | None:
     """Both ends in brackets; None where there is no interval."""
-    if math.isnan(found.low) or math.isnan(found.high):
+    if math.isnan(correlation.low) or math.isnan(correlation.high):
         return None
-    return f"[{found.low:+.2f}, {found.high:+.2f}]".replace("-", "−")
+    return f"[{correlation.low:+.2f}, {correlation.high:+.2f}]".replace("-", "−")
 
 
-def coefficient(found: Correlation) -> str:
+def coefficient(correlation: Correlation) -> str:
     """The value with its interval."""
-    if math.isnan(found.value):
-        return f"not defined: {found.reason}"
-    return f"{found.value:+.2f} ".replace("-", "−") + (interval(found) or "without interval")
+    if math.isnan(correlation.value):
+        return f"not defined: {correlation.reason}"
+    return f"{correlation.value:+.2f} ".replace("-", "−") + (
+        interval(correlation) or "without interval"
+    )
 
 
 def short(value: float) -> str:
@@ -39,7 +41,7 @@ def short(value: float) -> str:
 
 
 def chance(p: float) -> str:
-    """A p in words of a formula.
+    """A p-value as text.
 
     >>> chance(0.0312), chance(0.0)
     ('p = 0.031', 'p < 1e-12')
@@ -66,12 +68,12 @@ def upright(name: str) -> list[str]:
 
 def machines(descriptions: Iterable[Mapping[str, Any]]) -> str:
     """Where the runs were run, each place once."""
-    found: dict[str, None] = {}
+    places: dict[str, None] = {}
     for each in descriptions:
         threads = each.get("threads", "?")
         plural = "thread" if threads == 1 else "threads"
-        found[f"{each.get('device', 'unknown')}, {threads} {plural}"] = None
-    return "; ".join(found)
+        places[f"{each.get('device', 'unknown')}, {threads} {plural}"] = None
+    return "; ".join(places)
 
 
 def named(given: str | Mapping[str, Any]) -> str:

@@ -34,11 +34,11 @@ def read(folder: pathlib.Path, query: Callable[[sqlite3.Connection], Found]) -> 
         before = stamp((store, log))
         options = _options(folder)
         with _connection(store, options) as connection:
-            found = query(connection)
+            result = query(connection)
         # Read without locks, because nobody was writing: that must have stayed so.
         if "immutable" not in options or before == stamp((store, log)):
-            return found
-    raise Unreadable("The study's store is changing at this moment. It is read again.")
+            return result
+    raise Unreadable("The study's store is changing right now. The page will read it again.")
 
 
 def _options(folder: pathlib.Path) -> str:

@@ -1,4 +1,4 @@
-"""The rows that a monitor has written so far: one curve a measure, and what failed.
+"""The rows that a monitor has written so far: one curve per measure, and what failed.
 
 The file grows while it is read, may end in half a line, and may be cut or replaced by a run that
 goes on from a checkpoint: every reading begins anew and takes the whole lines that are there.
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def monitor_state(path: pathlib.Path) -> Row:
-    """Plain types for JSON."""
+    """What the page shows of a monitor's file, in plain types for JSON."""
     rows, damaged = read_rows(path)
     if not rows:
         raise Unreadable(
@@ -38,8 +38,8 @@ def monitor_state(path: pathlib.Path) -> Row:
             else f"The file {path.name!r} has no row yet. The first one appears here."
         )
     failed = [i for i, row in enumerate(rows) if row.get("status") == FAILED]
-    kept = _thinned(len(rows), failed)
-    shown = [rows[i] for i in kept]
+    places = _thinned(len(rows), failed)
+    shown = [rows[i] for i in places]
     return {
         "name": path.name,
         "rows": len(rows),
@@ -55,10 +55,10 @@ def monitor_state(path: pathlib.Path) -> Row:
 
 
 def read_rows(path: pathlib.Path) -> tuple[list[Row], int]:
-    """The rows of the whole lines, and how many lines are none."""
+    """The rows in the complete lines, and how many lines hold no row."""
     try:
         if not path.is_file():  # a pipe would keep us waiting
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         with path.open("rb") as file:
             heading = file.readline(2**16)
             size = file.seek(0, 2)
@@ -73,15 +73,15 @@ def read_rows(path: pathlib.Path) -> tuple[list[Row], int]:
         lines = lines[1:]
     texts = [line.decode("utf-8", errors="replace") for line in lines]
     if path.suffix.lower() != ".csv":
-        found = [_json_row(text) for text in texts if text.strip()]
+        parsed = [_json_row(text) for text in texts if text.strip()]
     else:
         columns = heading.decode("utf-8", errors="replace").strip().split(",")
         if tuple(columns[:3]) != HEADING:
             return [], len(texts)
         first = 1 if size <= MOST_BYTES else 0
-        found = [_csv_row(text, columns) for text in texts[first:] if text.strip()]
-    rows = [row for row in found if row is not None]
-    return rows, len(found) - len(rows)
+        parsed = [_csv_row(text, columns) for text in texts[first:] if text.strip()]
+    rows = [row for row in parsed if row is not None]
+    return rows, len(parsed) - len(rows)
 
 
 def _json_row(text: str) -> Row | None:

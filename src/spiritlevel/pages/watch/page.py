@@ -22,14 +22,19 @@ class Content:
 
 
 def contents() -> dict[str, Content]:
-    """By address: everything there is. No address is ever looked up on the disk."""
+    """Everything the server hands out, by address. No address is ever looked up on the disk."""
     page = _own("watch.html").replace("<!-- logo -->", LOGO)
-    found = {"/": _content(HTML, page), "/plotly.js": _content(JAVASCRIPT, scripts.plotly())}
+    contents_by_address = {
+        "/": _content(HTML, page),
+        "/plotly.js": _content(JAVASCRIPT, scripts.plotly()),
+    }
     texts = {name: scripts.asset(name) for name in OF_THE_REPORT}
     texts |= {name: _own(name) for name in OWN}
     for name, text in texts.items():
-        found[f"/assets/{name}"] = _content(CSS if name.endswith(".css") else JAVASCRIPT, text)
-    return found
+        contents_by_address[f"/assets/{name}"] = _content(
+            CSS if name.endswith(".css") else JAVASCRIPT, text
+        )
+    return contents_by_address
 
 
 def _own(name: str) -> str:

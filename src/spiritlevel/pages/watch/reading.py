@@ -1,4 +1,4 @@
-"""How files that others are writing are looked at: never changed, never waited for."""
+"""Reading files that other programs are writing: never changed, never waited for."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def stamp(paths: Sequence[pathlib.Path]) -> Stamp:
 
 def _stamp(path: pathlib.Path) -> tuple[str, int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return str(path), found.st_ino, found.st_mtime_ns, found.st_size
+    return str(path), status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def is_settled(stamp: Stamp) -> bool:
@@ -45,10 +45,10 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        found = float(value)
+        read = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return read if math.isfinite(read) else None
 
 
 def cause(error: Exception) -> str:

@@ -56,7 +56,7 @@ class Server(ThreadingHTTPServer):
             self.hosts |= set(names)
 
     def server_bind(self) -> None:
-        """Without the look-up of a name for the address, which may ask the network."""
+        """Bind without looking up a name for the address, which might ask the network."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
@@ -85,13 +85,13 @@ def open_server(watched: Watched, port: int | None = None) -> Server:
             return Server(watched, each)
     asked = f"{FIRST_PORT} to {FIRST_PORT + PORTS - 1} are all" if port is None else f"{port} is"
     raise SpiritlevelError(
-        f"The page needs a free port. {asked} taken, or not allowed to you. Choose another with "
+        f"The page needs a free port. {asked} taken, or you may not use it. Choose another with "
         "--port, or 0 for any."
     )
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Answers the requests of one connection."""
 
     server: Server
     protocol_version = "HTTP/1.1"
@@ -139,9 +139,9 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, text)
             return
         tag = f'"{hashlib.sha256(body).hexdigest()}"'
-        known = self.headers.get("If-None-Match") == tag
-        content = Content("application/json; charset=utf-8", b"" if known else body)
-        self._send(HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK, content, ETag=tag)
+        unchanged = self.headers.get("If-None-Match") == tag
+        content = Content("application/json; charset=utf-8", b"" if unchanged else body)
+        self._send(HTTPStatus.NOT_MODIFIED if unchanged else HTTPStatus.OK, content, ETag=tag)
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
         self.close_connection = True
@@ -162,12 +162,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library itself refuses, as a plain text with the same headers."""
+        """Send the errors of http.server as plain text with the same headers."""
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def version_string(self) -> str:
-        """Nobody needs to know which Python this is."""
+        """Only our name: nobody needs to know which Python this is."""
         return "spiritlevel"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Only the command line prints."""
+        """Print nothing: only the command line prints."""

@@ -42,10 +42,10 @@ class Watched:
             if measure not in self._kept:
                 text = json.dumps(self.state(measure), allow_nan=False)
                 self._kept[measure] = text.encode()
-            found = self._kept[measure]
+            body = self._kept[measure]
             if not is_settled(now):
                 self._stamp = None
-            return found
+            return body
 
     def _stamp_now(self) -> Stamp:
         inside = sorted(self._rows_files()) if self.path.is_dir() else []
@@ -53,7 +53,7 @@ class Watched:
 
     def state(self, measure: str = "") -> dict[str, Any]:
         """Everything the page shows, in plain types."""
-        found: dict[str, Any] = {
+        state: dict[str, Any] = {
             "path": str(self.path),
             "title": self.path.name or str(self.path),
             "waiting": "",
@@ -61,18 +61,18 @@ class Watched:
             "monitors": [],
         }
         try:
-            found["monitors"] = self._monitors()
+            state["monitors"] = self._monitors()
             if (self._folder() / DATABASE).exists():
-                found["study"] = study_state(self._folder(), measure)
-                found["title"] = found["study"]["name"]
-            elif not found["monitors"]:
-                found["waiting"] = self._nothing()
+                state["study"] = study_state(self._folder(), measure)
+                state["title"] = state["study"]["name"]
+            elif not state["monitors"]:
+                state["waiting"] = self._nothing()
         except Unreadable as error:
-            found["waiting"] = str(error)
-        return found
+            state["waiting"] = str(error)
+        return state
 
     def _folder(self) -> pathlib.Path:
-        """Of the study; its file stands for it."""
+        """The study's folder, also where the path is its database file."""
         return self.path.parent if self.path.name == DATABASE else self.path
 
     def _rows_files(self) -> list[pathlib.Path]:
@@ -87,13 +87,13 @@ class Watched:
         if not self.path.is_dir():
             return []
         dated = [(each[2], path) for path in self._rows_files() for each in stamp([path]) if each]
-        found: list[dict[str, Any]] = []
+        states: list[dict[str, Any]] = []
         for _, path in sorted(dated, reverse=True):
             with contextlib.suppress(Unreadable):  # another program's file
-                found.append(monitor_state(path))
-            if len(found) == MOST_MONITORS:
+                states.append(monitor_state(path))
+            if len(states) == MOST_MONITORS:
                 break
-        return sorted(found, key=lambda monitor: str(monitor["name"]))
+        return sorted(states, key=lambda monitor: str(monitor["name"]))
 
     def _nothing(self) -> str:
         if not self.path.exists():

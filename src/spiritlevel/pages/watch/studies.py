@@ -3,175 +3,187 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import sqlite3
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...study.executors.pace import seconds_left
+from ...study.population import LAST_EPOCH, Population, Row
+from ...study.settings.definition import VARIANT
 from ...study.storage.database import loaded
-from ...study.storage.store import Counts
-from ...study.table import targets_of
 from . import database
 from .reading import Unreadable, number
 
 NEWEST = 1000  # finished runs in the pictures
 RECENT = 50  # rows of a table
-CURVES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
-EPOCH_COLUMNS = ("epoch", *CURVES)  # those that the stores of every version have
-RUN_COLUMNS = (
-    *("id", "axes", "seed", "status", "worker", "heartbeat", "started", "finished", "seconds"),
-    *("outcome", "error", "position"),
-)
-Record = dict[str, Any]
+# Those that the stores of every version have.
+EPOCH_COLUMNS = ("run", "epoch", *LAST_EPOCH)
+MEASUREMENT_COLUMNS = ("run", "measure", "layer", "value")
 
 
-def study_state(folder: pathlib.Path, measure: str) -> Record:
-    """Plain types for JSON; the picture is of `measure`, or of the first where there is none."""
+def study_state(folder: pathlib.Path, measure: str) -> Row:
+    """What the page shows of a study, in plain types for JSON.
+
+    The picture is of `measure`, or of the first measure where the study has none of that name.
+    """
     return database.read(folder, lambda connection: _state(connection, measure))
 
 
-def _state(connection: sqlite3.Connection, measure: str) -> Record:
+def _state(connection: sqlite3.Connection, measure: str) -> Row:
     try:
-        found = connection.execute("SELECT value FROM meta WHERE key = 'study'").fetchone()
-        study = json.loads(found[0])
-        name, description, grid = (study[key] for key in ("name", "description", "grid"))
-        axes = [{"name": key, "values": values} for key, values in grid.items()]
-        runs = _runs(connection)
+        definition = connection.execute("SELECT value FROM meta WHERE key = 'study'").fetchone()
+        study = json.loads(definition[0])
+        name, description = study["name"], study["description"]
+        axes = _axes(study)
+        runs = _select(connection, "SELECT * FROM runs ORDER BY position")
+        newest = _newest(runs)
+        population = Population.from_tables(
+            list(axes),
+            runs=runs,
+            epochs=_epochs(connection, newest),
+            measurements=_measurements(connection, newest),
+        )
+        counts = population.counts
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unreadable(
             "The study's store is damaged: its definition or the settings of a run cannot be read "
-            f"({error!r}). Run the study anew in another folder."
+            f"({error!r}). Run the study again in another folder."
         ) from error
-    done = [run for run in runs if run["status"] == "done"]
-    newest = sorted(done, key=lambda run: (number(run["finished"]) or 0.0, run["position"]))
-    newest = newest[-NEWEST:]
-    ids = [run["id"] for run in newest]
-    epochs = _epochs(connection, ids)
-    names = _measures(connection, ids)
+    names = population.measures
     chosen = measure if measure in names else next(iter(names), "")
-    counts = _counts(runs)
+    rows = {row["run"]: row for row in population.rows}
     failed = [run for run in runs if run["status"] == "failed"]
     beats = [number(run["heartbeat"]) or 0.0 for run in runs if run["status"] == "running"]
     return {
         "name": name,
         "description": description,
-        "axes": axes,
+        "axes": [{"name": axis, "values": values} for axis, values in axes.items()],
         "counts": {
             name: getattr(counts, name) for name in ("pending", "running", "done", "failed")
         },
         "total": counts.total,
         "seconds_left": seconds_left([_timed(run) for run in runs]),
         "last_sign": max(beats, default=None),
-        "recent": [_recent(run, epochs.get(run["id"], ())) for run in _newest_first(runs)],
+        "recent": [
+            _recent(run, population.epochs.get(run["id"], ())) for run in _newest_first(runs)
+        ],
         "failures": [
-            {"run": run["id"], "axes": run["axes"], "seed": run["seed"], "error": run["error"]}
+            {"run": run["id"], "axes": _axes_of(run), "seed": run["seed"], "error": run["error"]}
             for run in sorted(failed, key=_ended, reverse=True)[:RECENT]
         ],
         "measures": names,
         "measure": chosen,
         "shown": len(newest),
-        "points": _points(connection, chosen, newest, epochs),
-        "curves": curves(list(epochs.values())),
+        "points": _points(chosen, [rows[id_] for id_ in newest], list(axes)),
+        "curves": curves([population.epochs.get(id_, ()) for id_ in newest]),
     }
 
 
-def _runs(connection: sqlite3.Connection) -> list[Record]:
-    query = f"SELECT {', '.join(RUN_COLUMNS)} FROM runs ORDER BY position"
-    found = [dict(zip(RUN_COLUMNS, row, strict=True)) for row in connection.execute(query)]
-    return [run | {"axes": dict(json.loads(run["axes"]))} for run in found]
+def _axes(study: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What the study varies, as `Study.axes` has it: the variants, then the grid."""
+    variants = study.get("variants") or {}
+    return ({VARIANT: list(variants)} if variants else {}) | dict(study["grid"])
 
 
-def _counts(runs: Sequence[Record]) -> Counts:
-    statuses = [run["status"] for run in runs]
-    return Counts(*(statuses.count(name) for name in ("pending", "running", "done", "failed")))
+def _axes_of(run: Row) -> Row:
+    return dict(json.loads(run["axes"]))
 
 
-def _timed(run: Record) -> Record:
-    """What the time left is told from; a damaged number is none."""
+def _select(connection: sqlite3.Connection, query: str, *values: object) -> list[Row]:
+    selected = connection.execute(query, values)
+    names = [column[0] for column in selected.description]
+    return [dict(zip(names, row, strict=True)) for row in selected]
+
+
+def _newest(runs: Sequence[Row]) -> list[str]:
+    """Ids of the finished runs that are drawn, the newest last."""
+    done = [run for run in runs if run["status"] == "done"]
+    done.sort(key=lambda run: (number(run["finished"]) or 0.0, run["position"]))
+    return [run["id"] for run in done[-NEWEST:]]
+
+
+def _timed(run: Row) -> Row:
+    """The run with times that can be computed with: a damaged number becomes None."""
     times = ("heartbeat", "started", "finished", "seconds")
     return run | {column: number(run[column]) for column in times}
 
 
-def _ended(run: Record) -> float:
+def _ended(run: Row) -> float:
     return number(run["finished"]) or number(run["started"]) or 0.0
 
 
-def _newest_first(runs: Sequence[Record]) -> list[Record]:
-    """Those at work, then those that ended last."""
+def _newest_first(runs: Sequence[Row]) -> list[Row]:
+    """Runs that are being worked on, then those that ended last."""
     begun = [run for run in runs if run["status"] != "pending"]
     begun.sort(key=lambda run: (run["status"] != "running", -_ended(run), run["position"]))
     return begun[:RECENT]
 
 
-def _recent(run: Record, epochs: Sequence[Record]) -> Record:
+def _recent(run: Row, epochs: Sequence[Row]) -> Row:
     last = epochs[-1] if epochs else {}
     return {
         "run": run["id"],
-        "axes": run["axes"],
+        "axes": _axes_of(run),
         "seed": run["seed"],
         "status": run["status"],
         "outcome": run["outcome"],
         "started": number(run["started"]),
         "seconds": number(run["seconds"]),
         "epochs": last.get("epoch"),
-        **{column: number(last.get(column)) for column in CURVES},
+        **{column: number(last.get(column)) for column in LAST_EPOCH},
     }
 
 
-def _epochs(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+def _epochs(connection: sqlite3.Connection, ids: Sequence[str]) -> Iterator[Row]:
     query = f"SELECT {', '.join(EPOCH_COLUMNS)} FROM epochs WHERE run = ? ORDER BY epoch"
     for id_ in ids:
-        rows = connection.execute(query, (id_,)).fetchall()
-        found[id_] = [dict(zip(EPOCH_COLUMNS, map(loaded, row), strict=True)) for row in rows]
-    return found
+        for row in _select(connection, query, id_):
+            yield row | {column: _float(row[column]) for column in LAST_EPOCH}
 
 
-def _measures(connection: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
-    names: dict[str, None] = {}
-    query = "SELECT measure FROM measurements WHERE run = ? AND layer = '' ORDER BY measure"
+def _measurements(connection: sqlite3.Connection, ids: Sequence[str]) -> Iterator[Row]:
+    columns = ", ".join(MEASUREMENT_COLUMNS)
+    query = f"SELECT {columns} FROM measurements WHERE run = ? AND layer = '' ORDER BY measure"
     for id_ in ids:
-        names |= dict.fromkeys(str(name) for [name] in connection.execute(query, (id_,)))
-    return sorted(names)
+        for row in _select(connection, query, id_):
+            yield row | {"measure": str(row["measure"]), "value": _float(row["value"])}
 
 
-def _points(
-    connection: sqlite3.Connection,
-    measure: str,
-    newest: Sequence[Record],
-    epochs: Mapping[str, Sequence[Record]],
-) -> list[Record]:
+def _float(value: object) -> float:
+    """A number of the store; a damaged one is not a number."""
+    read = loaded(value)
+    return float(read) if isinstance(read, int | float) else math.nan
+
+
+def _points(measure: str, rows: Sequence[Row], axes: Sequence[str]) -> list[Row]:
     """The measure against the gap; runs that lack one of them, or have no number there, are out."""
-    query = "SELECT value FROM measurements WHERE run = ? AND measure = ? AND layer = ''"
     points = []
-    for run in newest:
-        found = connection.execute(query, (run["id"], measure)).fetchone()
-        rows = epochs[run["id"]]
-        if found is None or not rows or any(number(rows[-1][name]) is None for name in CURVES):
-            continue
-        value, gap = number(found[0]), number(targets_of(rows[-1])["gap"])
+    for row in rows:
+        value, gap = number(row.get(measure)), number(row.get("gap"))
         if value is not None and gap is not None:
-            points.append({"x": value, "y": gap, "axes": run["axes"], "seed": run["seed"]})
+            settings = {axis: row[axis] for axis in axes}
+            points.append({"x": value, "y": gap, "axes": settings, "seed": row["seed"]})
     return points
 
 
-def curves(runs: Sequence[Sequence[Record]]) -> Record:
+def curves(runs: Sequence[Sequence[Row]]) -> Row:
     """By column and epoch: median and quartiles over the runs that got so far, and their number.
 
     >>> rows = [[{"epoch": 1, "train_loss": v}] for v in (1.0, 2.0, 3.0, 4.0, 5.0)]
     >>> curves(rows)["train_loss"]
     {'epoch': [1], 'low': [2.0], 'median': [3.0], 'high': [4.0], 'n': [5]}
     """
-    found: Record = {}
-    for column in CURVES:
+    bands: Row = {}
+    for column in LAST_EPOCH:
         by_epoch: dict[int, list[float]] = {}
         for rows in runs:
             for row in rows:
                 if (value := number(row.get(column))) is not None:
                     by_epoch.setdefault(row["epoch"], []).append(value)
-        band: Record = {"epoch": [], "low": [], "median": [], "high": [], "n": []}
+        band: Row = {"epoch": [], "low": [], "median": [], "high": [], "n": []}
         for epoch in sorted(by_epoch):
             values = by_epoch[epoch]
             cuts = statistics.quantiles(values, n=4, method="inclusive") if values[1:] else values
@@ -179,5 +191,5 @@ def curves(runs: Sequence[Sequence[Record]]) -> Record:
             each = (epoch, low, statistics.median(values), high, len(values))
             for name, value in zip(band, each, strict=True):
                 band[name].append(value)
-        found[column] = band
-    return found
+        bands[column] = band
+    return bands

@@ -18,8 +18,8 @@ def groups_of(rows: Sequence[Row], name: str, order: Sequence[object]) -> dict[s
     >>> groups_of([{"lr": 2}, {"lr": 1}], "lr", [1, 2, 3])
     {'1': [{'lr': 1}], '2': [{'lr': 2}]}
     """
-    found = {str(value): [row for row in rows if row[name] == value] for value in order}
-    return {value: group for value, group in found.items() if group}
+    groups = {str(value): [row for row in rows if row[name] == value] for value in order}
+    return {value: group for value, group in groups.items() if group}
 
 
 def difference(changed: Sequence[Row], plain: Sequence[Row], name: str) -> Estimate:
@@ -29,8 +29,8 @@ def difference(changed: Sequence[Row], plain: Sequence[Row], name: str) -> Estim
 
 def lower_in(changed: Sequence[Row], plain: Sequence[Row], name: str) -> str:
     """In how many of the pairs the changed run has the smaller number."""
-    found = _differences(changed, plain, name)
-    return f"lower in {sum(each < 0 for each in found)} of {len(found)} pairs"
+    differences = _differences(changed, plain, name)
+    return f"lower in {sum(each < 0 for each in differences)} of {len(differences)} pairs"
 
 
 def _differences(changed: Sequence[Row], plain: Sequence[Row], name: str) -> list[float]:
@@ -39,41 +39,41 @@ def _differences(changed: Sequence[Row], plain: Sequence[Row], name: str) -> lis
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
-def falls(found: Estimate | Correlation) -> bool:
+def falls(change: Estimate | Correlation) -> bool:
     """Whether the whole interval lies below 0."""
-    return found.high < 0
+    return change.high < 0
 
 
-def rises(found: Estimate | Correlation) -> bool:
+def rises(change: Estimate | Correlation) -> bool:
     """Whether the whole interval lies above 0."""
-    return found.low > 0
+    return change.low > 0
 
 
 def group_table(title: str, groups: Groups, shown: Sequence[str]) -> Table:
-    """A row a group: its n, and means with intervals."""
+    """One row per group: its n, and means with intervals."""
     rows: list[list[Cell]] = [
-        [words, len(group), *(mean(column(group, name)) for name in shown)]
-        for words, group in groups.items()
+        [name_of_group, len(group), *(mean(column(group, name)) for name in shown)]
+        for name_of_group, group in groups.items()
     ]
     return Table((title, "n", *shown), rows)
 
 
 def group_points(groups: Groups, x: str, y: str, x_label: str, y_label: str) -> Figure:
-    """One point a run; runs without one of the numbers are left out."""
+    """One point per run; runs without one of the numbers are left out."""
     series = []
-    for words, group in groups.items():
-        kept = [row for row in group if row.get(x) is not None and row.get(y) is not None]
-        series.append(Series(words, column(kept, x), column(kept, y)))
+    for name_of_group, group in groups.items():
+        drawn = [row for row in group if row.get(x) is not None and row.get(y) is not None]
+        series.append(Series(name_of_group, column(drawn, x), column(drawn, y)))
     positive = all(value > 0 for each in series for value in each.x)
     return Figure(x_label, y_label, series, log_x=positive, points=True)
 
 
-def line(words: str, x: Sequence[float], found: Sequence[Estimate], unit: float = 1.0) -> Series:
+def line(name: str, x: Sequence[float], estimates: Sequence[Estimate], unit: float = 1.0) -> Series:
     """Means with their intervals along x, in parts of `unit`."""
     return Series(
-        words,
+        name,
         list(x),
-        [each.value / unit for each in found],
-        [each.low / unit for each in found],
-        [each.high / unit for each in found],
+        [each.value / unit for each in estimates],
+        [each.low / unit for each in estimates],
+        [each.high / unit for each in estimates],
     )

@@ -11,9 +11,15 @@ from .numbers import Estimate
 
 Result = Literal["held", "not held", "undecided", "not refuted"]
 Agreement = Literal["yes", "partly", "no", "undecided"]
+VERDICTS: dict[Agreement, str] = {
+    "yes": "reproduced",
+    "partly": "partly reproduced",
+    "no": "not reproduced",
+    "undecided": "undecided at this scale",
+}
 
 
-class Interval(Protocol):
+class WithInterval(Protocol):
     """A number with the ends of its interval: an Estimate, or a Correlation."""
 
     @property
@@ -45,7 +51,9 @@ class Finding:
     seen: str | Estimate
 
 
-def above(part: str, found: Interval, bound: float = 0.0, *, paper: float | None = None) -> Finding:
+def above(
+    part: str, number: WithInterval, bound: float = 0.0, *, paper: float | None = None
+) -> Finding:
     """Held where the whole interval is above the bound, not held where it is below.
 
     An interval on both sides is undecided, unless it excludes the number the paper has: then there
@@ -56,39 +64,41 @@ def above(part: str, found: Interval, bound: float = 0.0, *, paper: float | None
     >>> above("it rises", Estimate(0.1, -0.1, 0.3, 80), paper=0.76).result
     'not held'
     """
-    seen: str | Estimate = estimate(found)
-    if found.low > bound:
+    seen: str | Estimate = estimate(number)
+    if number.low > bound:
         result: Result = "held"
-    elif found.high < bound:
+    elif number.high < bound:
         result = "not held"
-    elif paper is not None and found.high < paper:
-        result, seen = "not held", _without(found, paper)
+    elif paper is not None and number.high < paper:
+        result, seen = "not held", _without(number, paper)
     else:
         result = "undecided"
     return Finding(part, result, seen)
 
 
-def below(part: str, found: Interval, bound: float = 0.0, *, paper: float | None = None) -> Finding:
+def below(
+    part: str, number: WithInterval, bound: float = 0.0, *, paper: float | None = None
+) -> Finding:
     """Held where the whole interval is below the bound; as `above` otherwise."""
-    mirrored = Estimate(-found.value, -found.high, -found.low, found.n)
+    mirrored = Estimate(-number.value, -number.high, -number.low, number.n)
     judged = above(part, mirrored, -bound, paper=None if paper is None else -paper)
-    seen: str | Estimate = estimate(found)
+    seen: str | Estimate = estimate(number)
     if paper is not None and isinstance(judged.seen, str):
-        seen = _without(found, paper)
+        seen = _without(number, paper)
     return Finding(part, judged.result, seen)
 
 
-def _without(found: Interval, paper: float) -> str:
-    return f"{estimate(found)}; the paper's {paper:g} lies outside"
+def _without(number: WithInterval, paper: float) -> str:
+    return f"{estimate(number)}; the paper's {paper:g} lies outside"
 
 
-def unmoved(part: str, found: Interval) -> Finding:
+def unmoved(part: str, number: WithInterval) -> Finding:
     """Not refuted where the interval is around 0, not held where it is not."""
-    if math.isnan(found.low):
+    if math.isnan(number.low):
         result: Result = "undecided"
     else:
-        result = "not refuted" if found.low <= 0 <= found.high else "not held"
-    return Finding(part, result, estimate(found))
+        result = "not refuted" if number.low <= 0 <= number.high else "not held"
+    return Finding(part, result, estimate(number))
 
 
 def fact(part: str, true: bool, seen: str) -> Finding:
@@ -97,7 +107,7 @@ def fact(part: str, true: bool, seen: str) -> Finding:
 
 
 def every(part: str, findings: Sequence[Finding]) -> Finding:
-    """Several as one: held if all are, not held if one is not."""
+    """Several parts as one: held if all are, not held if one is not."""
     worst: tuple[Result, ...] = ("not held", "undecided", "not refuted", "held")
     result = next(r for r in worst if any(finding.result == r for finding in findings))
     said = "; ".join(f"{finding.part}: {finding.seen}" for finding in findings)
@@ -105,7 +115,7 @@ def every(part: str, findings: Sequence[Finding]) -> Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> Agreement:
-    """Of the whole claim.
+    """The verdict on a whole claim, from its parts.
 
     >>> rise, fall = Estimate(2.0, 1.0, 3.0, 9), Estimate(-2.0, -5.0, 1.0, 9)
     >>> verdict([above("this rises", rise), below("that falls", fall)])
@@ -120,10 +130,10 @@ def verdict(findings: Sequence[Finding]) -> Agreement:
 
 
 def missed(findings: Sequence[Finding]) -> Agreement:
-    """Of a claim that is not even partly reproduced: refuted, or undecided?"""
+    """The verdict on a claim of which no part was reproduced: "no" or "undecided"."""
     return "no" if any(finding.result == "not held" for finding in findings) else "undecided"
 
 
-def estimate(found: Interval) -> Estimate:
-    """As a cell of a table shows it."""
-    return Estimate(found.value, found.low, found.high, found.n)
+def estimate(number: WithInterval) -> Estimate:
+    """The number as a table shows it."""
+    return Estimate(number.value, number.low, number.high, number.n)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...measures import names
 from ...measures.confounders import IN_PAPERS
 from ...study.statistics import Correlation, partial_correlation, pearson, spearman
-from ..experiment import Cell, Figure, Row, Section, Series, Table
+from ..experiment import Cell, Figure, Row, Series, Table, titled
 from .findings import estimate
 from .numbers import Estimate
 from .rows import column
@@ -26,26 +26,26 @@ def converged(rows: Sequence[Row]) -> list[Row]:
 def correlations(
     rows: Sequence[Row], measures: Sequence[str]
 ) -> tuple[Table, dict[str, Correlation]]:
-    """A row a measure: Pearson, Spearman, and Spearman with the confounders held fixed."""
+    """One row per measure: Pearson, Spearman, and Spearman with the confounders held fixed."""
     gap = column(rows, GAP)
-    held = {name: column(rows, name) for name in CONFOUNDERS}
+    confounders = {name: column(rows, name) for name in CONFOUNDERS}
     table: list[list[Cell]] = []
     ranks: dict[str, Correlation] = {}
     for name in measures:
         values = column(rows, name)
         ranks[name] = spearman(values, gap)
-        given = {key: column_ for key, column_ in held.items() if key != name}
+        given = {key: column_ for key, column_ in confounders.items() if key != name}
         cells = (
             pearson(values, gap),
             ranks[name],
             partial_correlation(values, gap, given, kind="spearman"),
         )
-        table.append([name, ranks[name].n, *(estimate(found) for found in cells)])
+        table.append([name, ranks[name].n, *(estimate(correlation) for correlation in cells)])
     titles = ("measure", "n", "Pearson", "Spearman", "Spearman, confounders held fixed")
     return Table(titles, table), ranks
 
 
-def whole_catalogue(rows: Sequence[Row]) -> Section:
+def whole_catalogue(rows: Sequence[Row]) -> Table:
     """The same for all measures that the runs have, the largest rank correlation first.
 
     Those that suit few of the networks come last: their correlation may be anything.
@@ -54,10 +54,10 @@ def whole_catalogue(rows: Sequence[Row]) -> Section:
     table, ranks = correlations(rows, there)
 
     def place(cells: Sequence[Cell]) -> tuple[bool, float]:
-        found = ranks[str(cells[0])]
-        return found.n >= FEW, _value(found)
+        correlation = ranks[str(cells[0])]
+        return correlation.n >= FEW, _value(correlation)
 
-    return Section(
+    return titled(
         "Everything that was measured",
         "The correlation of every measure with the gap, the largest first. Of measures that tell "
         "nothing, about one in 20 has an interval that misses 0. What each of them is: spiritlevel "
@@ -75,14 +75,19 @@ def finite_rows(rows: Sequence[Row], measure: str) -> list[Row]:
     ]
 
 
-def squared(found: Correlation) -> Estimate:
+def squared(correlation: Correlation) -> Estimate:
     """R² of a line through two columns: every value that a correlation in its interval can have."""
-    low, high = sorted((found.low**2, found.high**2))
-    return Estimate(found.value**2, 0.0 if found.low <= 0 <= found.high else low, high, found.n)
+    low, high = sorted((correlation.low**2, correlation.high**2))
+    return Estimate(
+        correlation.value**2,
+        0.0 if correlation.low <= 0 <= correlation.high else low,
+        high,
+        correlation.n,
+    )
 
 
 def scatter(rows: Sequence[Row], measure: str) -> Figure:
-    """One point a network."""
+    """One point per network: the measure across, the gap upwards."""
     drawn = finite_rows(rows, measure)
     x, y = column(drawn, measure), column(drawn, GAP)
     log = bool(x) and min(x) > 0
@@ -97,18 +102,18 @@ def strongest(ranks: dict[str, Correlation]) -> str:
 def why(rows: Sequence[Row], measure: str, name: str = "relative flatness") -> str:
     """What stands between a measure and the gap: confounders that go with both of them."""
     values, gap = column(rows, measure), column(rows, GAP)
-    held = {key: column(rows, key) for key in CONFOUNDERS if key != measure}
+    confounders = {key: column(rows, key) for key in CONFOUNDERS if key != measure}
     said = [
         f"the {CONFOUNDERS[key]} has a rank correlation of {spearman(each, values)} with {name} "
         f"and of {spearman(each, gap)} with the gap"
-        for key, each in held.items()
+        for key, each in confounders.items()
     ]
-    left = partial_correlation(values, gap, held, kind="spearman")
+    left = partial_correlation(values, gap, confounders, kind="spearman")
     return (
         f"Over {left.n} networks {' and '.join(said)}. With them held fixed, {name} and the gap "
         f"have a rank correlation of {left}."
     )
 
 
-def _value(found: Correlation) -> float:
-    return -2.0 if math.isnan(found.value) else found.value
+def _value(correlation: Correlation) -> float:
+    return -2.0 if math.isnan(correlation.value) else correlation.value

@@ -13,7 +13,7 @@ HOW = (  # for the end of a rule that has such parts
 
 
 def with_added(agrees: Agreement, added: Sequence[Finding]) -> Agreement:
-    """What the rule of before the runs says; added parts can take from it and give nothing.
+    """The verdict by the rule of before the runs; added parts can lower it and never raise it.
 
     >>> with_added("yes", [Finding("it falls", "undecided", "")])
     'partly'

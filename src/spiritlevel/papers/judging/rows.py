@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..experiment import Row
+from ...errors import SpiritlevelError
+from ...measures import names
+from ..experiment import Experiment, Row
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:
@@ -21,3 +23,22 @@ def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
     """
     values = sorted({row[name] for row in rows})
     return {value: [row for row in rows if row[name] == value] for value in values}
+
+
+def experiment_rows(
+    experiment: Experiment, done: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """The columns of finished runs that the experiment looks at; some run must have each of them.
+
+    Those of other measures follow, if it keeps them.
+    """
+    missing = [c for c in experiment.columns if not any(c in row for row in done)]
+    if missing:
+        raise SpiritlevelError(
+            f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
+            "has them: the store is of another version of this study. Run it again in a new folder."
+        )
+    columns = dict.fromkeys(experiment.columns)
+    if experiment.catalogue:
+        columns |= dict.fromkeys(c for c in names() if any(c in row for row in done))
+    return tuple({c: row.get(c) for c in columns} for row in done)

@@ -1,4 +1,4 @@
-"""Paper 000, Fig. 6: wrong labels, flatness of the head, and how well it tells the gap."""
+"""Paper 000, Fig. 6: wrong labels, flatness of the head, and its correlation with the gap."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import CONFIDENCE, Estimate, mean
 from ..judging.population import CONFOUNDERS, FEW, GAP, converged, why
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 
 NOISE, HEAD = "interventions.label_noise", "head.kappa"
 SHOWN = ("train_accuracy", "test_accuracy", GAP, HEAD)
@@ -20,17 +21,17 @@ ALMOST = 1.0 - 1e-9  # Fisher's z of a perfect correlation is infinite
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Does flatness rise with the noise, and does it tell the gap better where there is more?"""
-    kept = converged(rows)
-    groups = grouped(kept, NOISE)
+    """Does flatness rise with the noise, and does its correlation with the gap rise too?"""
+    converged_runs = converged(rows)
+    groups = grouped(converged_runs, NOISE)
     ranks = {noise: spearman(column(g, HEAD), column(g, GAP)) for noise, g in groups.items()}
     table: list[list[Cell]] = [
         [noise, len(g), *(mean(column(g, name)) for name in SHOWN), estimate(ranks[noise])]
         for noise, g in groups.items()
     ]
-    rise = spearman(column(kept, NOISE), column(kept, HEAD))
+    rise = spearman(column(converged_runs, NOISE), column(converged_runs, HEAD))
     stronger = strengthening(ranks[min(ranks)], ranks[max(ranks)])
-    over_all = spearman(column(kept, HEAD), column(kept, GAP))
+    over_all = spearman(column(converged_runs, HEAD), column(converged_runs, GAP))
     findings = [
         above("relative flatness of the head rises with the share of wrong labels", rise),
         above(
@@ -46,7 +47,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "relative flatness of the head",
             [line(HEAD, list(groups), [mean(column(g, HEAD)) for g in groups.values()])],
         ),
-        why=_why(kept, groups) if len(kept) >= FEW else "",
+        why=_why(converged_runs, groups) if len(converged_runs) >= FEW else "",
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
@@ -59,7 +60,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _why(rows: Sequence[Row], groups: dict[float, list[Row]]) -> str:
-    """What goes with the gap, and what wrong labels do to it."""
+    """What correlates with the gap, and how wrong labels change it."""
     fewest, most = groups[min(groups)], groups[max(groups)]
     ends = {name: [mean(column(g, name)) for g in (fewest, most)] for name in ("train_loss", GAP)}
     (loss, more_loss), (gap, more_gap) = ends.values()
@@ -77,11 +78,13 @@ def strengthening(less: Correlation, more: Correlation) -> Estimate:
 
     The variance of z is (1 + ρ²/2)/(n − 3), after Bonett and Wright.
     """
-    z = [math.atanh(max(-ALMOST, min(ALMOST, found.value))) for found in (less, more)]
+    z = [math.atanh(max(-ALMOST, min(ALMOST, correlation.value))) for correlation in (less, more)]
     n = less.n + more.n
     if min(less.n, more.n) <= 3:
         return Estimate(z[1] - z[0], math.nan, math.nan, n)
-    variance = sum((1 + found.value**2 / 2) / (found.n - 3) for found in (less, more))
+    variance = sum(
+        (1 + correlation.value**2 / 2) / (correlation.n - 3) for correlation in (less, more)
+    )
     half = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * math.sqrt(variance)
     return Estimate(z[1] - z[0], z[1] - z[0] - half, z[1] - z[0] + half, n)
 
@@ -97,33 +100,43 @@ EXPERIMENT = Experiment(
     analyse=analyse,
     columns=("outcome", NOISE, "variant", "seed", *CONFOUNDERS, *SHOWN),
     rule=(
-        "the 95 % intervals lie above 0 of the rank correlation of noise with flatness over all "
-        "runs, and of the difference in Fisher's z between the correlations of flatness with the "
-        "gap at the most noise and without any. Partly, if one does."
+        "two 95 % intervals lie above 0: that of the rank correlation of noise with flatness over "
+        "all runs, and that of the difference in Fisher's z between the correlations of flatness "
+        "with the gap at the most noise and without noise. Partly, if one does."
     ),
     set_up=(
-        "A share of 0, 10, 20 and 40 % of the training labels is replaced by wrong ones, always by "
-        "another class: the paper corrupts them at random and does not say whether some may stay "
-        "right. Networks of one share differ in how they are trained and in their seeds; rates and "
-        "optimizers are our choice. The gap is taken to the "
-        "right labels of the test images, so that wrong training labels are part of it. The "
-        "figure's numbers are not in the text we have."
+        "0, 10, 20 or 40 % of the training labels are replaced by another class: the paper "
+        "corrupts labels at random and does not say whether some may stay right. Networks with the "
+        "same share differ in training settings and seeds; rates and optimizers are our choice. "
+        "Test images keep their right labels, so the wrong training labels are part of the gap. "
+        "The figure's numbers are not in the text we have."
     ),
-    scaled_down={
-        "": (
-            "Handwritten digits of 8×8 pixels (600 images) instead of CIFAR-10 and a small "
-            "convolutional network with the same kind of head instead of ResNet-18, from random "
-            "weights, 60 epochs, two learning rates with 10 seeds each, measured on 300 images."
-        ),
-        "quick": "The same with 15 epochs, no noise and 40 %: a trial.",
-        "paper": (
-            "From random weights, three ways of training with 5 seeds each, 30 epochs, measured on "
-            "5,000 of the 50,000 images. The paper gives neither ways nor numbers of runs."
-        ),
-        "h200": (
-            "From random weights, 20,000 images, three ways of training with 4 seeds each, 10 "
-            "epochs, measured on 2,000 images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-fig-6",
+        {
+            "": (
+                "Handwritten digits of 8×8 pixels ({data.samples} images) instead of CIFAR-10, "
+                "and a small convolutional network with the same kind of head instead of "
+                "ResNet-18. Random initial weights, {training.epochs} epochs, learning rates of "
+                "{variants.lr} with {seeds} seeds each, measured on {measure_options.samples} "
+                "images."
+            ),
+            "quick": (
+                "The same with {training.epochs} epochs, {grid.interventions.label_noise:%} of "
+                "the labels wrong and {seeds} seeds each: a trial."
+            ),
+            "paper": (
+                "Random initial weights, {variants:count} ways of training with {seeds} seeds "
+                "each, {training.epochs} epochs, measured on {measure_options.samples} of the "
+                "{data.samples} images. The paper says neither how its networks were trained "
+                "nor how many there were."
+            ),
+            "h200": (
+                "Random initial weights, {data.samples} images, {variants:count} ways of "
+                "training with {seeds} seeds each, {training.epochs} epochs, measured on "
+                "{measure_options.samples} images."
+            ),
+        },
+    ),
     measures=(HEAD,),
 )

@@ -12,6 +12,7 @@ from ..judging.findings import above, below, estimate, every, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_dynamics import SHARES
 from .tasks_transfer import ACCURACY, BEFORE, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
@@ -19,30 +20,36 @@ from .tasks_transfer import ACCURACY, BEFORE, FLATNESS, FROZEN, HIGH, LOSS, LOW,
 TOGETHER = "Spearman, final flatness and accuracy"
 P = "p of that correlation (the paper: below this)"
 PAPER = {TOGETHER: -0.68, P: 1e-4, "final flatness, frozen backbone": 1.5e4}
-MIDDLE = 50.0  # % of the epochs: what comes later is not early by any reading
+MIDDLE = 50.0  # % of the epochs: nothing later can be called early
 WORDS = {LOW: "low rate", HIGH: "high rate", FROZEN: "frozen backbone"}
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Is a frozen backbone sharpest, has a high rate an early peak, are flat ones more accurate?
+    """Is a frozen backbone sharpest, does a high rate peak early, are flat networks more accurate?
 
     All strategies of a run start from the same weights, so they are compared run by run.
     """
-    against_low, against_high = (_ratio(rows, _last(way), _last(FROZEN)) for way in (LOW, HIGH))
+    against_low, against_high = (
+        _ratio(rows, _last(strategy), _last(FROZEN)) for strategy in (LOW, HIGH)
+    )
     peak = _ratio(rows, f"{PEAK}/{LOW}", f"{PEAK}/{HIGH}")
-    ends = [(row.get(_last(way)), row.get(f"{ACCURACY}/{way}")) for row in rows for way in WORDS]
+    ends = [
+        (row.get(_last(strategy)), row.get(f"{ACCURACY}/{strategy}"))
+        for row in rows
+        for strategy in WORDS
+    ]
     together = spearman([flatness for flatness, _ in ends], [accuracy for _, accuracy in ends])
     when = mean(_place_of_peak(row, HIGH) for row in rows)
     fall = _ratio(rows, f"{FLATNESS}/{LOW}/0", _last(LOW))
     steady = mean(_trend(row, LOW) for row in rows)
     table: list[list[Cell]] = [
         [
-            WORDS[way],
+            WORDS[strategy],
             len(rows),
-            *(mean(column(rows, f"{name}/{way}")) for name in (ACCURACY, LOSS, PEAK)),
-            *(_along(rows, way)),
+            *(mean(column(rows, f"{name}/{strategy}")) for name in (ACCURACY, LOSS, PEAK)),
+            *(_along(rows, strategy)),
         ]
-        for way in STRATEGIES
+        for strategy in STRATEGIES
     ]
     findings = [
         every(
@@ -86,7 +93,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=Figure(
             "% of the epochs",
             "relative flatness of the head",
-            [line(WORDS[way], SHARES, _along(rows, way)) for way in STRATEGIES],
+            [line(WORDS[strategy], SHARES, _along(rows, strategy)) for strategy in STRATEGIES],
             log_y=True,
         ),
         beside={
@@ -107,28 +114,28 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _last(way: str) -> str:
-    return f"{FLATNESS}/{way}/100"
+def _last(strategy: str) -> str:
+    return f"{FLATNESS}/{strategy}/100"
 
 
-def _along(rows: Sequence[Row], way: str) -> list[Estimate]:
-    return [mean(column(rows, f"{FLATNESS}/{way}/{each}")) for each in SHARES]
+def _along(rows: Sequence[Row], strategy: str) -> list[Estimate]:
+    return [mean(column(rows, f"{FLATNESS}/{strategy}/{each}")) for each in SHARES]
 
 
 def _ratio(rows: Sequence[Row], divisor: str, name: str) -> Estimate:
     return factor((row.get(divisor), row.get(name)) for row in rows)
 
 
-def _place_of_peak(row: Row, way: str) -> float | None:
-    """After how many % of the epochs flatness is largest, of the looks after the start."""
-    looks = [(row.get(f"{FLATNESS}/{way}/{each}"), each) for each in SHARES if each]
-    known = [(flatness, each) for flatness, each in looks if flatness is not None]
-    return float(max(known, key=lambda look: look[0])[1]) if known else None
+def _place_of_peak(row: Row, strategy: str) -> float | None:
+    """After how many % of the epochs flatness is largest; the start does not count."""
+    looks = [(row.get(f"{FLATNESS}/{strategy}/{each}"), each) for each in SHARES if each]
+    recorded = [(flatness, each) for flatness, each in looks if flatness is not None]
+    return float(max(recorded, key=lambda look: look[0])[1]) if recorded else None
 
 
-def _trend(row: Row, way: str) -> float:
-    """The rank correlation of flatness with the epochs of one network, over all looks."""
-    return spearman(SHARES, [row.get(f"{FLATNESS}/{way}/{each}") for each in SHARES]).value
+def _trend(row: Row, strategy: str) -> float:
+    """The rank correlation of flatness with the epochs, over all points of one run."""
+    return spearman(SHARES, [row.get(f"{FLATNESS}/{strategy}/{each}") for each in SHARES]).value
 
 
 EXPERIMENT = Experiment(
@@ -137,9 +144,9 @@ EXPERIMENT = Experiment(
     source="Fig. 7",
     claim=(
         "When a trained network learns another task, a frozen backbone ends with the largest "
-        "relative flatness of the head, a high learning rate brings an early peak that a low one "
-        "does not, at the low one flatness falls smoothly, and networks that end flatter are more "
-        "accurate."
+        "relative flatness of the head, a high learning rate leads to an early peak that a low "
+        "rate does not show, flatness falls smoothly at the low rate, and networks that end "
+        "flatter are more accurate."
     ),
     analyse=analyse,
     columns=(
@@ -158,31 +165,42 @@ EXPERIMENT = Experiment(
         f"on average. {HOW}"
     ),
     set_up=(
-        "A network is trained on one data set and gets a new head for another; then the same "
-        "weights learn that at a rate of 0.0001, at 0.01, and at 0.01 with all but the head "
-        "frozen, by SGD with momentum 0.9. The paper names neither optimizer nor the rate of the "
-        "frozen network. The place of a peak is known as well as the shares of the epochs in the "
-        "table are close together. That a frozen backbone needs larger weights in the head is not "
-        "looked at: they are not recorded. The power of ten of the paper's flatness and that of "
-        "its p are illegible in the text we have: 4 and -4 are our reading of them. Both data sets "
-        "are fetched first."
+        "A network is trained on one data set and gets a new head for another; from the same "
+        "weights it then learns the second at a rate of 0.0001, at 0.01, and at 0.01 with all but "
+        "the head frozen, by SGD with momentum 0.9. The paper names neither optimizer nor the rate "
+        "of the frozen network. A peak can only be located to the shares of the epochs in the "
+        "table. Whether a frozen backbone needs larger weights in the head is not checked: they "
+        "are not recorded. The power of ten of the paper's flatness and that of its p are "
+        "illegible in the text we have: 4 and -4 are our reading of them. Both data sets have to "
+        "be downloaded first."
     ),
-    scaled_down={
-        "": (
-            "A small convolutional network with the same kind of head, trained on 2,000 images of "
-            "MNIST for 5 epochs and then on 600 handwritten digits of 8×8 pixels for 40, instead "
-            "of ResNet-18 from ImageNet to CIFAR-10; measured on 300 images; 5 seeds."
-        ),
-        "quick": "The same with 500 images of MNIST, 2 and 10 epochs, 2 seeds: a trial.",
-        "paper": (
-            "Trained first on CIFAR-100 instead of ImageNet; measured on 5,000 of the 50,000 "
-            "images; 5 seeds. The paper gives neither epochs nor runs."
-        ),
-        "h200": (
-            "Trained first on 20,000 images of CIFAR-100 for 20 epochs instead of ImageNet; then "
-            "20,000 images of CIFAR-10 for 15 epochs, measured on 2,000 of them; 5 seeds."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-fig-7",
+        {
+            "": (
+                "A small convolutional network with the same kind of head, trained on "
+                "{task.pretrain_samples} images of MNIST for {task.pretrain_epochs} epochs and "
+                "then on {data.samples} handwritten digits of 8×8 pixels for {training.epochs}, "
+                "instead of ResNet-18 from ImageNet to CIFAR-10; measured on "
+                "{measure_options.samples} images; {seeds} seeds."
+            ),
+            "quick": (
+                "The same with {task.pretrain_samples} images of MNIST, {task.pretrain_epochs} "
+                "and {training.epochs} epochs, {seeds} seeds: a trial."
+            ),
+            "paper": (
+                "Trained first on CIFAR-100 instead of ImageNet; measured on "
+                "{measure_options.samples} of the {data.samples} images; {seeds} seeds. The "
+                "paper gives the number neither of epochs nor of runs."
+            ),
+            "h200": (
+                "Trained first on {task.pretrain_samples} images of CIFAR-100 for "
+                "{task.pretrain_epochs} epochs instead of on ImageNet; then on {data.samples} "
+                "images of CIFAR-10 for {training.epochs} epochs, measured on "
+                "{measure_options.samples} of them; {seeds} seeds."
+            ),
+        },
+    ),
     measures=("head.kappa",),
     paper_values=PAPER,
 )

@@ -10,12 +10,13 @@ from ..judging.contrasts import line
 from ..judging.findings import Finding, above, every, fact, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_trace import FUNCTORCH_MIB, IMAGES, KAPPA_ERROR, KERNELS, SECONDS, TRACE_ERROR
 
 WEIGHTS = "task.weights"
 EXACT = 1e-9  # relative, in float64: rounding, and no more
-WORDS = {  # the ways that are held against the closed form
+WORDS = {  # the methods that are compared with the closed form
     "autograd": "automatic differentiation",
     "functorch": "functorch",
     "hutchinson": "Hutchinson's estimate",
@@ -25,22 +26,27 @@ Place = tuple[str, float, float]  # weights, images, kernels
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Error of the closed form, and how many times longer every other way takes."""
+    """The error of the closed form, and how many times longer every other method takes."""
     groups = _groups(rows)
-    slower = {place: {way: _slower(group, way) for way in WORDS} for place, group in groups.items()}
+    slower = {
+        place: {method: _slower(group, method) for method in WORDS}
+        for place, group in groups.items()
+    }
     table = [_row(place, group, slower[place]) for place, group in groups.items()]
     errors = [row[f"{name}/closed"] for row in rows for name in (TRACE_ERROR, KAPPA_ERROR)]
     worst = max(errors)
     missed = _missed(rows)
-    ranges = {way: [found[way].value for found in slower.values()] for way in JUDGED}
+    ranges = {
+        method: [by_method[method].value for by_method in slower.values()] for method in JUDGED
+    }
     exact = _exact(errors)
-    findings = [exact, *(_longer(way, slower) for way in JUDGED)]
+    findings = [exact, *(_longer(method, slower) for method in JUDGED)]
     return Outcome(
         table=Table(
             (
                 *("weights", "images", "kernels", "n", "error of the closed form"),
                 "error of Hutchinson's estimate",
-                *(f"{words}: times the closed form's time" for words in WORDS.values()),
+                *(f"{title}: times the closed form's time" for title in WORDS.values()),
                 "MiB that functorch needs",
             ),
             table,
@@ -48,11 +54,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=Figure(
             "kernels",
             "times the closed form's time",
-            [_line(way, rows) for way in WORDS],
+            [_line(method, rows) for method in WORDS],
             log_y=True,
         ),
         findings=findings,
-        # A fast way to a wrong number is worth nothing, so speed alone is not "partly".
+        # A fast method with wrong results is worth nothing, so speed alone is not "partly".
         agrees=verdict(findings if exact.result == "held" else [exact]),
         conclusion=(
             f"The closed form is within {worst:.1g} of automatic differentiation throughout, where "
@@ -66,21 +72,21 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _groups(rows: Sequence[Row]) -> dict[Place, list[Row]]:
-    found: dict[Place, list[Row]] = {}
+    groups: dict[Place, list[Row]] = {}
     for row in sorted(rows, key=lambda r: (r[WEIGHTS], r[KERNELS], r[IMAGES])):
-        found.setdefault((row[WEIGHTS], row[IMAGES], row[KERNELS]), []).append(row)
-    return found
+        groups.setdefault((row[WEIGHTS], row[IMAGES], row[KERNELS]), []).append(row)
+    return groups
 
 
-def _slower(group: Sequence[Row], way: str) -> Estimate:
-    return factor((row[f"{SECONDS}/closed"], row.get(f"{SECONDS}/{way}")) for row in group)
+def _slower(group: Sequence[Row], method: str) -> Estimate:
+    return factor((row[f"{SECONDS}/closed"], row.get(f"{SECONDS}/{method}")) for row in group)
 
 
 def _missed(rows: Sequence[Row]) -> Estimate:
     """The error of Hutchinson's estimate over draws.
 
-    Both kinds of weights meet the same images and probes, so that their errors are nearly the same
-    numbers: a draw counts once.
+    Both kinds of weights are measured with the same images and probes, so their errors are nearly
+    the same: each draw counts once.
     """
     draws: dict[tuple[float, float, int], list[float]] = {}
     for row in rows:
@@ -93,20 +99,20 @@ def _row(place: Place, group: Sequence[Row], slower: dict[str, Estimate]) -> lis
     weights, images, kernels = place
     closed = max(column(group, f"{TRACE_ERROR}/closed"))
     probed = mean(column(group, f"{TRACE_ERROR}/hutchinson"))
-    times = [slower[way] if slower[way].n else "does not fit" for way in WORDS]
+    times = [slower[method] if slower[method].n else "does not fit" for method in WORDS]
     needed = group[0][FUNCTORCH_MIB]
     return [weights, int(images), int(kernels), len(group), closed, probed, *times, needed]
 
 
-def _line(way: str, rows: Sequence[Row]) -> Series:
-    """Over both kinds of weights: how long a way takes does not depend on what they are."""
-    found = {kernels: _slower(group, way) for kernels, group in grouped(rows, KERNELS).items()}
-    timed = {kernels: each for kernels, each in found.items() if each.n}
-    return line(WORDS[way], list(timed), list(timed.values()))
+def _line(method: str, rows: Sequence[Row]) -> Series:
+    """Times over both kinds of weights, since they do not depend on the kind."""
+    ratios = {kernels: _slower(group, method) for kernels, group in grouped(rows, KERNELS).items()}
+    timed = {kernels: each for kernels, each in ratios.items() if each.n}
+    return line(WORDS[method], list(timed), list(timed.values()))
 
 
 def _exact(errors: Sequence[float]) -> Finding:
-    close = [error <= EXACT for error in errors]  # one by one: an error that is nan is not close
+    close = [error <= EXACT for error in errors]  # one by one, because nan is not close
     return fact(
         "the closed form gives trace and relative flatness without error (within 1e-9)",
         all(close),
@@ -114,12 +120,12 @@ def _exact(errors: Sequence[float]) -> Finding:
     )
 
 
-def _longer(way: str, slower: dict[Place, dict[str, Estimate]]) -> Finding:
+def _longer(method: str, slower: dict[Place, dict[str, Estimate]]) -> Finding:
     return every(
-        f"{WORDS[way]} takes longer (times the closed form's time)",
+        f"{WORDS[method]} takes longer (times the closed form's time)",
         [
-            above(f"weights {weights}, {images:g} images, {kernels:g} kernels", found[way], 1.0)
-            for (weights, images, kernels), found in slower.items()
+            above(f"weights {weights}, {images:g} images, {kernels:g} kernels", ratios[method], 1.0)
+            for (weights, images, kernels), ratios in slower.items()
         ],
     )
 
@@ -152,24 +158,30 @@ EXPERIMENT = Experiment(
     set_up=(
         "One 3×3 convolution on 3 channels of 8×8 random images in [0, 1), then the average over "
         "positions; all weights 1, or random below 0.0001; float64. Automatic differentiation "
-        "takes the Hessian row by row and is the reference; functorch takes a whole Hessian for "
-        "each sample and is left out where that needs more memory than allowed; Hutchinson's "
-        "estimate takes 500 products for the trace. Images and probes are drawn by the seed, the "
-        "same for both kinds of weights. The figure takes both kinds together. The closed form is "
-        "timed with everything around it, as spiritlevel.measure. Errors here are relative, the "
-        "paper's are absolute: "
-        "that of the trace is in parts of the trace, that of relative flatness in parts of "
+        "computes the Hessian row by row and is the reference; functorch computes a whole Hessian "
+        "for each sample and is left out where that needs more memory than allowed; Hutchinson's "
+        "estimate uses 500 products for the trace. Images and probes are drawn by the seed, the "
+        "same for both kinds of weights. The figure combines both kinds. The closed form is timed "
+        "as a whole call of spiritlevel.measure. Errors here are relative, the paper's are "
+        "absolute: the error of the trace is divided by the trace, that of relative flatness by "
         "the trace times the mean squared norm of a kernel, because relative flatness is 0 when "
         "all weights are equal. The numbers of the paper's two tables are not in the text we have."
     ),
-    scaled_down={
-        "": "At most 80 images and 40 kernels instead of 150 and 140, 5 seeds instead of 30.",
-        "quick": "The two smallest sizes, 2 seeds, 100 probes.",
-        "paper": (
-            "150 images and 140 kernels are the only sizes the text names; the size of its images "
-            "and kernels it does not give. At most 8 GiB for the Hessians that functorch returns."
-        ),
-        "h200": "As the preset paper, with 10 seeds instead of 30.",
-    },
+    scaled_down=ScaleTexts(
+        "000-table-1",
+        {
+            "": (
+                "At most {variants.task.images:max} images and {variants.task.kernels:max} "
+                "kernels instead of 150 and 140, {seeds} seeds instead of 30."
+            ),
+            "quick": "Only the sizes {variants}, {seeds} seeds, {task.probes} probes.",
+            "paper": (
+                "150 images and 140 kernels are the only counts the text names; it does not "
+                "give the size of its images and kernels. At most {task.memory_mib} MiB for the "
+                "Hessians that functorch returns."
+            ),
+            "h200": "As the preset paper, with {seeds} seeds instead of 30.",
+        },
+    ),
     measures=("head.trace", "head.kappa"),
 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ...math.student import t_quantile
 from ...study import control
 from ...study.statistics import Regression, partial_correlation, regression, spearman
-from ..experiment import Cell, Experiment, Outcome, Row, Section, Table
+from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
 from ..judging.findings import Finding, above, below, estimate, every, verdict
 from ..judging.numbers import CONFIDENCE, Estimate, mean, plain
@@ -24,6 +24,7 @@ from ..judging.population import (
 )
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 from .factors import factor
 
 NAME = "000-table-3"
@@ -44,46 +45,47 @@ PAPER = {
     "p of Spearman": 3.775e-17,
 }
 SGD, ADAMW = "SGD", "AdamW"
-OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # the words that the names of the ways begin with
+OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
 Way = tuple[str, float]  # optimizer and learning rate
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Both correlations of the head's relative flatness with the gap, beside the paper's."""
-    kept = converged(rows)
-    table, _ = correlations(kept, (HEAD, *OTHERS))
-    line = regression(column(kept, HEAD), column(kept, GAP))
-    ways = _by_way(kept)
-    groups = _groups(kept, ways)
+    converged_runs = converged(rows)
+    table, _ = correlations(converged_runs, (HEAD, *OTHERS))
+    line = regression(column(converged_runs, HEAD), column(converged_runs, GAP))
+    ways = _by_way(converged_runs)
+    groups = _groups(converged_runs, ways)
     findings = [
-        above(f"flatness of the head rises with the gap ({name})", found, paper=PAPER[name])
-        for name, found in ((PEARSON, line.pearson), (SPEARMAN, line.spearman))
+        above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
+        for name, correlation in ((PEARSON, line.pearson), (SPEARMAN, line.spearman))
     ]
     added = [*_optimizers_compared(ways), *_rates_compared(ways)]
     return Outcome(
         table=table,
         figure=group_points(
-            {name: drawn for name, own in groups.items() if (drawn := finite_rows(own, HEAD))},
+            {name: drawn for name, group in groups.items() if (drawn := finite_rows(group, HEAD))},
             *(HEAD, GAP, HEAD, "generalization gap"),
         ),
-        more=[*_by_accuracies(kept), _figures(ways), whole_catalogue(kept)],
-        why=_why(kept, groups),
-        beside=_beside(line, kept),
+        more=[*_by_accuracies(converged_runs), _figures(ways), whole_catalogue(converged_runs)],
+        why=_why(converged_runs, groups),
+        beside=_beside(line, converged_runs),
         findings=[*findings, *added],
         agrees=with_added(verdict(findings), added),
         conclusion=(
             f"Relative flatness of the head has a Pearson correlation of {line.pearson} and a "
             f"Spearman correlation of {line.spearman} with the gap over {line.n} networks "
-            f"({len(rows) - len(kept)} diverged). {_bound(kept)} {_optimizers(kept)}"
+            f"({len(rows) - len(converged_runs)} diverged). {_bound(converged_runs)} "
+            f"{_optimizers(converged_runs)}"
         ),
     )
 
 
 def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, Estimate]:
     """The rows of the paper's table, of the gap of the losses."""
-    # The line at 0 is as uncertain as its slope, times the root mean square of all flatness.
+    # The error of the intercept is that of the slope times the root mean square of flatness.
     reach = math.sqrt(mean(row[HEAD] ** 2 for row in finite_rows(rows, HEAD)).value)
-    found = [
+    numbers = [
         estimate(line.pearson),
         *(_alone(end, line.n) for end in (line.pearson.low, line.pearson.high)),
         estimate(line.spearman),
@@ -93,7 +95,7 @@ def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, Estimate]:
         squared(line.pearson),
         *(_alone(p, line.n) for p in (line.p_slope, line.spearman.p)),
     ]
-    return dict(zip(PAPER, found, strict=True))
+    return dict(zip(PAPER, numbers, strict=True))
 
 
 def _student(value: float, stderr: float, n: int) -> Estimate:
@@ -107,19 +109,19 @@ def _alone(value: float, n: int) -> Estimate:
     return Estimate(value, math.nan, math.nan, n)
 
 
-def _by_accuracies(rows: Sequence[Row]) -> list[Section]:
-    """The same against the other gap that the paper may have meant, where it was recorded."""
+def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
+    """The results for the other gap that the paper may have meant, if it was recorded."""
     others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
     if not others:
         return []
     table, _ = correlations(others, (HEAD, *OTHERS))
     line = regression(column(others, HEAD), column(others, GAP))
     return [
-        Section(
+        titled(
             "Against the gap of the accuracies",
             "The paper defines its gap by losses, which is what is judged above. Its intercept, "
             "however, is about as large as the gaps of its four best networks, and those are gaps "
-            "of accuracies by their numbers: it may have taken these here too. Then a line through "
+            "of accuracies by their numbers: it may have used them here too. Then a line through "
             f"relative flatness of the head has a slope of {plain(line.slope)}, an intercept of "
             f"{plain(line.intercept)} and an R² of {plain(line.r_squared)} over {line.n} networks. "
             "Shown, not judged.",
@@ -129,30 +131,30 @@ def _by_accuracies(rows: Sequence[Row]) -> list[Section]:
 
 
 def _by_way(rows: Sequence[Row]) -> dict[Way, list[Row]]:
-    """Runs of one optimizer at one rate; the study says which rate the name of a way stands for."""
+    """Runs by optimizer and rate; the study says which rate the name of a variant stands for."""
     study = control.find(NAME)
     scales = [study, *(study.with_preset(preset) for preset in study.presets)]
-    rates = {name: way["lr"] for scale in scales for name, way in scale.variants.items()}
-    found: dict[Way, list[Row]] = {}
-    for prefix, words in OPTIMIZERS.items():
-        own = [row for row in rows if row["variant"] in rates and _is(row, prefix)]
-        for row in sorted(own, key=lambda row: rates[row["variant"]]):
-            found.setdefault((words, rates[row["variant"]]), []).append(row)
-    return found
+    rates = {name: variant["lr"] for scale in scales for name, variant in scale.variants.items()}
+    groups: dict[Way, list[Row]] = {}
+    for prefix, optimizer in OPTIMIZERS.items():
+        runs = [row for row in rows if row["variant"] in rates and _is(row, prefix)]
+        for row in sorted(runs, key=lambda row: rates[row["variant"]]):
+            groups.setdefault((optimizer, rates[row["variant"]]), []).append(row)
+    return groups
 
 
 def _groups(rows: Sequence[Row], ways: dict[Way, list[Row]]) -> dict[str, list[Row]]:
-    """All runs by their way of training, in words; one that the study has not keeps its name."""
-    found = {f"{optimizer} at rate {rate:g}": own for (optimizer, rate), own in ways.items()}
-    named = {row["variant"] for own in ways.values() for row in own}
+    """All runs by how they were trained; a variant that the study does not have keeps its name."""
+    groups = {f"{optimizer} at rate {rate:g}": group for (optimizer, rate), group in ways.items()}
+    named = {row["variant"] for group in ways.values() for row in group}
     others = grouped([row for row in rows if row["variant"] not in named], "variant")
-    return found | others
+    return groups | others
 
 
 def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
-    """Which way of training stands apart in the figure, and what is left without it."""
-    held = {name: column(rows, name) for name in CONFOUNDERS}
-    left = partial_correlation(column(rows, HEAD), column(rows, GAP), held, kind="spearman")
+    """Which training settings stand apart in the figure, and what is left without them."""
+    confounders = {name: column(rows, name) for name in CONFOUNDERS}
+    left = partial_correlation(column(rows, HEAD), column(rows, GAP), confounders, kind="spearman")
     return (
         f"{_apart(groups)}With {' and '.join(CONFOUNDERS.values())} held fixed, relative flatness "
         f"of the head and the gap have a rank correlation of {left} over all {left.n} networks."
@@ -160,9 +162,9 @@ def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
 
 
 def _apart(groups: dict[str, list[Row]]) -> str:
-    """In words, the way of training whose gap is furthest from the others'; of two, none is."""
-    gaps = {name: column(finite_rows(own, HEAD), GAP) for name, own in groups.items()}
-    medians = {name: statistics.median(own) for name, own in gaps.items() if own}
+    """A text on the settings whose gap is furthest from the others; empty for fewer than three."""
+    gaps = {name: column(finite_rows(group, HEAD), GAP) for name, group in groups.items()}
+    medians = {name: statistics.median(group) for name, group in gaps.items() if group}
     if len(medians) < 3:
         return ""
 
@@ -170,17 +172,19 @@ def _apart(groups: dict[str, list[Row]]) -> str:
         return [median for other, median in medians.items() if other != name]
 
     apart = max(medians, key=lambda name: abs(medians[name] - statistics.median(others(name))))
-    rest = [row for name, own in groups.items() if name != apart for row in own]
+    rest = [row for name, group in groups.items() if name != apart for row in group]
     without = regression(column(rest, HEAD), column(rest, GAP))
-    within = mean(spearman(column(own, HEAD), column(own, GAP)).value for own in groups.values())
+    within = mean(
+        spearman(column(group, HEAD), column(group, GAP)).value for group in groups.values()
+    )
     return (
-        f"Of the ways of training, {apart} has the median gap furthest from the others': "
+        f"Of the training settings, {apart} has the median gap furthest from the others': "
         f"{plain(medians[apart])}, where theirs are {plain(min(others(apart)))} to "
         f"{plain(max(others(apart)))}. Without its networks, relative flatness of the head and the "
         f"gap have a Pearson correlation of {without.pearson} and a Spearman correlation of "
-        f"{without.spearman} over {without.n} networks. Within one way of training, the rank "
-        f"correlation is {within} on average over {within.n} ways. These were looked at after the "
-        "runs, and are not judged. "
+        f"{without.spearman} over {without.n} networks. Within one training setting, the rank "
+        f"correlation is {within} on average over {within.n} settings. This was examined after "
+        "the runs and is not judged. "
     )
 
 
@@ -202,12 +206,12 @@ def _optimizers_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
     return [
         every(
             "SGD ends flatter than AdamW at every rate that both have (flatness over AdamW's)",
-            [below(f"rate {rate:g}", found, 1.0) for rate, found in flatter.items()],
+            [below(f"rate {rate:g}", change, 1.0) for rate, change in flatter.items()],
         ),
         every(
             "SGD ends with a smaller gap than AdamW at every rate that both have (gap, less "
             "AdamW's)",
-            [below(f"rate {rate:g}", found) for rate, found in smaller.items()],
+            [below(f"rate {rate:g}", change) for rate, change in smaller.items()],
         ),
     ]
 
@@ -219,32 +223,34 @@ def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]
 
 
 def _rates_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
-    """Fig. 4: the rate makes the one optimizer flatter and the other sharper."""
-    if any(sum(optimizer == words for optimizer, _ in ways) < 2 for words in (SGD, ADAMW)):
+    """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
+    if any(sum(optimizer == name for optimizer, _ in ways) < 2 for name in (SGD, ADAMW)):
         return []
-    found = {}
-    for words in (SGD, ADAMW):
-        points = [(w[1], row.get(HEAD)) for w, own in ways.items() if w[0] == words for row in own]
-        found[words] = spearman([rate for rate, _ in points], [kappa for _, kappa in points])
+    trends = {}
+    for name in (SGD, ADAMW):
+        points = [
+            (w[1], row.get(HEAD)) for w, group in ways.items() if w[0] == name for row in group
+        ]
+        trends[name] = spearman([rate for rate, _ in points], [kappa for _, kappa in points])
     return [
         every(
             "flatness falls with the rate of SGD and rises with that of AdamW (rank correlations)",
-            [below(SGD, found[SGD]), above(ADAMW, found[ADAMW])],
+            [below(SGD, trends[SGD]), above(ADAMW, trends[ADAMW])],
         )
     ]
 
 
-def _figures(ways: dict[Way, list[Row]]) -> Section:
+def _figures(ways: dict[Way, list[Row]]) -> Table:
     """Figs. 3 (b) and 4 as a table: what their boxes and points would show."""
     table: list[list[Cell]] = [
         [
-            *(optimizer, f"{rate:g}", len(own)),
-            *(_quartiles(column(own, name)) for name in (HEAD, GAP, ERROR_GAP)),
-            _quartiles([bound / gap for bound, gap in _bounded(own)]),
+            *(optimizer, f"{rate:g}", len(group)),
+            *(_quartiles(column(group, name)) for name in (HEAD, GAP, ERROR_GAP)),
+            _quartiles([bound / gap for bound, gap in _bounded(group)]),
         ]
-        for (optimizer, rate), own in ways.items()
+        for (optimizer, rate), group in ways.items()
     ]
-    return Section(
+    return titled(
         "By optimizer and learning rate",
         "What Fig. 4 has as boxes and Fig. 3 (b) as points: medians, and quartiles in brackets; "
         "the last column says by how much the bound exceeds a positive gap of the losses.",
@@ -259,10 +265,10 @@ def _figures(ways: dict[Way, list[Row]]) -> Section:
 
 
 def _quartiles(values: Sequence[float | None]) -> str | None:
-    found = [value for value in values if value is not None and math.isfinite(value)]
-    if len(found) < 2:
-        return plain(found[0]) if found else None
-    low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if len(finite) < 2:
+        return plain(finite[0]) if finite else None
+    low, middle, high = statistics.quantiles(finite, n=4, method="inclusive")
     return f"{plain(middle)} [{plain(low)}, {plain(high)}]"
 
 
@@ -272,14 +278,14 @@ def _bounded(rows: Sequence[Row]) -> list[tuple[float, float]]:
 
 
 def _bound(rows: Sequence[Row]) -> str:
-    """Fig. 3 (b): how many gaps the bound of Theorem 4 covers, and by how far it overshoots."""
-    known = _bounded(rows)
-    covered = sum(bound >= gap for bound, gap in known)
-    finite = [bound / gap for bound, gap in known if math.isfinite(bound)]
+    """Fig. 3 (b): how many gaps the bound of Theorem 4 covers, and by how much it exceeds them."""
+    pairs = _bounded(rows)
+    covered = sum(bound >= gap for bound, gap in pairs)
+    finite = [bound / gap for bound, gap in pairs if math.isfinite(bound)]
     if not finite:
-        return "The bound was not found for any of them."
+        return "The bound could not be computed for any of them."
     return (
-        f"The bound covers {covered} of {len(known)} positive gaps; it is {min(finite):.3g} times "
+        f"The bound covers {covered} of {len(pairs)} positive gaps; it is {min(finite):.3g} times "
         "the gap or more."
     )
 
@@ -287,11 +293,13 @@ def _bound(rows: Sequence[Row]) -> str:
 def _optimizers(rows: Sequence[Row]) -> str:
     """Fig. 4: which optimizer ends flatter, and with which gap."""
     parts = []
-    for prefix, words in OPTIMIZERS.items():
-        own = [row for row in rows if _is(row, prefix)]
-        if own:
-            flatness, gap = (statistics.median(column(own, name)) for name in (HEAD, GAP))
-            parts.append(f"{words} has a median flatness of {flatness:.3g} and gap of {gap:.3g}")
+    for prefix, optimizer in OPTIMIZERS.items():
+        group = [row for row in rows if _is(row, prefix)]
+        if group:
+            flatness, gap = (statistics.median(column(group, name)) for name in (HEAD, GAP))
+            parts.append(
+                f"{optimizer} has a median flatness of {flatness:.3g} and gap of {gap:.3g}"
+            )
     return f"{'; '.join(parts)}."
 
 
@@ -328,30 +336,40 @@ EXPERIMENT = Experiment(
         "error, Pearson's correlation and 84 networks. Our numbers beside them are of the gap of "
         "the losses. Figs. 3 (b) and 4 are given as a table, not drawn."
     ),
-    scaled_down={
-        "": (
-            "Width 8 instead of 64, 2,000 images instead of 50,000, 10 epochs instead of 30, from "
-            "random weights instead of ImageNet's. Three rates for each optimizer (SGD 0.001, 0.01 "
-            "and 0.1, AdamW 0.0001, 0.001 and 0.01), batches of 32 and 128, 1 seed: 12 networks. "
-            "Measured on 500 of the training images."
-        ),
-        "quick": (
-            "Width 4, 500 images, 3 epochs, SGD at 0.01 and AdamW at 0.001, batches of 32 and 128, "
-            "1 seed, from random weights: a trial."
-        ),
-        "paper": (
-            "Seven learning rates from 0.0001 to 0.1 for each optimizer, batches of 64 and 128, "
-            "three seeds: our reading of the paper, which names two of the rates. From random "
-            "weights instead of ImageNet's; measured on 5,000 of the 50,000 training images."
-        ),
-        "h200": (
-            "Width 16 instead of 64, 20,000 images instead of 50,000 and 20 epochs instead of 30, "
-            "to fit 84 networks with the whole catalogue into half an hour of an H200. From random "
-            "weights instead of ImageNet's, without weight decay. The rates are our choice, three "
-            "for each optimizer (SGD 0.001, 0.01 and 0.1, AdamW 0.0001, 0.001 and 0.01), with "
-            "batches of 64 and 128 and seven seeds. Measured on 256 of the training images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-table-3",
+        {
+            "": (
+                "Width {model.width} instead of 64, {data.samples} images instead of 50,000, "
+                "{training.epochs} epochs instead of 30, random initial weights instead of "
+                "ImageNet's. {variants[sgd*].lr:count} rates for each optimizer (SGD "
+                "{variants[sgd*].lr}, AdamW {variants[adamw*].lr}), batches of "
+                "{grid.batch_size}, {seeds} seed: {runs} networks. Measured on "
+                "{measure_options.samples} of the training images."
+            ),
+            "quick": (
+                "Width {model.width}, {data.samples} images, {training.epochs} epochs, SGD at "
+                "{variants[sgd*].lr} and AdamW at {variants[adamw*].lr}, batches of "
+                "{grid.batch_size}, {seeds} seed, random initial weights: a trial."
+            ),
+            "paper": (
+                "{variants[sgd*].lr:count} learning rates from {variants[sgd*].lr:to} for each "
+                "optimizer, batches of {grid.batch_size}, {seeds} seeds: our reading of the "
+                "paper, which names two of the rates. Random initial weights instead of "
+                "ImageNet's; measured on {measure_options.samples} of the {data.samples} "
+                "training images."
+            ),
+            "h200": (
+                "Width {model.width} instead of 64, {data.samples} images instead of 50,000 and "
+                "{training.epochs} epochs instead of 30, to fit {runs} networks with the whole "
+                "catalogue into half an hour of an H200. Random initial weights instead of "
+                "ImageNet's, without weight decay. The rates are our choice, "
+                "{variants[sgd*].lr:count} for each optimizer (SGD {variants[sgd*].lr}, AdamW "
+                "{variants[adamw*].lr}), with batches of {grid.batch_size} and {seeds} seeds. "
+                "Measured on {measure_options.samples} of the training images."
+            ),
+        },
+    ),
     catalogue=True,
     measures=(HEAD, *OTHERS),
     paper_values=PAPER,

@@ -10,10 +10,11 @@ from ..judging.findings import below, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.population import converged
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_dynamics import ACCURACY, FIRST, FLATNESS, LOSS, MIRRORED, SHARES, TEST_LOSS
 
-WAYS = ("slow", "fast")
+VARIANTS = ("slow", "fast")
 LAST = f"{FLATNESS}/100"
 SHOWN = ("test_accuracy", "error_gap", "head.kappa")
 NAMES = ("test accuracy", "gap of the accuracies", "relative flatness of the head")
@@ -21,20 +22,20 @@ NAMES = ("test accuracy", "gap of the accuracies", "relative flatness of the hea
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Does flatness fall from the first epoch to the last, and against the accuracy?"""
-    kept = converged(rows)
-    groups = groups_of(kept, "variant", WAYS)
+    converged_runs = converged(rows)
+    groups = groups_of(converged_runs, "variant", VARIANTS)
     table: list[list[Cell]] = [
         [
-            way,
+            variant,
             len(group),
             *(mean(column(group, name)) for name in SHOWN),
             *(mean(column(group, f"{FLATNESS}/{share}")) for share in SHARES),
             _fall(group),
             mean(column(group, MIRRORED)),
         ]
-        for way, group in groups.items()
+        for variant, group in groups.items()
     ]
-    fall, mirror = _fall(kept), mean(column(kept, MIRRORED))
+    fall, mirror = _fall(converged_runs), mean(column(converged_runs, MIRRORED))
     findings = [
         below("flatness is lower after the last epoch than after the first (ratio)", fall, 1.0),
         below(
@@ -44,7 +45,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=Table(
             (
-                *("way", "n", *NAMES),
+                *("variant", "n", *NAMES),
                 *(f"flatness after {share} % of the epochs" for share in SHARES),
                 "last over first epoch",
                 "rank correlation with test accuracy over epochs",
@@ -55,37 +56,37 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "% of the epochs",
             "relative flatness of the head",
             [
-                line(way, SHARES, [mean(column(group, f"{FLATNESS}/{s}")) for s in SHARES])
-                for way, group in groups.items()
+                line(variant, SHARES, [mean(column(group, f"{FLATNESS}/{s}")) for s in SHARES])
+                for variant, group in groups.items()
             ],
         ),
         beside={
-            f"{name}, {way}": mean(column(group, key))
-            for way, group in groups.items()
+            f"{name}, {variant}": mean(column(group, key))
+            for variant, group in groups.items()
             for name, key in zip(NAMES, SHOWN, strict=True)
         },
-        why=_why(kept),
+        why=_why(converged_runs),
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
             "From the first epoch to the last the head's relative flatness is multiplied by "
             f"{fall} (n = {fall.n}), and over the epochs of a network it has a rank correlation of "
-            f"{mirror} with the test accuracy ({len(rows) - len(kept)} runs diverged)."
+            f"{mirror} with the test accuracy ({len(rows) - len(converged_runs)} runs diverged)."
         ),
     )
 
 
 def _why(rows: Sequence[Row]) -> str:
-    """Where in training flatness is largest, and what the accuracy does before and after."""
+    """When in training flatness is largest, and how the accuracy changes before and after."""
     names = [f"{name}/{share}" for name in (FLATNESS, ACCURACY) for share in SHARES]
-    known = [row for row in rows if all(row.get(name) is not None for name in names)]
-    if not known:
+    complete = [row for row in rows if all(row.get(name) is not None for name in names)]
+    if not complete:
         return ""
-    peaks = [max(SHARES, key=lambda share: row[f"{FLATNESS}/{share}"]) for row in known]
+    peaks = [max(SHARES, key=lambda share: row[f"{FLATNESS}/{share}"]) for row in complete]
     flatness, accuracy = (
         [
             [row[f"{name}/{s}"] for s in (0, peak, 100)]
-            for row, peak in zip(known, peaks, strict=True)
+            for row, peak in zip(complete, peaks, strict=True)
         ]
         for name in (FLATNESS, ACCURACY)
     )
@@ -94,8 +95,8 @@ def _why(rows: Sequence[Row]) -> str:
     return (
         f"At the times of the table, flatness is largest after {mean(map(float, peaks))} % of the "
         f"epochs: it is {_on_the_way(flatness)}; the test accuracy is {_on_the_way(accuracy)}. "
-        f"From the start to that time both rise in {alike} of {len(known)} runs; from then to the "
-        f"end flatness falls while the accuracy rises in {mirror}."
+        f"From the start to that time both rise in {alike} of {len(complete)} runs; from then to "
+        f"the end flatness falls while the accuracy rises in {mirror}."
     )
 
 
@@ -114,7 +115,7 @@ EXPERIMENT = Experiment(
     source="Table 4, Fig. 5",
     claim=(
         "In the best runs, SGD with momentum, relative flatness of the head starts high, falls "
-        "fast and settles low, while the validation accuracy rises in its mirror image."
+        "fast and settles low, while the validation accuracy mirrors it and rises."
     ),
     analyse=analyse,
     columns=(
@@ -122,7 +123,7 @@ EXPERIMENT = Experiment(
         *(f"{n}/{share}" for n in (FLATNESS, LOSS, TEST_LOSS, ACCURACY) for share in SHARES),
     ),
     rule=(
-        "flatness after the last epoch over that after the first is below 1, and the rank "
+        "flatness after the last epoch divided by that after the first is below 1, and the rank "
         "correlation of flatness with test accuracy over the epochs of a network is below 0 on "
         "average, each with its whole 95 % interval over all runs. Partly, if one holds."
     ),
@@ -131,23 +132,32 @@ EXPERIMENT = Experiment(
         "batches of 64 (slow) and rate 0.01 with batches of 128 (fast); flatness of the 1×1 "
         "convolution that is the head, measured before training and after every epoch. The "
         "paper's numbers for slow are means of the three runs it prints, for fast it has one. Its "
-        "gap is that of the accuracies, by its numbers: with the accuracy it adds up to little "
-        "less than 1, though the paper's equation has losses."
+        "gap is that of the accuracies, by its numbers: gap and accuracy add up to little "
+        "less than 1, although the paper's equation uses losses."
     ),
-    scaled_down={
-        "": (
-            "Handwritten digits of 8×8 pixels (600 images) instead of CIFAR-10 and a small "
-            "convolutional network with the same kind of head instead of ResNet-18, from random "
-            "weights instead of ones trained on ImageNet; rates 0.02 and 0.04 with batches of 16 "
-            "and 32, 60 epochs instead of 50, measured on 300 images; 5 seeds each."
-        ),
-        "quick": "The same with 30 epochs and 2 seeds each: a trial.",
-        "paper": "From random weights; measured on 5,000 of the 50,000 images; 3 seeds each.",
-        "h200": (
-            "From random weights, 20,000 CIFAR-10 images, 30 epochs instead of 50, measured on "
-            "2,000 of them; 3 seeds each."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-table-4",
+        {
+            "": (
+                "Handwritten digits of 8×8 pixels ({data.samples} images) instead of CIFAR-10, "
+                "and a small convolutional network with the same kind of head instead of "
+                "ResNet-18. Random initial weights instead of ones trained on ImageNet; rates "
+                "of {variants.lr} with batches of {variants.batch_size}, {training.epochs} "
+                "epochs instead of 50, measured on {measure_options.samples} images; {seeds} "
+                "seeds each."
+            ),
+            "quick": ("The same with {training.epochs} epochs and {seeds} seeds each: a trial."),
+            "paper": (
+                "Random initial weights; measured on {measure_options.samples} of the "
+                "{data.samples} images; {seeds} seeds each."
+            ),
+            "h200": (
+                "Random initial weights, {data.samples} CIFAR-10 images, {training.epochs} "
+                "epochs instead of 50, measured on {measure_options.samples} of them; {seeds} "
+                "seeds each."
+            ),
+        },
+    ),
     measures=("head.kappa",),
     paper_values={
         "test accuracy, slow": (0.9687 + 0.9675 + 0.9675) / 3,

@@ -10,10 +10,11 @@ from ..judging.contrasts import group_points
 from ..judging.findings import above, estimate, verdict
 from ..judging.population import CONFOUNDERS, FEW, GAP, converged, squared, why
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 
 HEAD = "head.kappa"
 NETWORKS = {"vgg16": "VGG-16", "densenet121": "DenseNet-121"}  # the paper's
-OURS = {"vgg16": "VGG-16", "densenet121": "DenseNet"}  # as deep as the scale says
+OURS = {"vgg16": "VGG-16", "densenet121": "DenseNet"}  # the scale says how deep
 PAPER = {
     "Pearson, VGG-16": 0.076,
     "Spearman, VGG-16": 0.118,
@@ -26,8 +27,8 @@ PAPER = {
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """The correlations for each architecture, and what is left with the confounders held fixed."""
-    kept = converged(rows)
-    groups = {name: [row for row in kept if row["variant"] == name] for name in NETWORKS}
+    converged_runs = converged(rows)
+    groups = {name: [row for row in converged_runs if row["variant"] == name] for name in NETWORKS}
     lines = {
         name: regression(column(group, HEAD), column(group, GAP)) for name, group in groups.items()
     }
@@ -77,7 +78,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             + " and ".join(
                 f"{rank} for {OURS[name]} (n = {rank.n})" for name, rank in ranks.items()
             )
-            + f" ({len(rows) - len(kept)} runs diverged)."
+            + f" ({len(rows) - len(converged_runs)} runs diverged)."
         ),
     )
 
@@ -85,10 +86,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 def _row(name: str, group: Sequence[Row]) -> list[Cell]:
     values, gap = column(group, HEAD), column(group, GAP)
     line, of_logarithm = regression(values, gap), regression(values, gap, log=True)
-    held = {name: column(group, name) for name in CONFOUNDERS}
-    left = partial_correlation(values, gap, held, kind="spearman")
-    found = (line.pearson, of_logarithm.pearson, line.spearman, left)
-    return [OURS[name], len(group), *(estimate(each) for each in found)]
+    confounders = {name: column(group, name) for name in CONFOUNDERS}
+    left = partial_correlation(values, gap, confounders, kind="spearman")
+    shown = (line.pearson, of_logarithm.pearson, line.spearman, left)
+    return [OURS[name], len(group), *(estimate(each) for each in shown)]
 
 
 EXPERIMENT = Experiment(
@@ -113,27 +114,35 @@ EXPERIMENT = Experiment(
         "CIFAR-10, with SGD and AdamW at learning rates 0.001, 0.005, 0.01 and 0.05 and batches of "
         "32, 64 and 128. BatchNorm in VGG-16 and momentum 0.9 are our choice. The appendix, where "
         "Fig. 8 is, varies the weight decay too and gives no values: here it is 0. The first row "
-        "of Fig. 8 is ResNet-18, which 000-table-3 looks at. Of its columns the one with a "
-        "logarithmic axis is drawn; its linear one and the density of flatness are not."
+        "of Fig. 8 is ResNet-18, which 000-table-3 covers. Only its column with a "
+        "logarithmic axis is drawn, not the linear one or the density of flatness."
     ),
-    scaled_down={
-        "": (
-            "VGG-16 of width 4 instead of 64. What is called DenseNet here is a small one, of two "
-            "blocks with two layers each and growth 4, instead of DenseNet-121. 500 images, 4 "
-            "epochs, batches of 32 and 128, measured on 200 images; from random weights."
-        ),
-        "quick": (
-            "The same small networks with rates 0.005 and 0.01 and batches of 32 alone: a trial."
-        ),
-        "paper": (
-            "From random weights, 30 epochs, measured on 5,000 of the 50,000 images. The paper "
-            "gives neither epochs nor numbers of runs."
-        ),
-        "h200": (
-            "20,000 images, batches of 64 and 128, 8 epochs, measured on 2,000 of the images; from "
-            "random weights."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "000-table-5",
+        {
+            "": (
+                "VGG-16 of width {variants[vgg16].model.width} instead of 64. What is called "
+                "DenseNet here is a small one, with blocks of "
+                "{variants[densenet121].model.blocks} layers and growth "
+                "{variants[densenet121].model.growth}, instead of DenseNet-121. {data.samples} "
+                "images, {training.epochs} epochs, batches of {grid.batch_size}, measured on "
+                "{measure_options.samples} images; random initial weights."
+            ),
+            "quick": (
+                "The same small networks with rates of {grid.lr} and batches of "
+                "{grid.batch_size} only: a trial."
+            ),
+            "paper": (
+                "Random initial weights, {training.epochs} epochs, measured on "
+                "{measure_options.samples} of the {data.samples} images. The paper gives the "
+                "number neither of epochs nor of runs."
+            ),
+            "h200": (
+                "{data.samples} images, batches of {grid.batch_size}, {training.epochs} epochs, "
+                "measured on {measure_options.samples} of the images; random initial weights."
+            ),
+        },
+    ),
     measures=(HEAD,),
     paper_values=PAPER,
 )

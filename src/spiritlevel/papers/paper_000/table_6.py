@@ -1,4 +1,4 @@
-"""Paper 000, Table 6 and Fig. 9: four ways to augment, the gap, and flatness of the head."""
+"""Paper 000, Table 6 and Fig. 9: augmentation, the gap, and flatness of the head."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from ..judging.findings import above, below, estimate, every, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.population import CONFOUNDERS, FEW, converged
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .factors import factor_by_seed
 
 HEAD, GAP = "head.kappa", "error_gap"
-PLAIN, *AUGMENTED = WAYS = ("none", "basic", "auto", "mixup")
+PLAIN, *AUGMENTED = VARIANTS = ("none", "basic", "auto", "mixup")
 WORDS = {"none": "None", "basic": "Basic", "auto": "AutoAugment", "mixup": "Mixup"}
 PAPER = {  # test accuracy, gap, flatness, correlation
     "none": (0.735, 0.265, 2.51, 0.584),
@@ -38,28 +39,41 @@ SPREADS = tuple(f"{name}, standard deviation" for name in NAMES[:3])
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Each augmentation against none, seed by seed; and flatness against the gap within each."""
-    kept = converged(rows)
-    groups = groups_of(kept, "variant", WAYS)
-    ours = {way: _numbers(group) for way, group in groups.items()}
-    plain, others = groups.get(PLAIN, []), {way: groups.get(way, []) for way in AUGMENTED}
-    changes = {way: difference(group, plain, GAP) for way, group in others.items()}
-    factors = {way: factor_by_seed(plain, group, HEAD) for way, group in others.items()}
-    within = _within(kept)
+    converged_runs = converged(rows)
+    groups = groups_of(converged_runs, "variant", VARIANTS)
+    ours = {augmentation: _numbers(group) for augmentation, group in groups.items()}
+    plain, others = (
+        groups.get(PLAIN, []),
+        {augmentation: groups.get(augmentation, []) for augmentation in AUGMENTED},
+    )
+    changes = {
+        augmentation: difference(group, plain, GAP) for augmentation, group in others.items()
+    }
+    factors = {
+        augmentation: factor_by_seed(plain, group, HEAD) for augmentation, group in others.items()
+    }
+    within = _within(converged_runs)
     table: list[list[Cell]] = [
-        [WORDS[way], len(groups[way]), *found, changes.get(way), factors.get(way)]
-        for way, found in ours.items()
+        [
+            WORDS[augmentation],
+            len(groups[augmentation]),
+            *numbers,
+            changes.get(augmentation),
+            factors.get(augmentation),
+        ]
+        for augmentation, numbers in ours.items()
     ]
     findings = [
         every(
             "each augmentation narrows the gap (gap, less that without)",
-            [below(WORDS[way], found) for way, found in changes.items()],
+            [below(WORDS[augmentation], numbers) for augmentation, numbers in changes.items()],
         ),
         every(
             "each augmentation leads to larger flatness (flatness over that without)",
-            [above(WORDS[way], found, 1.0) for way, found in factors.items()],
+            [above(WORDS[augmentation], numbers, 1.0) for augmentation, numbers in factors.items()],
         ),
-        # The paper has a correlation for each way alone, not this one: nothing to hold it against.
-        above("flatness rises with the gap, the way of augmentation held fixed", within),
+        # The paper has one correlation per augmentation, so no number to compare this with.
+        above("flatness rises with the gap, the augmentation held fixed", within),
     ]
     return Outcome(
         table=Table(
@@ -70,62 +84,74 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             table,
         ),
         figure=group_points(
-            {WORDS[way]: group for way, group in groups.items()}, HEAD, GAP, HEAD, NAMES[1]
+            {WORDS[augmentation]: group for augmentation, group in groups.items()},
+            HEAD,
+            GAP,
+            HEAD,
+            NAMES[1],
         ),
-        why=_why(kept, groups),
+        why=_why(converged_runs, groups),
         beside={
-            f"{name}, {WORDS[way]}": each
-            for way, found in ours.items()
-            for name, each in zip((*NAMES, *SPREADS), (*found, *_spreads(groups[way])), strict=True)
+            f"{name}, {WORDS[augmentation]}": each
+            for augmentation, numbers in ours.items()
+            for name, each in zip(
+                (*NAMES, *SPREADS), (*numbers, *_spreads(groups[augmentation])), strict=True
+            )
         },
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
             f"Against none, the gap of the accuracies changes by {_listing(changes)} and relative "
-            f"flatness of the head is multiplied by {_listing(factors)}; within the four ways, "
-            f"flatness and gap have a rank correlation of {within} (n = {within.n})."
+            f"flatness of the head is multiplied by {_listing(factors)}; within the four "
+            f"augmentations, flatness and gap have a rank correlation of {within} (n = {within.n})."
         ),
     )
 
 
 def _numbers(group: Sequence[Row]) -> list[Estimate]:
     shown = [mean(column(group, name)) for name in COLUMNS]
-    found = spearman(column(group, HEAD), column(group, GAP))
-    return [*shown, estimate(found)]
+    rank = spearman(column(group, HEAD), column(group, GAP))
+    return [*shown, estimate(rank)]
 
 
 def _spreads(group: Sequence[Row]) -> list[Estimate]:
     """Standard deviations over runs; one run has none."""
-    found = []
+    spreads = []
     for name in COLUMNS:
         values = [v for v in column(group, name) if v is not None and math.isfinite(v)]
         spread = statistics.stdev(values) if len(values) > 1 else math.nan
-        found.append(Estimate(spread, math.nan, math.nan, len(values)))
-    return found
+        spreads.append(Estimate(spread, math.nan, math.nan, len(values)))
+    return spreads
 
 
 def _within(rows: Sequence[Row]) -> Correlation:
-    """Over all runs with the way of augmentation held fixed: one column of 0 and 1 for each way."""
-    ways = {way: [float(row["variant"] == way) for row in rows] for way in AUGMENTED}
-    return partial_correlation(column(rows, HEAD), column(rows, GAP), ways, kind="spearman")
+    """The correlation over all runs, with 0-1 columns that hold the augmentation fixed."""
+    indicators = {
+        augmentation: [float(row["variant"] == augmentation) for row in rows]
+        for augmentation in AUGMENTED
+    }
+    return partial_correlation(column(rows, HEAD), column(rows, GAP), indicators, kind="spearman")
 
 
 def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
-    """How far each way has come in training, and what is left of the correlation beside that."""
+    """The training accuracy under each augmentation, and what else explains the correlation."""
     if len(rows) < FEW:
         return ""
-    learnt = {way: mean(column(group, "train_accuracy")) for way, group in groups.items()}
-    said = f"At the end of training the training accuracy is {_listing(learnt)}."
+    learnt = {
+        augmentation: mean(column(group, "train_accuracy"))
+        for augmentation, group in groups.items()
+    }
+    accuracies = f"At the end of training the training accuracy is {_listing(learnt)}."
     if any(all(row.get(name) is None for row in rows) for name in CONFOUNDERS):
-        return said  # a record from before they were kept
+        return accuracies  # an old record without the confounders
     of_accuracies = [{**row, population.GAP: row[GAP]} for row in rows]
-    return f"{said} {population.why(of_accuracies, HEAD, NAMES[2])}"
+    return f"{accuracies} {population.why(of_accuracies, HEAD, NAMES[2])}"
 
 
-def _listing(found: dict[str, Estimate]) -> str:
+def _listing(numbers: dict[str, Estimate]) -> str:
     return ", ".join(
-        f"{each} {'without' if way == PLAIN else f'with {WORDS[way]}'}"
-        for way, each in found.items()
+        f"{each} {'without' if augmentation == PLAIN else f'with {WORDS[augmentation]}'}"
+        for augmentation, each in numbers.items()
     )
 
 
@@ -135,7 +161,7 @@ EXPERIMENT = Experiment(
     source="Table 6, Fig. 9",
     claim=(
         "Augmentation narrows the generalization gap and moves networks to larger relative "
-        "flatness, and under each of them flatness correlates positively with the gap."
+        "flatness, and under each augmentation flatness correlates positively with the gap."
     ),
     analyse=analyse,
     columns=(
@@ -146,26 +172,39 @@ EXPERIMENT = Experiment(
         "three things hold, each with its whole 95 % interval: under all three augmentations the "
         "gap of the accuracies is smaller than without (paired by seed), under all three flatness "
         "is larger (its ratio by seed), and the rank correlation of flatness with the gap, with "
-        "the way of augmentation held fixed, is above 0. Partly, if one or two hold."
+        "the augmentation held fixed, is above 0. Partly, if one or two hold."
     ),
     set_up=(
-        "No augmentation, random crops and flips (4 pixels), AutoAugment's policy for CIFAR-10, "
+        "No augmentation, random crops and flips (4 pixels), the AutoAugment policy for CIFAR-10, "
         "and mixup (alpha 1); by SGD with momentum 0.9 at a rate of 0.01. Padding, alpha, "
         "optimizer, rate and batch size are our choice: the paper gives none of them. Accuracy, "
-        "gap and flatness are taken on images that are not "
-        "augmented. The paper's gap is that of the accuracies, by its numbers. Fig. 9's densities "
+        "gap and flatness are measured on images that are not "
+        "augmented. By its numbers, the paper's gap is that of the accuracies. Fig. 9's densities "
         "are not drawn."
     ),
-    scaled_down={
-        "": (
-            "VGG-small of width 8 (weights drawn as by He) instead of ResNet-18, 1,000 CIFAR-10 "
-            "images instead of 50,000, 15 epochs, 5 seeds each instead of 20, measured on 500 "
-            "images."
-        ),
-        "quick": "Width 4, 300 images, 3 epochs, 2 seeds each: a trial.",
-        "paper": "Measured on 5,000 of the 50,000 images; epochs are not given in the paper: 30.",
-        "h200": "20,000 images, 15 epochs, 10 seeds each instead of 20, measured on 2,000 images.",
-    },
+    scaled_down=ScaleTexts(
+        "000-table-6",
+        {
+            "": (
+                "VGG-small of width {model.width} (He initialization) instead of ResNet-18, "
+                "{data.samples} CIFAR-10 images instead of 50,000, {training.epochs} epochs, "
+                "{seeds} seeds each instead of 20, measured on {measure_options.samples} "
+                "images."
+            ),
+            "quick": (
+                "Width {model.width}, {data.samples} images, {training.epochs} epochs, {seeds} "
+                "seeds each: a trial."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the {data.samples} images; "
+                "{training.epochs} epochs, which the paper does not give."
+            ),
+            "h200": (
+                "{data.samples} images, {training.epochs} epochs, {seeds} seeds each instead of "
+                "20, measured on {measure_options.samples} images."
+            ),
+        },
+    ),
     measures=(HEAD,),
     paper_values={
         f"{name}, {WORDS[way]}": value

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
 from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete, measure_network
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import EpochRow, History, RunResult
-from ...study.runs.run_data import RunData, load_data
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.statistics import spearman
-from ..task_settings import options_of
+from ..task_settings import NoArguments, read_task
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %
@@ -36,17 +33,15 @@ FIRST, MIRRORED = "task.flatness/first", "task.flatness_against_accuracy"
 @task("tasks_000_dynamics")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """As a study trains and measures, and what it saw on the way as NAME/SHARE of the epochs."""
-    options_of(settings, {})
+    read_task(settings, NoArguments)
     check_followed(settings)
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
-    start = before_training(model, data, settings, initial)
-    history = train(model, data, settings, initial=initial)
-    result = complete(settings, model, data, initial=initial, history=history)
-    if history.outcome == DIVERGED:
+    run = NetworkRun.start(settings, device)
+    start = before_training(run)
+    train(run)
+    result = complete(run)
+    if run.history.outcome == DIVERGED:
         return result
-    more = task_result(settings, along_the_way(start, history), device=device)
+    more = task_result(settings, along_the_way(start, run.history), device=device)
     return dataclasses.replace(result, measurements=result.measurements + more.measurements)
 
 
@@ -69,35 +64,37 @@ class Moment:
     flatness: float
 
 
-def before_training(
-    model: nn.Module, data: RunData, settings: RunSettings, initial: Mapping[str, Tensor]
-) -> Moment:
+def before_training(run: NetworkRun) -> Moment:
     """The network as it was built."""
-    train_ends = evaluate(model, data.x, data.y)
-    row = EpochRow(0, *train_ends, *evaluate(model, data.test_x, data.test_y))
-    [kappa] = measure_network(settings, model, data, initial, [KAPPA])
+    row = EpochRow(
+        0,
+        *evaluate(run.model, run.data.x, run.data.y),
+        *evaluate(run.model, run.data.test_x, run.data.test_y),
+    )
+    [kappa] = measure_network(run, [KAPPA])
     return Moment(row, kappa.value)
 
 
 def moments(history: History) -> list[Moment]:
     """Every epoch with the flatness that was measured after it."""
-    found = {m.epoch: m.value for m in history.measurements if (m.measure, m.layer) == (KAPPA, "")}
-    return [Moment(row, found[row.epoch]) for row in history.epochs]
+    whole = [m for m in history.measurements if (m.measure, m.layer) == (KAPPA, "")]
+    flatness = {measurement.epoch: measurement.value for measurement in whole}
+    return [Moment(row, flatness[row.epoch]) for row in history.epochs]
 
 
 def along_the_way(start: Moment, history: History) -> dict[str, float]:
     """Flatness, losses and accuracy at the shares of training, and how two of them go together."""
     seen = moments(history)
-    found: dict[str, float] = {FIRST: seen[0].flatness, MIRRORED: mirrored(seen)}
+    values: dict[str, float] = {FIRST: seen[0].flatness, MIRRORED: mirrored(seen)}
     for share in SHARES:
         at = moment_at(share, start, seen)
-        found |= {
+        values |= {
             f"{FLATNESS}/{share}": at.flatness,
             f"{LOSS}/{share}": at.row.train_loss,
             f"{TEST_LOSS}/{share}": at.row.test_loss,
             f"{ACCURACY}/{share}": at.row.test_accuracy,
         }
-    return found
+    return values
 
 
 def moment_at(share: int, start: Moment, seen: Sequence[Moment]) -> Moment:

@@ -6,10 +6,9 @@ compared on the same epochs of the same network.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 
@@ -17,17 +16,15 @@ from ...errors import SpiritlevelError
 from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import RunResult
-from ...study.runs.run_data import load_data
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...training.stopping import FlatnessStopping, Rule
-from ..task_settings import options_of
+from ..task_settings import read_task
 from .tasks_dynamics import Moment, check_followed, moments
 
-DEFAULTS = {"patience": 10, "tolerance": 0.02}  # the paper's
 RULES: tuple[Rule, ...] = get_args(Rule)
 STOPPED, EPOCHS, ACCURACY, FLATNESS = (
     "task.stopped",
@@ -37,41 +34,49 @@ STOPPED, EPOCHS, ACCURACY, FLATNESS = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class StoppingArguments:
+    """The numbers of all four rules; the defaults are the paper's."""
+
+    patience: int = 10
+    tolerance: float = 0.02
+
+
 @task("tasks_000_stopping")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/RULE: whether it stopped, after how many epochs, what it had."""
-    options = options_of(settings, DEFAULTS)
+    arguments = read_task(settings, StoppingArguments)
     check_followed(settings)
-    if settings.data.get("validation") is None:
+    if settings.data.validation is None:
         raise SpiritlevelError(
             "The study's data.validation must be given for this task: two of its rules look at the "
             "loss there. Got none. Add for example `validation: 0.1` to data."
         )
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
-    history = train(model, data, settings, initial=initial)
-    result = complete(settings, model, data, initial=initial, history=history)
-    if history.outcome == DIVERGED:
+    run = NetworkRun.start(settings, device)
+    train(run)
+    result = complete(run)
+    if run.history.outcome == DIVERGED:
         return result
-    found = stops(moments(history), options)
-    more = task_result(settings, found, device=device)
+    more = task_result(settings, stops(moments(run.history), arguments), device=device)
     return dataclasses.replace(result, measurements=result.measurements + more.measurements)
 
 
-def stops(seen: Sequence[Moment], options: dict[str, Any]) -> dict[str, float]:
+def stops(seen: Sequence[Moment], arguments: StoppingArguments) -> dict[str, float]:
     """For each rule the epoch at which it stops, else the last one, and the network there."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for rule in RULES:
-        end = first_stop(seen, FlatnessStopping(rule, **options))
+        stopping = FlatnessStopping(
+            rule, patience=arguments.patience, tolerance=arguments.tolerance
+        )
+        end = first_stop(seen, stopping)
         at = seen[-1] if end is None else end
-        found |= {
+        values |= {
             f"{STOPPED}/{rule}": float(end is not None),
             f"{EPOCHS}/{rule}": float(at.row.epoch),
             f"{ACCURACY}/{rule}": at.row.test_accuracy,
             f"{FLATNESS}/{rule}": at.flatness,
         }
-    return found
+    return values
 
 
 def first_stop(seen: Sequence[Moment], rule: FlatnessStopping) -> Moment | None:

@@ -1,12 +1,13 @@
 """One row of paper 000, Tables 1 and 2: the trace of one convolution under average pooling.
 
-Four ways to the same number: the closed form, the diagonal of the Hessian by automatic
+Four methods for the same number: the closed form, the diagonal of the Hessian by automatic
 differentiation (the reference), a whole Hessian for every sample by `torch.func`, and Hutchinson's
 estimate from random signs. All in float64.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections import OrderedDict
@@ -25,51 +26,55 @@ from ...study.runs.results import RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ..task_settings import read_task
 
-DEFAULTS = {
-    "weights": "ones",
-    "images": 20,
-    "kernels": 10,
-    "channels": 3,
-    "kernel_size": 3,
-    "size": 8,
-    "probes": 500,
-    "memory_mib": 512,
-}
-WAYS = ("closed", "autograd", "functorch", "hutchinson")
+METHODS = ("closed", "autograd", "functorch", "hutchinson")
 IMAGES, KERNELS = "task.images", "task.kernels"
 TRACE_ERROR, KAPPA_ERROR, SECONDS = "task.trace_error", "task.kappa_error", "task.seconds"
 FUNCTORCH_MIB = "task.functorch_mib"
 SMALL = 1e-4  # the scale of the paper's random weights
 REPEATS = 5  # of the closed form, which is over too soon for one reading of the clock
-Found = tuple[float, float]  # trace and relative flatness
+Result = tuple[float, float]  # trace and relative flatness
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceArguments:
+    """One row of the paper's tables: the convolution, its images, and the estimate's probes."""
+
+    weights: str = "ones"  # or "random"
+    images: int = 20
+    kernels: int = 10
+    channels: int = 3
+    kernel_size: int = 3
+    size: int = 8  # of an image, in pixels
+    probes: int = 500
+    memory_mib: int = 512  # beyond it, functorch is left out
 
 
 @task("tasks_000_trace", uses=())  # images and network are made here
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """The seed draws images, classes and probes; random weights are the same for every seed."""
-    options = options_of(settings, DEFAULTS)
-    model = _network(options).to(device)
-    x, y = _batch(options, settings.seed, device)
+    arguments = read_task(settings, TraceArguments)
+    model = _network(arguments).to(device)
+    x, y = _batch(arguments, settings.seed, device)
     mib = _functorch_mib(model, len(x))
-    found: dict[str, Found] = {}
+    results: dict[str, Result] = {}
     seconds: dict[str, float] = {}
     closed_form(model, x, y)  # the first call of anything pays for what later ones do not
-    found["closed"], seconds["closed"] = _timed(lambda: closed_form(model, x, y), REPEATS)
-    found["autograd"], seconds["autograd"] = _timed(lambda: autograd(model, x, y))
-    if mib <= options["memory_mib"]:
-        found["functorch"], seconds["functorch"] = _timed(lambda: functorch(model, x, y))
-    probes = _probes(model, options["probes"], settings.seed)
+    results["closed"], seconds["closed"] = _timed(lambda: closed_form(model, x, y), REPEATS)
+    results["autograd"], seconds["autograd"] = _timed(lambda: autograd(model, x, y))
+    if mib <= arguments.memory_mib:
+        results["functorch"], seconds["functorch"] = _timed(lambda: functorch(model, x, y))
+    probes = _probes(model, arguments.probes, settings.seed)
     trace, seconds["hutchinson"] = _timed(lambda: hutchinson_trace(model, x, y, probes))
-    mixing = _mixing(model, options["probes"], settings.seed)
-    found["hutchinson"] = trace, hutchinson_kappa(model, x, y, mixing)
-    values = {IMAGES: float(len(x)), KERNELS: float(options["kernels"]), FUNCTORCH_MIB: mib}
-    values |= {f"{SECONDS}/{way}": seconds.get(way, float("nan")) for way in WAYS}
-    return task_result(settings, values | _errors(found, model), device=device)
+    mixing = _mixing(model, arguments.probes, settings.seed)
+    results["hutchinson"] = trace, hutchinson_kappa(model, x, y, mixing)
+    values = {IMAGES: float(len(x)), KERNELS: float(arguments.kernels), FUNCTORCH_MIB: mib}
+    values |= {f"{SECONDS}/{method}": seconds.get(method, float("nan")) for method in METHODS}
+    return task_result(settings, values | _errors(results, model), device=device)
 
 
-def closed_form(model: nn.Module, x: Tensor, y: Tensor) -> Found:
+def closed_form(model: nn.Module, x: Tensor, y: Tensor) -> Result:
     """By the product's own measures, with all that comes around them."""
     report = api.measure(
         model, [(x, y)], measures=["head.trace", "head.kappa"], head="head", distributed=False
@@ -77,7 +82,7 @@ def closed_form(model: nn.Module, x: Tensor, y: Tensor) -> Found:
     return report["head.trace"].value, report["head.kappa"].value
 
 
-def autograd(model: nn.Module, x: Tensor, y: Tensor) -> Found:
+def autograd(model: nn.Module, x: Tensor, y: Tensor) -> Result:
     """Row by row of the Hessian; of each row only what trace and relative flatness need is kept."""
     weight = _weight(model)
     (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), y), weight, create_graph=True)
@@ -91,7 +96,7 @@ def autograd(model: nn.Module, x: Tensor, y: Tensor) -> Found:
     return _from_blocks(blocks, weight)
 
 
-def functorch(model: nn.Module, x: Tensor, y: Tensor) -> Found:
+def functorch(model: nn.Module, x: Tensor, y: Tensor) -> Result:
     """A whole Hessian for every sample at once: as many numbers as samples × weights²."""
     weight = _weight(model)
 
@@ -126,22 +131,22 @@ def _mean_product(model: nn.Module, x: Tensor, y: Tensor, directions: Tensor) ->
     return float(total) / len(directions)
 
 
-def _from_blocks(blocks: Tensor, weight: Tensor) -> Found:
+def _from_blocks(blocks: Tensor, weight: Tensor) -> Result:
     flat = weight.detach().flatten(1)
     return float(blocks.detach().trace()), float((blocks.detach() * (flat @ flat.mT)).sum())
 
 
-def _errors(found: dict[str, Found], model: nn.Module) -> dict[str, float]:
+def _errors(results: dict[str, Result], model: nn.Module) -> dict[str, float]:
     """Of the trace relative to itself; of κ, which may be 0, relative to trace × mean ‖w‖²."""
-    trace, kappa = found["autograd"]
+    trace, kappa = results["autograd"]
     unit = trace * float(_weight(model).detach().flatten(1).square().sum(dim=1).mean())
     errors = {}
-    for way in WAYS:
-        if way == "autograd":
+    for method in METHODS:
+        if method == "autograd":
             continue
-        theirs = found.get(way, (float("nan"), float("nan")))
-        errors[f"{TRACE_ERROR}/{way}"] = abs(theirs[0] - trace) / trace
-        errors[f"{KAPPA_ERROR}/{way}"] = abs(theirs[1] - kappa) / unit
+        theirs = results.get(method, (float("nan"), float("nan")))
+        errors[f"{TRACE_ERROR}/{method}"] = abs(theirs[0] - trace) / trace
+        errors[f"{KAPPA_ERROR}/{method}"] = abs(theirs[1] - kappa) / unit
     return errors
 
 
@@ -150,33 +155,35 @@ def _timed(work: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
     readings = []
     for _ in range(repeats):
         start = time.perf_counter()
-        found = work()
+        result = work()
         readings.append(time.perf_counter() - start)
-    return found, statistics.median(readings)
+    return result, statistics.median(readings)
 
 
-def _network(options: dict[str, Any]) -> nn.Module:
+def _network(arguments: TraceArguments) -> nn.Module:
     head = nn.Conv2d(
-        options["channels"], options["kernels"], options["kernel_size"], bias=False
+        arguments.channels, arguments.kernels, arguments.kernel_size, bias=False
     ).double()
     with torch.no_grad():
-        if options["weights"] == "ones":
+        if arguments.weights == "ones":
             head.weight.fill_(1.0)
-        elif options["weights"] == "random":
+        elif arguments.weights == "random":
             head.weight.uniform_(0.0, 1.0, generator=derived_generator(0, "weights")).mul_(SMALL)
         else:
             raise SpiritlevelError(
-                f"The study's task.weights must be 'ones' or 'random'. Got {options['weights']!r}."
+                f"The study's task.weights must be 'ones' or 'random'. Got {arguments.weights!r}."
             )
     layers = [("head", head), ("average", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]
     return nn.Sequential(OrderedDict(layers)).eval()
 
 
-def _batch(options: dict[str, Any], seed: int, device: str | torch.device) -> tuple[Tensor, Tensor]:
-    shape = (options["images"], options["channels"], options["size"], options["size"])
+def _batch(
+    arguments: TraceArguments, seed: int, device: str | torch.device
+) -> tuple[Tensor, Tensor]:
+    shape = (arguments.images, arguments.channels, arguments.size, arguments.size)
     x = torch.rand(shape, generator=derived_generator(seed, "images"), dtype=torch.float64)
     drawn = derived_generator(seed, "classes")
-    y = torch.randint(0, options["kernels"], (options["images"],), generator=drawn)
+    y = torch.randint(0, arguments.kernels, (arguments.images,), generator=drawn)
     return x.to(device), y.to(device)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,25 +11,17 @@ from torch import nn
 from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
+from ...study.runs.networks import head_path
 from ...study.runs.results import RunResult
 from ...study.runs.run_data import load_data
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
-from ...study.runs.transfer import head_path
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ...study.settings.sections import DataSettings
+from ..task_settings import read_task
 from .tasks_dynamics import SHARES, before_training, check_followed, moment_at, moments
 
-DEFAULTS = {
-    "pretrain": "mnist",
-    "pretrain_samples": 2000,
-    "pretrain_epochs": 5,
-    "pretrain_lr": 0.01,
-    "low": 1e-4,
-    "high": 1e-2,
-    "frozen": 1e-2,
-}
 LOW, HIGH, FROZEN = STRATEGIES = ("low", "high", "frozen")
 FLATNESS, PEAK, ACCURACY, LOSS = (
     "task.flatness",
@@ -41,29 +32,41 @@ FLATNESS, PEAK, ACCURACY, LOSS = (
 BEFORE = "task.pretrained_accuracy"
 
 
+@dataclasses.dataclass(frozen=True)
+class TransferArguments:
+    """How the network is trained first, and the learning rate of each strategy after that."""
+
+    pretrain: str = "mnist"
+    pretrain_samples: int = 2000
+    pretrain_epochs: int = 5
+    pretrain_lr: float = 0.01
+    low: float = 1e-4
+    high: float = 1e-2
+    frozen: float = 1e-2
+
+
 @task("tasks_000_transfer")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/STRATEGY; all start from the same weights and the same new head.
 
     The run that the store keeps (epochs, measures, checkpoint) is that of the last strategy.
     """
-    options = options_of(settings, DEFAULTS)
+    arguments = read_task(settings, TransferArguments)
     check_followed(settings)
-    pretrained, found = _pretrained(settings, options, device)
+    pretrained, values = _pretrained(settings, arguments, device)
     for strategy in STRATEGIES:
-        result, values = _adapted(
-            pretrained, strategy_settings(settings, strategy, options), device
-        )
-        found |= {name.format(strategy): value for name, value in values.items()}
-    more = task_result(settings, found, device=device)
+        rate: float = getattr(arguments, strategy)
+        result, adapted = _adapted(pretrained, strategy_settings(settings, strategy, rate), device)
+        values |= {name.format(strategy): value for name, value in adapted.items()}
+    more = task_result(settings, values, device=device)
     return dataclasses.replace(result, measurements=result.measurements + more.measurements)
 
 
-def strategy_settings(settings: RunSettings, strategy: str, options: dict[str, Any]) -> RunSettings:
+def strategy_settings(settings: RunSettings, strategy: str, lr: float) -> RunSettings:
     """The same run at the rate of a strategy; only the head learns where the backbone is frozen."""
-    training = dict(settings.training) | {"lr": options[strategy]}
+    training = dataclasses.replace(settings.training, lr=lr)
     if strategy == FROZEN:
-        training["freeze"] = "backbone"
+        training = dataclasses.replace(training, freeze="backbone")
     return dataclasses.replace(settings, training=training)
 
 
@@ -71,45 +74,46 @@ def copy_backbone(source: nn.Module, target: nn.Module) -> None:
     """All weights and statistics but those of the head, whose classes are others."""
     head = f"{head_path(target)}."
     body = {k: v for k, v in source.state_dict().items() if not k.startswith(head)}
-    own = {k: v for k, v in target.state_dict().items() if k.startswith(head)}
-    target.load_state_dict(body | own)
+    new_head = {k: v for k, v in target.state_dict().items() if k.startswith(head)}
+    target.load_state_dict(body | new_head)
 
 
 def _pretrained(
-    settings: RunSettings, options: dict[str, Any], device: str | torch.device
+    settings: RunSettings, arguments: TransferArguments, device: str | torch.device
 ) -> tuple[nn.Module, dict[str, float]]:
     first = dataclasses.replace(
         settings,
-        data={"name": options["pretrain"], "samples": options["pretrain_samples"]},
-        training=dict(settings.training)
-        | {"epochs": options["pretrain_epochs"], "lr": options["pretrain_lr"]},
+        data=DataSettings(arguments.pretrain, arguments.pretrain_samples),
+        training=dataclasses.replace(
+            settings.training, epochs=arguments.pretrain_epochs, lr=arguments.pretrain_lr
+        ),
         measure_every=None,
     )
-    data = load_data(first, device)
-    first = dataclasses.replace(first, model=dict(first.model) | {"classes": data.num_classes})
-    model = build_model(first, device)
-    history = train(model, data, first)
-    return model, {BEFORE: history.epochs[-1].test_accuracy}
+    # The head of this network has the classes of these data.
+    classes = {**settings.model.arguments, "classes": load_data(first).num_classes}
+    first = dataclasses.replace(first, model=dataclasses.replace(first.model, arguments=classes))
+    run = NetworkRun.start(first, device)
+    train(run)
+    return run.model, {BEFORE: run.history.epochs[-1].test_accuracy}
 
 
 def _adapted(
     pretrained: nn.Module, settings: RunSettings, device: str | torch.device
 ) -> tuple[RunResult, dict[str, float]]:
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    copy_backbone(pretrained, model)
-    initial = copy.deepcopy(model.state_dict())
-    start = before_training(model, data, settings, initial)
-    history = train(model, data, settings, initial=initial)
-    result = complete(settings, model, data, initial=initial, history=history)
-    if history.outcome == DIVERGED:
+    run = NetworkRun.start(settings, device)
+    copy_backbone(pretrained, run.model)
+    run.initial = copy.deepcopy(run.model.state_dict())
+    start = before_training(run)
+    train(run)
+    result = complete(run)
+    if run.history.outcome == DIVERGED:
         return result, {}
-    seen = moments(history)
-    found = {
+    seen = moments(run.history)
+    values = {
         f"{PEAK}/{{}}": max(moment.flatness for moment in seen),
         f"{ACCURACY}/{{}}": seen[-1].row.test_accuracy,
         f"{LOSS}/{{}}": seen[-1].row.train_loss,
     }
     for share in SHARES:
-        found[f"{FLATNESS}/{{}}/{share}"] = moment_at(share, start, seen).flatness
-    return result, found
+        values[f"{FLATNESS}/{{}}/{share}"] = moment_at(share, start, seen).flatness
+    return result, values

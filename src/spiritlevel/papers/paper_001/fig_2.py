@@ -1,27 +1,28 @@
-"""Paper 001, Fig. 2: a shifted first bias moves how often units fire, and with it the trace."""
+"""Paper 001, Fig. 2: shifting the first bias changes how often units fire, and the trace."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...study.statistics import Correlation, spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Section, Series, Table
+from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table, titled
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import Estimate, mean, plain
 from ..judging.rows import column, grouped
-from .held_fixed import Confounder
+from ..scale_text import ScaleTexts
+from .confounded_trends import ConfoundedTrend
 
 SHIFT = "interventions.bias_shift"
 FREQUENCY, TRACE = "activity.frequency", "curvature.trace"
 SHOWN = ("train_accuracy", "test_accuracy", "train_loss", FREQUENCY, TRACE, "relative.kappa")
-LEARNED = Confounder(SHIFT, "the shift", "train_loss", "the training loss")
+LEARNED = ConfoundedTrend(SHIFT, "the shift", "train_loss", "the training loss")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations of the shift with activation frequency and with the trace, over runs."""
     groups = grouped(rows, SHIFT)
-    found = {s: [mean(column(group, name)) for name in SHOWN] for s, group in groups.items()}
-    table: list[list[Cell]] = [[s, len(groups[s]), *values] for s, values in found.items()]
+    means = {s: [mean(column(group, name)) for name in SHOWN] for s, group in groups.items()}
+    table: list[list[Cell]] = [[s, len(groups[s]), *values] for s, values in means.items()]
     shifts = column(rows, SHIFT)
     fires, sharper = (spearman(shifts, column(rows, name)) for name in (FREQUENCY, TRACE))
     findings = [
@@ -33,7 +34,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=Figure(
             "shift of the first layer's bias",
             "relative to the mean over all runs",
-            [_line(found, name) for name in (FREQUENCY, TRACE)],
+            [_line(means, name) for name in (FREQUENCY, TRACE)],
         ),
         findings=findings,
         agrees=verdict(findings),
@@ -48,8 +49,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _each_layer(rows: Sequence[Row]) -> list[Section]:
-    """What Fig. 2 (c) shows; nothing, where the layers were not recorded."""
+def _each_layer(rows: Sequence[Row]) -> list[Table]:
+    """What Fig. 2 (c) shows; nothing if the layers were not recorded."""
     layers = sorted({key for row in rows for key in row if key.startswith(f"{FREQUENCY}[")})
     if not layers:
         return []
@@ -60,32 +61,32 @@ def _each_layer(rows: Sequence[Row]) -> list[Section]:
     ranks = (spearman(column(rows, SHIFT), column(rows, layer)) for layer in layers)
     table.append(["Spearman with the shift", len(rows), *map(estimate, ranks)])
     return [
-        Section(
+        titled(
             "The activation frequency of each layer",
-            "Shown as in the paper's figure, and not judged; above it is their mean.",
+            "Shown as in the paper's figure and not judged; the table above has their mean.",
             Table(("shift of the bias", "n", *layers), table),
         )
     ]
 
 
-def _words(found: Correlation) -> str:
-    if found.low > 0:
+def _words(trend: Correlation) -> str:
+    if trend.low > 0:
         return "rises"
-    return "falls" if found.high < 0 else "neither rises nor falls for certain"
+    return "falls" if trend.high < 0 else "does not clearly rise or fall"
 
 
 def _range(rows: Sequence[Row], name: str) -> str:
-    """Over single runs: means of groups would hide the worst of them."""
+    """The range over single runs: means of groups would hide the worst of them."""
     values = [value for value in column(rows, name) if value is not None]
     return f"{plain(min(values), 3)} and {plain(max(values), 3)}"
 
 
-def _line(found: dict[float, list[Estimate]], name: str) -> Series:
-    values = [estimates[SHOWN.index(name)] for estimates in found.values()]
+def _line(means: dict[float, list[Estimate]], name: str) -> Series:
+    values = [estimates[SHOWN.index(name)] for estimates in means.values()]
     unit = sum(e.value for e in values) / len(values)
     return Series(
         name,
-        list(found),
+        list(means),
         [e.value / unit for e in values],
         [e.low / unit for e in values],
         [e.high / unit for e in values],
@@ -97,8 +98,8 @@ EXPERIMENT = Experiment(
     title="a shifted bias of the first layer",
     source="Fig. 2",
     claim=(
-        "When the bias of the first layer is shifted from -1 to 1, units fire more often, and the "
-        "Hessian trace rises with them."
+        "When the bias of the first layer is shifted from -1 to 1, units fire more often and the "
+        "Hessian trace rises too."
     ),
     analyse=analyse,
     columns=(SHIFT, "seed", "test_loss", *SHOWN),
@@ -109,22 +110,33 @@ EXPERIMENT = Experiment(
     set_up=(
         "VGG-small, SGD with learning rate 0.01 and momentum 0.9, 7 epochs. The shift is added to "
         "every bias of the first convolution before training; the paper does not say whether it "
-        "does so before or after. Its figure shows the activation frequency of each layer; what is "
-        "judged here is their mean."
+        "does so before or after. Its figure shows the activation frequency of each layer; here "
+        "their mean is judged."
     ),
-    scaled_down={
-        "": (
-            "MNIST instead of CIFAR-10, 3,000 training images instead of 50,000 in batches of 16, "
-            "a width of 8 instead of 64, measured on 500 of the training images; five shifts with "
-            "3 seeds each."
-        ),
-        "quick": "MNIST, 1,000 images, 2 epochs, three shifts with 2 seeds each.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; five shifts with "
-            "5 seeds each."
-        ),
-        "paper": "Measured on 5,000 of the training images; nine shifts with 3 seeds each.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-2",
+        {
+            "": (
+                "MNIST instead of CIFAR-10, {data.samples} training images instead of 50,000 in "
+                "batches of {training.batch_size}, a width of {model.width} instead of 64, "
+                "measured on {measure_options.samples} of the training images; "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+            "quick": (
+                "MNIST, {data.samples} images, {training.epochs} epochs, "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {grid.interventions.bias_shift:count} "
+                "shifts with {seeds} seeds each."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
+        },
+    ),
     measures=(TRACE, FREQUENCY, "relative.kappa"),
     layers=(FREQUENCY,),
 )

@@ -9,7 +9,8 @@ from ..judging.contrasts import line
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
-from .batch_cycles import CYCLES, GINI, TRACE, follow, words
+from ..scale_text import ScaleTexts
+from .batch_cycles import CYCLES, GINI, TRACE, follow, trend_in_words
 from .log_figure import log_figure
 from .tasks_points import STEP, TEST, TRAIN, steps_at
 
@@ -24,16 +25,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     table: list[list[Cell]] = []
     lines = []
     for cycles, group in groups.items():
-        found = [
+        means = [
             [mean(column(group, f"{name}/{point}")) for name in SHOWN]
             for point in range(1, POINTS + 1)
         ]
         steps = steps_at(group, POINTS)
         table += [
             [cycles, step, len(group), *estimates]
-            for step, estimates in zip(steps, found, strict=True)
+            for step, estimates in zip(steps, means, strict=True)
         ]
-        traces = [estimates[SHOWN.index(TRACE)] for estimates in found]
+        traces = [estimates[SHOWN.index(TRACE)] for estimates in means]
         lines.append(line(f"R = {cycles}", steps, traces))
     at_first, trained, certain = (
         follow(rows, f"{TRACE}/1"),
@@ -41,9 +42,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         follow(rows, f"{GINI}/{POINTS}"),
     )
     findings = [
-        above("the trace at the first look rises with R", at_first),
-        below("the trace at the last look falls with R", trained),
-        below("1 − ‖p‖² at the last look falls with R", certain),
+        above("the trace at the first point rises with R", at_first),
+        below("the trace at the last point falls with R", trained),
+        below("1 − ‖p‖² at the last point falls with R", certain),
     ]
     return Outcome(
         table=Table(("R", "batches", "n", *SHOWN), table),
@@ -51,8 +52,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
-            f"With more steps R on each batch the trace at the first look {words(at_first)}; at "
-            f"the last the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
+            "With more steps R on each batch the trace at the first point "
+            f"{trend_in_words(at_first)}; at the last the trace {trend_in_words(trained)} and 1 − "
+            f"‖p‖² {trend_in_words(certain)}."
         ),
     )
 
@@ -75,27 +77,38 @@ EXPERIMENT = Experiment(
     ),
     rule=(
         "the 95 % intervals of three rank correlations with R over runs: with the trace at the "
-        "first of five looks above 0; with the trace, and with 1 − ‖p‖², at the last below 0. "
-        "Partly, if some do. The paper prints no numbers and does not say in words what the figure "
-        "shows: the claim is that of its Table 2."
+        "first of five points in training above 0; with the trace, and with 1 − ‖p‖², at the last "
+        "below 0. Partly, if some do. The paper prints no numbers and does not say in words what "
+        "the figure shows: the claim is taken from its Table 2."
     ),
     set_up=(
         "ResNet-18 with its BatchNorm layers replaced by a normalization of each sample and "
         "weights of mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and "
-        "momentum 0.9. Looked at five times, after equal numbers of batches."
+        "momentum 0.9. Measured five times, after equal numbers of batches."
     ),
-    scaled_down={
-        "": (
-            "600 training images of CIFAR-10 instead of 50,000 in batches of 32, a width of 4 "
-            "instead of 64, 10 epochs instead of 15, measured on 50 of the training images with at "
-            "most 10 probes for the part of the trace that is not Gauss-Newton; 3 seeds."
-        ),
-        "quick": "200 images, 5 epochs, R = 1 and 5, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, 5 epochs instead of 15, measured on 500 of "
-            "the training images; 3 seeds."
-        ),
-        "paper": "Measured on 2,000 of the training images; 3 seeds.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-4",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, "
+                "{training.epochs} epochs instead of 15, measured on {measure_options.samples} "
+                "of the training images with at most {measure_options.max_passes} probes for "
+                "the part of the trace that is not Gauss-Newton; {seeds} seeds."
+            ),
+            "quick": (
+                "{data.samples} images, {training.epochs} epochs, R = "
+                "{grid.interventions.batch_cycles}, {seeds} seed: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, {training.epochs} epochs "
+                "instead of 15, measured on {measure_options.samples} of the training images; "
+                "{seeds} seeds."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

@@ -1,4 +1,4 @@
-"""Paper 001, Fig. 5: when augmented and plain training part, with and without fixed norms."""
+"""Paper 001, Fig. 5: when the sharpness of augmented and plain training begins to differ."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ..experiment import Cell, Experiment, Outcome, Row, Section, Table
+from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import line
 from ..judging.findings import above, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .log_figure import log_figure
 from .tasks_points import STEP, TEST, TRAIN, at_points, steps_at
 
@@ -27,12 +28,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     lines = []
     for name, group in by_name.items():
         points = range(1, POINTS + 1)
-        found = [
+        means = [
             [mean(column(group, f"{n}/{p}")) for n in (TRAIN, TEST, *MEASURES)] for p in points
         ]
         steps = steps_at(group, POINTS)
-        table += [[name, s, len(group), *e] for s, e in zip(steps, found, strict=True)]
-        lines.append(line(name, steps, [e[2] for e in found]))
+        table += [[name, s, len(group), *e] for s, e in zip(steps, means, strict=True)]
+        lines.append(line(name, steps, [e[2] for e in means]))
     before, later, sooner = _apart(by_name, LARGEST)
     plain = by_name[STANDARD[0]]
     fitted = sum(any(a >= FITTED for a in at_points(row, TRAIN)) for row in plain)
@@ -56,21 +57,26 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _apart(groups: Mapping[str, Sequence[Row]], name: str) -> tuple[Estimate, Estimate, Estimate]:
-    """Distance before the plain network is fitted; what is added after, and by fixed norms."""
+    """Distance before the plain network is fitted; its change after that, and with fixed norms."""
     before, after = distances(groups[STANDARD[0]], groups[STANDARD[1]], name)
     fixed_before, _ = distances(groups[FIXED[0]], groups[FIXED[1]], name)
     return mean(before.values()), _difference(after, before), _difference(fixed_before, before)
 
 
-def _with_trace(groups: Mapping[str, Sequence[Row]]) -> Section:
-    return Section(
+def _with_trace(groups: Mapping[str, Sequence[Row]]) -> Table:
+    return titled(
         "The same with the trace",
         "The paper's caption says that the figure shows the largest eigenvalue, its text that it "
-        "shows the trace. The eigenvalue is what is judged; this has the distances of both, each "
-        "between logarithms to base 10. The trace is that of the Gauss-Newton matrix, which the "
-        "runs have.",
+        "shows the trace. The eigenvalue is judged; this table has the distances of both, each "
+        "between logarithms to base 10. The trace is that of the Gauss-Newton matrix, which was "
+        "recorded.",
         Table(
-            ("number", "distance before", "change afterwards", "more of it before, norms fixed"),
+            (
+                "number",
+                "distance before",
+                "change afterwards",
+                "extra distance, norms fixed",
+            ),
             [[name, *_apart(groups, name)] for name in (LARGEST, TRACE)],
         ),
     )
@@ -81,7 +87,7 @@ def distances(
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Mean of |log10 a − log10 b| by seed: until the plain network is fitted, and from then on.
 
-    A seed has no entry where there are no such points.
+    A seed without such points has no entry.
     """
     others = {row["seed"]: row for row in augmented}
     before: dict[int, float] = {}
@@ -102,9 +108,9 @@ def distances(
         ]
         fitted = next((i for i, (accuracy, _) in enumerate(apart) if accuracy >= FITTED), None)
         parts = (apart[:fitted], [] if fitted is None else apart[fitted:])
-        for found, part in zip((before, after), parts, strict=True):
+        for by_seed, part in zip((before, after), parts, strict=True):
             if part:
-                found[row["seed"]] = statistics.fmean(distance for _, distance in part)
+                by_seed[row["seed"]] = statistics.fmean(distance for _, distance in part)
     return before, after
 
 
@@ -118,7 +124,7 @@ EXPERIMENT = Experiment(
     source="Fig. 5",
     claim=(
         "The sharpness of plain and of augmented training stays close until the plain network fits "
-        "its data, and parts afterwards; with norms held fixed it parts earlier."
+        "its data and differs afterwards; with norms held fixed it differs earlier."
     ),
     analyse=analyse,
     columns=(
@@ -136,25 +142,31 @@ EXPERIMENT = Experiment(
     set_up=(
         "VGG-small, SGD with learning rate 0.01 and momentum 0.9, with and without random crops "
         "and mirror images. With fixed norms every sample's activations are normalized in front of "
-        "each ReLU and weights have mean 0 and variance 2/n_in after each step. Looked at eight "
+        "each ReLU and weights have mean 0 and variance 2/n_in after each step. Measured eight "
         "times, after equal numbers of batches. The paper gives no number of epochs for this "
         "figure."
     ),
-    scaled_down={
-        "": (
-            "500 training images of CIFAR-10 instead of 50,000 in batches of 16, a width of 8 "
-            "instead of 64, 40 epochs, measured on 100 of the training images; 10 seeds instead of "
-            "one."
-        ),
-        "quick": "200 images, 8 epochs, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, 40 epochs, measured on 1,000 of the "
-            "training images; 3 seeds instead of one."
-        ),
-        "paper": (
-            "80 epochs, as in the paper's Fig. 3; measured on 5,000 of the training images; 3 "
-            "seeds instead of one."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-5",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, "
+                "{training.epochs} epochs, measured on {measure_options.samples} of the "
+                "training images; {seeds} seeds instead of one."
+            ),
+            "quick": ("{data.samples} images, {training.epochs} epochs, {seeds} seed: a trial."),
+            "h200": (
+                "{data.samples} training images instead of 50,000, {training.epochs} epochs, "
+                "measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+            "paper": (
+                "{training.epochs} epochs, as in the paper's Fig. 3; measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds instead of "
+                "one."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

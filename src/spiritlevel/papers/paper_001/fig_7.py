@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ..experiment import Cell, Experiment, Outcome, Row, Series
 from ..judging.findings import verdict
 from ..judging.rows import grouped
-from . import bounded
+from ..scale_text import ScaleTexts
+from . import mean_correlations
 from .tasks_points import SIGNAL
 from .trends import (
     ALIKE,
@@ -35,11 +36,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         table += trend_rows([rate], group)
         lines += trend_lines(f"rate {rate:g}: ", group)
         signal, activity = (
-            bounded.as_correlation(together(group, TRACE, name)) for name in (SIGNAL, FREQUENCY)
+            mean_correlations.as_correlation(together(group, TRACE, name))
+            for name in (SIGNAL, FREQUENCY)
         )
         findings += [
-            same_trend(f"learning rate {rate:g}: trace and {words} show the same trend", each)
-            for words, each in (("first gradient", signal), ("activation frequency", activity))
+            same_trend(f"learning rate {rate:g}: trace and {title} show the same trend", each)
+            for title, each in (("first gradient", signal), ("activation frequency", activity))
         ]
         said.append(
             f"at learning rate {rate:g} it is {signal} with the first gradient and {activity} with "
@@ -74,15 +76,30 @@ EXPERIMENT = Experiment(
     ),
     set_up=(
         "A perceptron with one hidden layer of 128 and ReLU, one epoch of SGD without momentum at "
-        "learning rates 0.01 and 0.1 in batches of 64; the paper does not give their size. Looked "
-        "at 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − y‖. "
-        f"{bounded.HOW}"
+        "learning rates 0.01 and 0.1 in batches of 64; the paper does not give their size. "
+        "Measured 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − "
+        f"y‖. {mean_correlations.HOW}"
     ),
-    scaled_down={
-        "": "Measured on 1,000 of the 60,000 training images; 3 seeds instead of one.",
-        "quick": "3,000 training images, measured on 200, 2 seeds: a trial.",
-        "h200": "Measured on 5,000 of the training images; 10 seeds instead of one.",
-        "paper": "Measured on 5,000 of the training images; 5 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-fig-7",
+        {
+            "": (
+                "Measured on {measure_options.samples} of the 60,000 training images; {seeds} "
+                "seeds instead of one."
+            ),
+            "quick": (
+                "{data.samples} training images, measured on {measure_options.samples}, {seeds} "
+                "seeds: a trial."
+            ),
+            "h200": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
 )

@@ -8,7 +8,8 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import below, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column, grouped
-from .reached import OUTCOME, TITLE, how_many
+from ..scale_text import ScaleTexts
+from .accuracy_reached import OUTCOME, TITLE, how_many
 
 MASK = "interventions.mask"
 LARGEST = "curvature.lambda_max"
@@ -17,7 +18,7 @@ WORDS = {0.0: "unmasked", 0.7: "70 % masked"}
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Masked against unmasked, paired by seed: which has the smaller eigenvalue, which is worse?"""
+    """Compare masked with unmasked networks of a seed: which is flatter, which is worse?"""
     groups = grouped(rows, MASK)
     table: list[list[Cell]] = [
         [
@@ -84,25 +85,35 @@ EXPERIMENT = Experiment(
         "with the whole 95 % interval of the difference paired by seed below 0. Partly, if one is."
     ),
     set_up=(
-        "VGG-small, SGD with learning rate 0.01 and momentum 0.9, until a training accuracy is "
-        "reached that all share. Which maps are dead is drawn once for each seed and convolution. "
+        "VGG-small, SGD with learning rate 0.01 and momentum 0.9, until all reach the same "
+        "training accuracy. Which maps are dead is drawn once for each seed and convolution. "
         "That whole maps are dead is our reading: the paper masks a fixed share of the feature "
-        "maps and does not say by what unit, while it counts dead outputs position by position. "
-        "A mask of single positions would leave every map alive, and may come out differently."
+        "maps and does not say in which unit, but counts dead outputs position by position. "
+        "A mask of single positions would leave every map alive and may give other results."
     ),
-    scaled_down={
-        "": (
-            "MNIST instead of CIFAR-10, 1,000 training images instead of 50,000 in batches of 16, "
-            "trained to 97 % instead of about 90 %, a width of 16 instead of 64, measured on 500 "
-            "of the training images; 3 seeds instead of 2."
-        ),
-        "quick": "MNIST, 1,000 images, a width of 8, at most 15 epochs, 2 seeds.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; 5 seeds instead "
-            "of 2."
-        ),
-        "paper": "Measured on 5,000 of the training images; 5 seeds instead of 2.",
-    },
+    scaled_down=ScaleTexts(
+        "001-table-1",
+        {
+            "": (
+                "MNIST instead of CIFAR-10, {data.samples} training images instead of 50,000 in "
+                "batches of {training.batch_size}, trained to {stop.train_accuracy:%} instead "
+                "of about 90 %, a width of {model.width} instead of 64, measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds instead of 2."
+            ),
+            "quick": (
+                "MNIST, {data.samples} images, a width of {model.width}, at most "
+                "{training.epochs} epochs, {seeds} seeds."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of 2."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of 2."
+            ),
+        },
+    ),
     measures=(LARGEST, "curvature.trace", "relative.kappa"),
     paper_values={  # means of the two runs the paper prints
         "training accuracy, unmasked": (0.9143 + 0.8843) / 2,

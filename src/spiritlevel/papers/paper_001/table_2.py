@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, Section
+from ..experiment import Experiment, Outcome, Row, Table
 from ..judging import post_hoc as afterwards
 from ..judging.contrasts import group_points, group_table, groups_of
 from ..judging.findings import above, below, unmoved, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
-from .batch_cycles import GINI, TRACE, follow, words
-from .held_fixed import Confounder
-from .reached import how_many, with_reached
+from ..scale_text import ScaleTexts
+from .accuracy_reached import how_many, with_reached
+from .batch_cycles import GINI, TRACE, follow, trend_in_words
+from .confounded_trends import ConfoundedTrend
 
 VARIANT, STEPS = "variant", "steps on a batch"
 LARGEST = "curvature.lambda_max"
@@ -31,7 +32,7 @@ PAPER = {  # training and test accuracy in %, Tr(H), largest eigenvalue, 1 − �
     "R = 10": (91.83, 77.03, 570.7282, 22.3277, 0.562706),
 }
 COLUMNS = (*ACCURACIES, TRACE, LARGEST, GINI)
-FITTED = Confounder(STEPS, "R", "train_accuracy", "the training accuracy")
+FITTED = ConfoundedTrend(STEPS, "R", "train_accuracy", "the training accuracy")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -50,7 +51,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         below("1 − ‖p‖² of trained networks falls with R", certain),
     ]
     certain_at_first = follow(early, GINI, STEPS)
-    added = [unmoved("1 − ‖p‖² after one epoch does not move with R", certain_at_first)]
+    added = [unmoved("1 − ‖p‖² after one epoch does not change with R", certain_at_first)]
     return Outcome(
         table=with_reached(
             group_table("training", groups, (*ACCURACIES, "epoch", *MEASURES)), groups, FIRST
@@ -59,32 +60,33 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
         beside={
-            f"{name}, {group}": mean(column(found, name))
-            for group, found in groups.items()
+            f"{name}, {group}": mean(column(group_rows, name))
+            for group, group_rows in groups.items()
             for name in COLUMNS
         },
         findings=[*findings, *added],
         agrees=afterwards.with_added(verdict(findings), added),
         more=[_at_one_accuracy(late)],
         conclusion=(
-            f"With more steps R on each batch the trace after one epoch {words(at_first)} and "
-            f"1 − ‖p‖² {words(certain_at_first)}; trained to the same training accuracy or beyond "
-            f"the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
+            f"With more steps R on each batch the trace after one epoch {trend_in_words(at_first)} "
+            f"and 1 − ‖p‖² {trend_in_words(certain_at_first)}; trained to the same training "
+            f"accuracy or beyond the trace {trend_in_words(trained)} and 1 − ‖p‖² "
+            f"{trend_in_words(certain)}."
         ),
     )
 
 
-def _at_one_accuracy(late: Sequence[Row]) -> Section:
-    """Training ends with an epoch: it passes the accuracy, and not always by as much."""
+def _at_one_accuracy(late: Sequence[Row]) -> Table:
+    """Training ends with a whole epoch, so it passes the target accuracy, more or less far."""
     ends = ", ".join(
-        f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {words} "
+        f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {name} "
         f"({how_many(group)} of {len(group)} reached it)"
-        for words, group in groups_of(late, VARIANT, tuple(TRAINED)).items()
+        for name, group in groups_of(late, VARIANT, tuple(TRAINED)).items()
     )
     return FITTED.section(
         late,
         (TRACE, GINI),
-        "Training ends with the epoch in which the training accuracy asked for is reached, and may "
+        "Training ends with the epoch in which the target training accuracy is reached, and may "
         f"pass it. On average it ended at {ends}.",
     )
 
@@ -94,11 +96,11 @@ def _with_steps(rows: Sequence[Row], steps: dict[str, int]) -> list[Row]:
 
 
 def _paper_values() -> dict[str, float]:
-    found = {}
+    values_by_name = {}
     for group, (train, test, *values) in PAPER.items():
         for name, value in zip(COLUMNS, (train / 100, test / 100, *values), strict=True):
-            found[f"{name}, {group}"] = value
-    return found
+            values_by_name[f"{name}, {group}"] = value
+    return values_by_name
 
 
 EXPERIMENT = Experiment(
@@ -115,31 +117,41 @@ EXPERIMENT = Experiment(
     rule=(
         "the 95 % intervals of three rank correlations with R over runs: with the trace after one "
         "epoch above 0; with the trace, and with 1 − ‖p‖², of trained networks below 0. "
-        "Partly, if some do. One part more is judged: the interval of the rank correlation with "
+        "Partly, if some do. One more part is judged: the interval of the rank correlation with "
         f"1 − ‖p‖² after one epoch is around 0. {afterwards.HOW}"
     ),
     set_up=(
-        "VGG-small with every sample's activations normalized in front of each ReLU and weights "
-        "of mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and momentum "
-        "0.9. Trained means until the end of the epoch in which a training accuracy, the same for "
-        "all, is reached or passed, or to the last epoch. The share of shuffled labels N is 0 in "
-        "all rows of the paper, and here. Away from a minimum the Hessian has negative "
+        "VGG-small with every sample's activations normalized in front of each ReLU and weights of "
+        "mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and momentum 0.9. "
+        "A trained network is one at the end of the epoch in which it reaches or passes a training "
+        "accuracy that is the same for all, or at the last epoch. The share of shuffled labels N "
+        "is 0 in all rows of the paper, and here. Away from a minimum the Hessian has negative "
         "eigenvalues, so its trace can be negative."
     ),
-    scaled_down={
-        "": (
-            "1,000 training images of CIFAR-10 instead of 50,000 in batches of 32, a width of 8 "
-            "instead of 64, trained to 80 % instead of about 90 %, measured on 100 of the training "
-            "images with at most 20 probes for the part of the trace that is not Gauss-Newton; 3 "
-            "seeds instead of one."
-        ),
-        "quick": "300 images, at most 5 epochs, 1 seed: a trial.",
-        "h200": (
-            "20,000 training images instead of 50,000, measured on 1,000 of them; 3 seeds instead "
-            "of one."
-        ),
-        "paper": "Measured on 5,000 of the training images; 3 seeds instead of one.",
-    },
+    scaled_down=ScaleTexts(
+        "001-table-2",
+        {
+            "": (
+                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
+                "{training.batch_size}, a width of {model.width} instead of 64, trained to "
+                "{stop.train_accuracy:%} instead of about 90 %, measured on "
+                "{measure_options.samples} of the training images with at most "
+                "{measure_options.max_passes} probes for the part of the trace that is not "
+                "Gauss-Newton; {seeds} seeds instead of one."
+            ),
+            "quick": (
+                "{data.samples} images, at most {training.epochs} epochs, {seeds} seed: a trial."
+            ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of one."
+            ),
+            "paper": (
+                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
+                "instead of one."
+            ),
+        },
+    ),
     measures=MEASURES,
     paper_values=_paper_values(),
 )

@@ -4,84 +4,96 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import nn
 
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
 from ...study.runs.measuring import measure_network
-from ...study.runs.networks import build_model
-from ...study.runs.results import EpochRow, MeasurementRow, RunResult
-from ...study.runs.run_data import load_data
+from ...study.runs.network_run import NetworkRun
+from ...study.runs.results import EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ...study.settings.stop import StopSettings
+from ..task_settings import read_task
 
-DEFAULTS = {"standard": 0.9, "fitted": 0.99, "weak": 0.18, "strong": 0.7071}
 STANDARD, FITTED, WEAK, STRONG = STAGES = ("standard", "fitted", "weak", "strong")
 TRAIN, TEST, EPOCHS = "task.train_accuracy", "task.test_accuracy", "task.epochs"
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseArguments:
+    """What each stage is reached by."""
+
+    standard: float = 0.9  # training accuracy
+    fitted: float = 0.99  # training accuracy
+    weak: float = 0.18  # standard deviation of the noise
+    strong: float = 0.7071  # standard deviation of the noise
 
 
 @task("tasks_001_noise_finetuning")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/standard, /fitted, /weak and /strong (noise).
 
-    Options: the training accuracies at which the first two are reached, and the standard
-    deviations of the noise in the last epoch, of which each starts from the fitted network.
-    Training data are never changed where accuracy and curvature are looked at.
+    The first two end at their training accuracy; the other two are one more epoch with noise,
+    each from the fitted network. Accuracy and curvature are always taken on data without noise.
     """
-    options = options_of(settings, DEFAULTS)
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
+    arguments = read_task(settings, NoiseArguments)
+    start = NetworkRun.start(settings, device)
     rows: list[MeasurementRow] = []
     numbers: dict[str, float] = {}
     epochs: list[EpochRow] = []
 
-    def look(stage: str, network: nn.Module, last: EpochRow, count: int) -> None:
-        found = measure_network(settings, network, data, initial, settings.measures)
+    def look(stage: str, run: NetworkRun, count: int) -> None:
         rows.extend(
             dataclasses.replace(row, measure=f"{row.measure}/{stage}")
-            for row in found
+            for row in measure_network(run, settings.measures)
             if row.layer == ""
         )
+        last = run.history.epochs[-1]
         numbers[f"{TRAIN}/{stage}"] = last.train_accuracy
         numbers[f"{TEST}/{stage}"] = last.test_accuracy
         numbers[f"{EPOCHS}/{stage}"] = count
 
     for stage in (STANDARD, FITTED):
-        part = train(model, data, _until(settings, options[stage]), initial=initial)
-        epochs += part.epochs
-        look(stage, model, epochs[-1], len(epochs))
+        until = _until(settings, getattr(arguments, stage))
+        run = dataclasses.replace(start, settings=until, history=History())
+        train(run)
+        epochs += run.history.epochs
+        look(stage, run, len(epochs))
     for stage in (WEAK, STRONG):
-        network = copy.deepcopy(model)
-        part = train(network, data, _noisy(settings, options[stage]), initial=initial)
-        look(stage, network, part.epochs[-1], len(epochs) + 1)
+        run = dataclasses.replace(
+            start,
+            settings=_noisy(settings, getattr(arguments, stage)),
+            model=copy.deepcopy(start.model),
+            history=History(),
+        )
+        train(run)
+        look(stage, run, len(epochs) + 1)
     result = task_result(
         settings,
         numbers,
         device=device,
-        outcome=part.outcome,
+        outcome=run.history.outcome,
         epochs=tuple(dataclasses.replace(e, epoch=i) for i, e in enumerate(epochs, start=1)),
-        checkpoint=checkpoint_bytes(model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        checkpoint=checkpoint_bytes(start.model),
+        num_train=len(start.data.x),
+        num_test=len(start.data.test_x),
     )
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
 def _until(settings: RunSettings, accuracy: float) -> RunSettings:
     """The same training, to this accuracy; momentum starts at 0 again."""
-    return dataclasses.replace(settings, stop={"train_accuracy": accuracy})
+    return dataclasses.replace(settings, stop=StopSettings(train_accuracy=accuracy))
 
 
 def _noisy(settings: RunSettings, std: float) -> RunSettings:
     """One epoch more with noise on the inputs."""
-    noise: Mapping[str, Any] = dict(settings.interventions) | {"input_noise": std}
     return dataclasses.replace(
-        settings, training=dict(settings.training) | {"epochs": 1}, interventions=noise, stop={}
+        settings,
+        training=dataclasses.replace(settings.training, epochs=1),
+        interventions=dataclasses.replace(settings.interventions, input_noise=std),
+        stop=StopSettings(),
     )

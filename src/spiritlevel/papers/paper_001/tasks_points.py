@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -15,38 +14,44 @@ from torch.nn import functional as F
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
+from ...study.runs.batch_changes import BatchChanges
 from ...study.runs.ending import DIVERGED
-from ...study.runs.hooks import BatchChanges
 from ...study.runs.measuring import measure_network
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import EpochRow, MeasurementRow, RunResult
-from ...study.runs.run_data import RunData, derived_generator, load_data
+from ...study.runs.run_data import RunData, derived_generator
 from ...study.runs.running import evaluate
 from ...study.runs.steps import Steps
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ..task_settings import read_task
 
-DEFAULTS = {"points": 10, "levels": 0}
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
 SIGNAL = "task.signal_norm"
+
+
+@dataclasses.dataclass(frozen=True)
+class PointsArguments:
+    """How often the network is looked at, and how it reads images."""
+
+    points: int = 10
+    levels: int = 0  # of grey, each a token; 0 leaves images as they are
 
 
 @task("tasks_001_points")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/1 to NAME/points, at equal numbers of steps from each other.
 
-    Options: `points`, and `levels`: from that many levels of grey each image becomes a text, a
-    token a pixel, for networks that read texts; 0 leaves the data as they are.
+    With `levels` each image becomes a text, one token per pixel, for networks that read texts.
     """
-    options = options_of(settings, DEFAULTS)
-    data = _as_texts(load_data(settings, device), options["levels"])
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
+    arguments = read_task(settings, PointsArguments)
+    run = NetworkRun.start(settings, device)
+    run.data = _as_texts(run.data, arguments.levels)
+    model, data = run.model, run.data
     rows: list[MeasurementRow] = []
     numbers: dict[str, float] = {}
     outcome, row = "epochs", None
-    for point, step in enumerate(_trained(model, data, settings, options["points"]), start=1):
+    for point, step in enumerate(_trained(run, arguments.points), start=1):
         train = evaluate(model, data.x, data.y)
         test = evaluate(model, data.test_x, data.test_y)
         row = EpochRow(point, *train, *test)
@@ -59,14 +64,13 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
             f"{TEST}/{point}": row.test_accuracy,
             f"{SIGNAL}/{point}": signal_norm(model, data, settings),
         }
-        found = measure_network(settings, model, data, initial, settings.measures)
         rows += [
             dataclasses.replace(each, measure=f"{each.measure}/{point}")
-            for each in found
+            for each in measure_network(run, settings.measures)
             if each.layer == ""
         ]
     assert row is not None
-    last = dataclasses.replace(row, epoch=settings.training["epochs"])
+    last = dataclasses.replace(row, epoch=settings.training.epochs)
     result = task_result(
         settings,
         numbers,
@@ -80,18 +84,18 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
-def _trained(model: nn.Module, data: RunData, settings: RunSettings, points: int) -> Iterator[int]:
+def _trained(run: NetworkRun, points: int) -> Iterator[int]:
     """Train, and stop at each point to be looked at; gives the steps done so far."""
-    training = settings.training
-    an_epoch = math.ceil(len(data.x) / training["batch_size"])
-    steps = an_epoch * training["epochs"]
+    settings, training, data = run.settings, run.settings.training, run.data
+    an_epoch = math.ceil(len(data.x) / training.batch_size)
+    steps = an_epoch * training.epochs
     if not 1 <= points <= steps:
         raise SpiritlevelError(
             f"The study's task.points must be from 1 to the {steps} steps of training. "
             f"Got {points}. Train for more epochs, or look at fewer points."
         )
     due = {(point * steps) // points for point in range(1, points + 1)}
-    step = Steps(model, settings, steps_an_epoch=an_epoch)
+    step = Steps(run.model, settings, steps_an_epoch=an_epoch)
     order = derived_generator(settings.seed, "shuffling")
     change = BatchChanges(
         settings.interventions,
@@ -99,9 +103,9 @@ def _trained(model: nn.Module, data: RunData, settings: RunSettings, points: int
         generator=derived_generator(settings.seed, "batches"),
     )
     done = 0
-    for _ in range(training["epochs"]):
+    for _ in range(training.epochs):
         drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
-        for batch in drawn.split(training["batch_size"]):
+        for batch in drawn.split(training.batch_size):
             step.start_epoch()  # looking at the network left it in eval mode
             step(*change(data.x[batch], data.y[batch]))
             done += 1
@@ -116,7 +120,7 @@ def signal_norm(model: nn.Module, data: RunData, settings: RunSettings) -> float
 
     On the samples that are measured on.
     """
-    samples = settings.measure_options.get("samples")
+    samples = settings.measure_options.samples
     x, y = data.x[:samples], data.y[:samples]
     outputs = model.eval()(x).double()
     wanted = F.one_hot(y, outputs.shape[1])
@@ -147,10 +151,10 @@ def as_tokens(images: Tensor, levels: int) -> Tensor:
 
 def at_points(row: Any, name: str) -> list[float]:
     """NAME/1, NAME/2, … of a run, as far as it came."""
-    found: list[float] = []
-    while row.get(f"{name}/{len(found) + 1}") is not None:
-        found.append(row[f"{name}/{len(found) + 1}"])
-    return found
+    values: list[float] = []
+    while row.get(f"{name}/{len(values) + 1}") is not None:
+        values.append(row[f"{name}/{len(values) + 1}"])
+    return values
 
 
 def steps_at(rows: Sequence[Any], points: int) -> list[float]:

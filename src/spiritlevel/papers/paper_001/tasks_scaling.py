@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 
 import torch
@@ -11,36 +10,40 @@ from torch import nn
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
 from ...study.runs.measuring import measure_network
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import MeasurementRow, RunResult
-from ...study.runs.run_data import load_data
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...symmetries.by_name import rescale_layers
-from ..task_settings import options_of
+from ...symmetries.named_layers import rescale_layers
+from ..task_settings import read_task
 from .scaling import scaled_weights
 
-DEFAULTS = {"factor": 10.0}
 PLAIN, ALL, PAIR = "plain", "all", "pair"
 TRAIN, TEST = "task.train_accuracy", "task.test_accuracy"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingArguments:
+    """What the weights are multiplied by."""
+
+    factor: float = 10.0
 
 
 @task("tasks_scaling")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/plain, NAME/all (all weights) and NAME/pair (one up, one down)."""
-    options = options_of(settings, DEFAULTS)
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
-    history = train(model, data, settings, initial=initial)
+    arguments = read_task(settings, ScalingArguments)
+    run = NetworkRun.start(settings, device)
+    train(run)
+    data = run.data
     rows: list[MeasurementRow] = []
     accuracies: dict[str, float] = {}
-    for name, variant in variants(model.eval(), options["factor"]).items():
-        found = measure_network(settings, variant, data, initial, settings.measures)
+    for name, variant in variants(run.model.eval(), arguments.factor).items():
+        scaled = dataclasses.replace(run, model=variant)
         rows += [
             dataclasses.replace(row, measure=f"{row.measure}/{name}")
-            for row in found
+            for row in measure_network(scaled, settings.measures)
             if row.layer == ""
         ]
         accuracies[f"{TRAIN}/{name}"] = evaluate(variant, data.x, data.y)[1]
@@ -49,9 +52,9 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         settings,
         accuracies,
         device=device,
-        outcome=history.outcome,
-        epochs=tuple(history.epochs),
-        checkpoint=checkpoint_bytes(model),
+        outcome=run.history.outcome,
+        epochs=tuple(run.history.epochs),
+        checkpoint=checkpoint_bytes(run.model),
         num_train=len(data.x),
         num_test=len(data.test_x),
     )
@@ -64,7 +67,7 @@ def variants(model: nn.Module, factor: float) -> dict[str, nn.Module]:
     The last only where two layers follow each other with nothing but a ReLU and pooling between
     them: there the function itself stays the same.
     """
-    found = {PLAIN: model, ALL: scaled_weights(model, factor)}
+    networks = {PLAIN: model, ALL: scaled_weights(model, factor)}
     if isinstance(getattr(model, "conv2", None), nn.Conv2d) and not hasattr(model, "bn1"):
-        found[PAIR] = rescale_layers(model, "conv1", "conv2", factor)
-    return found
+        networks[PAIR] = rescale_layers(model, "conv1", "conv2", factor)
+    return networks

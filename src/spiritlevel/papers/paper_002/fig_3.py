@@ -1,4 +1,4 @@
-"""Paper 002, Fig. 3: flatness follows the gap the more, the further apart the classes lie."""
+"""Paper 002, Fig. 3: class separation, and the correlation of flatness with the gap."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ...study.statistics import Correlation, partial_correlation, pearson, spear
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, Result, above, estimate, missed, unmoved
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 
 CLASSIFIER, SEPARATION = "task.classifier", "task.separation"
 KAPPA, GAP = "relative.kappa", "gap"
@@ -22,13 +23,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         every[classifier] = {}
         for separation, group in grouped(of_one, SEPARATION).items():
             kappa, gap = column(group, KAPPA), column(group, GAP)
-            found = pearson(kappa, gap)
-            held = partial_correlation(kappa, gap, {"train_loss": column(group, "train_loss")})
+            correlation = pearson(kappa, gap)
+            partial = partial_correlation(kappa, gap, {"train_loss": column(group, "train_loss")})
             ranks[classifier] = spearman(kappa, gap)
-            cells = (found, ranks[classifier], held)
+            cells = (correlation, ranks[classifier], partial)
             table.append([classifier, separation, len(group), *map(estimate, cells)])
-            every[classifier][separation] = found
-    checks = [_checks(classifier, found) for classifier, found in every.items()]
+            every[classifier][separation] = correlation
+    checks = [_checks(classifier, correlation) for classifier, correlation in every.items()]
     agrees = _agreement(checks)
     return Outcome(
         table=Table(
@@ -45,7 +46,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         figure=Figure(
             "class separation",
             "correlation of κ and the generalization gap",
-            [_line(classifier, found) for classifier, found in every.items()],
+            [_line(classifier, correlation) for classifier, correlation in every.items()],
         ),
         findings=[finding for each in checks for finding in each],
         agrees=agrees,
@@ -53,27 +54,32 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _line(name: str, found: dict[float, Correlation]) -> Series:
-    values = list(found.values())
+def _line(name: str, by_separation: dict[float, Correlation]) -> Series:
+    values = list(by_separation.values())
     return Series(
         name,
-        list(found),
+        list(by_separation),
         [c.value for c in values],
         [c.low for c in values],
         [c.high for c in values],
     )
 
 
-def _checks(classifier: str, found: dict[float, Correlation]) -> list[Finding]:
-    trend = spearman(list(found), [c.value for c in found.values()])
+def _checks(classifier: str, by_separation: dict[float, Correlation]) -> list[Finding]:
+    trend = spearman(list(by_separation), [c.value for c in by_separation.values()])
     result: Result = "undecided"
     if trend.p < 0.05:
         result = "held" if trend.value > 0 else "not held"
-    smallest, largest = min(found), max(found)
+    smallest, largest = min(by_separation), max(by_separation)
     return [
         Finding(f"{classifier}: it rises with the separation", result, estimate(trend)),
-        unmoved(f"{classifier}: there is none at a separation of {smallest:g}", found[smallest]),
-        above(f"{classifier}: it is above 0 at a separation of {largest:g}", found[largest]),
+        unmoved(
+            f"{classifier}: none at a separation of {smallest:g}",
+            by_separation[smallest],
+        ),
+        above(
+            f"{classifier}: it is above 0 at a separation of {largest:g}", by_separation[largest]
+        ),
     ]
 
 
@@ -85,11 +91,13 @@ def _agreement(checks: list[list[Finding]]) -> Agreement:
 
 
 def _conclusion(
-    found: dict[str, dict[float, Correlation]], ranks: dict[str, Correlation], agrees: Agreement
+    by_classifier: dict[str, dict[float, Correlation]],
+    ranks: dict[str, Correlation],
+    agrees: Agreement,
 ) -> str:
-    words = {
+    verbs = {
         "yes": "rises",
-        "partly": "rises in part",
+        "partly": "partly rises",
         "no": "does not clearly rise",
         "undecided": "does not clearly rise or fall",
     }
@@ -97,9 +105,9 @@ def _conclusion(
         f"with the {classifier} classifier it is {of_one[min(of_one)]} at a separation of "
         f"{min(of_one):g} and {of_one[max(of_one)]} (by ranks {ranks[classifier]}) at "
         f"{max(of_one):g}"
-        for classifier, of_one in found.items()
+        for classifier, of_one in by_classifier.items()
     ]
-    return f"The correlation {words[agrees]} with the class separation: {', '.join(said)}."
+    return f"The correlation {verbs[agrees]} with the class separation: {', '.join(said)}."
 
 
 EXPERIMENT = Experiment(
@@ -107,35 +115,42 @@ EXPERIMENT = Experiment(
     title="class separation and the correlation of relative flatness with the gap",
     source="Fig. 3",
     claim=(
-        "The further apart the classes lie in feature space, that is the more constant labels are "
-        "around each sample, the stronger relative flatness correlates with the generalization "
-        "gap; where labels are not locally constant there is no correlation."
+        "The further apart the classes lie in feature space, that is, the more constant the labels "
+        "are around each sample, the more strongly relative flatness correlates with the "
+        "generalization gap; where labels are not locally constant there is no correlation."
     ),
     analyse=analyse,
     columns=(CLASSIFIER, SEPARATION, "seed", KAPPA, "train_loss", GAP),
     rule=(
         "for both classifiers, the correlation rises with the separation (Spearman over the "
-        "separations above 0, p < 0.05), its 95 % interval holds 0 at the smallest separation and "
-        "lies above 0 at the largest. Partly, if it rises for one of them at least."
+        "separations above 0, p < 0.05), its 95 % interval contains 0 at the smallest separation "
+        "and lies above 0 at the largest. Partly, if it rises for at least one of them."
     ),
     set_up=(
-        "Each data set: four Gaussian clouds in ten features, two clouds a class, drawn anew; 500 "
-        "points to train on; a linear classifier fitted to them; a random four-layer network in "
-        "front of it whose inputs are found by turning it around. κ is that of the linear layer. "
-        "The gap is the loss on 200,000 fresh points of the same clouds less the loss on the 500."
+        "Each data set: four Gaussian clouds in ten features, two clouds per class, drawn anew; "
+        "500 training points; a linear classifier fitted to them; and in front of it a random "
+        "four-layer network that is inverted to find the inputs. κ is that of the linear layer. "
+        "The gap is the loss on 200,000 fresh points of the same clouds minus the loss on the 500."
     ),
-    scaled_down={
-        "": (
-            "Nothing is scaled down: 100 data sets of 500 points for each separation. The paper's "
-            "appendix is not part of the text we have; the clouds and the ridge classifier with "
-            "squared loss follow the authors' published code, and a logistic classifier was added. "
-            "The random network is made of square orthogonal layers with leaky ReLUs, so that it "
-            "can be turned around exactly. The separation is half the edge of the cube at whose "
-            "corners the clouds lie; the paper speaks of an average correlation and does not say "
-            "over what. It prints no numbers for this figure."
-        ),
-        "quick": "Eight data sets for each of three separations instead of 100 for each of eight.",
-        "paper": "Nothing is scaled down: the same as without a preset.",
-    },
+    scaled_down=ScaleTexts(
+        "002-fig-3",
+        {
+            "": (
+                "Nothing is scaled down: {seeds} data sets of 500 points for each separation. "
+                "The paper's appendix is not part of the text we have; the clouds and the ridge "
+                "classifier with squared loss follow the authors' published code, and a "
+                "logistic classifier was added. The random network consists of square "
+                "orthogonal layers with leaky ReLUs, so that it can be inverted exactly. The "
+                "separation is half the edge of the cube at whose corners the clouds lie; the "
+                "paper speaks of an average correlation and does not say over what. It prints "
+                "no numbers for this figure."
+            ),
+            "quick": (
+                "{seeds} data sets for each of {grid.task.separation:count} separations instead "
+                "of 100 for each of 8."
+            ),
+            "paper": "Nothing is scaled down: the same as without a preset.",
+        },
+    ),
     measures=(KAPPA,),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from typing import Any
 
@@ -16,33 +17,42 @@ from ...study.runs.results import EpochRow, RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ..task_settings import read_task
 from .class_separation import Clouds, fit_logistic, fit_ridge, inputs_of, random_extractor
 
-DEFAULTS = {"separation": 1.0, "classifier": "ridge", "points": 500, "fresh": 200_000}
 FITS = {"ridge": (fit_ridge, "mse"), "logistic": (fit_logistic, "bce")}
+
+
+@dataclasses.dataclass(frozen=True)
+class SeparationArguments:
+    """How the points are drawn, and what is fitted to them."""
+
+    separation: float = 1.0
+    classifier: str = "ridge"  # or "logistic"
+    points: int = 500
+    fresh: int = 200_000  # points to test on
 
 
 @task("tasks_class_separation", uses=())  # points and classifier are made here
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
-    """Everything depends on the seed and the options: separation, classifier, points, fresh.
+    """Everything depends on the seed and the task's arguments.
 
     The sums are small and in float64: they are done on the CPU whatever the device.
     """
-    options = options_of(settings, DEFAULTS)
-    if options["classifier"] not in FITS:
+    arguments = read_task(settings, SeparationArguments)
+    if arguments.classifier not in FITS:
         raise SpiritlevelError(
             f"The study's task.classifier must be one of {', '.join(FITS)}. "
-            f"Got {options['classifier']!r}."
+            f"Got {arguments.classifier!r}."
         )
-    fit, loss = FITS[options["classifier"]]
-    clouds = Clouds.draw(float(options["separation"]), derived_generator(settings.seed, "clouds"))
+    fit, loss = FITS[arguments.classifier]
+    clouds = Clouds.draw(arguments.separation, derived_generator(settings.seed, "clouds"))
     extractor = random_extractor(derived_generator(settings.seed, "extractor"))
     features, classes = clouds.sample(
-        options["points"], derived_generator(settings.seed, "training points")
+        arguments.points, derived_generator(settings.seed, "training points")
     )
     fresh, fresh_classes = clouds.sample(
-        options["fresh"], derived_generator(settings.seed, "fresh points")
+        arguments.fresh, derived_generator(settings.seed, "fresh points")
     )
     weight, bias = fit(features, classes)
     head = nn.Linear(len(weight), 1, dtype=torch.float64)
@@ -76,13 +86,13 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
 
 def _measure_options(settings: RunSettings) -> dict[str, Any]:
     """As the study has them; all points are measured on, and only the linear layer is trained."""
-    found = {"layers": "head"} | dict(settings.measure_options)
-    if "samples" in found:
+    asked = settings.measure_options
+    if asked.samples is not None:
         raise SpiritlevelError(
             "The study's measure_options.samples must be left out with this task: it measures on "
-            f"all of its points. Got {found['samples']!r}. Set task.points instead."
+            f"all of its points. Got {asked.samples!r}. Set task.points instead."
         )
-    return found
+    return {"layers": "head", "options": asked.options} | asked.arguments
 
 
 def _targets(classes: Tensor, loss: str) -> Tensor:

@@ -9,6 +9,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, above, estimate, fact, missed, verdict
 from ..judging.population import CONFOUNDERS, GAP, converged, why
 from ..judging.rows import column
+from ..scale_text import ScaleTexts
 from .rescaling import LAYERS, NEURONS
 from .tasks_networks import CHANGE
 
@@ -25,68 +26,67 @@ WORDS = {
     OTHERS[1]: "neuron.rho_sum",
 }
 VERSIONS = {"": "as trained", f"/{LAYERS}": "layers rescaled", f"/{NEURONS}": "neurons rescaled"}
-LARGEST_LOSS = 0.5  # a network that learned less is in no minimum
-SAME = 0.02  # a correlation that differs by no more has survived the rescaling
-WEAK = 0.5  # one that is less than this share of its counterpart's is much the weaker
-Found = dict[tuple[str, str], Correlation]  # by measure and version
+LARGEST_LOSS = 0.5  # a network with a larger loss is not at a minimum
+SAME = 0.02  # a correlation that changes by at most this has survived the rescaling
+WEAK = 0.5  # a correlation below this share of its counterpart's is much weaker
+Ranks = dict[tuple[str, str], Correlation]  # by measure and version
 PAPER = 0.91
 BESIDE = "correlation of κ_τ^5 with the gap (here Spearman's; the paper does not say which)"
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations with the gap before and after the same networks are rescaled."""
-    kept = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
-    gap = column(kept, GAP)
-    found = {
-        (name, version): spearman(column(kept, name + version), gap)
+    trained = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
+    gap = column(trained, GAP)
+    ranks = {
+        (name, version): spearman(column(trained, name + version), gap)
         for name in WORDS
         for version in VERSIONS
     }
-    first = found[TRACE, ""]
-    parts = [_parts(found, name) for name in COUNTERPARTS]
-    change = max((row[f"{CHANGE}/{LAYERS}"] for row in kept), default=float("nan"))
+    first = ranks[TRACE, ""]
+    parts = [_parts(ranks, name) for name in COUNTERPARTS]
+    change = max((row[f"{CHANGE}/{LAYERS}"] for row in trained), default=float("nan"))
     return Outcome(
-        table=_table(kept, found),
-        figure=_figure(kept),
-        why=why(kept, TRACE, "κ_τ^5"),
+        table=_table(trained, ranks),
+        figure=_figure(trained),
+        why=why(trained, TRACE, "κ_τ^5"),
         beside={BESIDE: estimate(first)},
         findings=[finding for each in parts for finding in each],
         agrees=_agreement(parts),
         conclusion=(
-            f"Over {len(kept)} networks ({len(rows) - len(kept)} more learned too little) the rank "
-            f"correlation with the gap is {first} for κ_τ^5 and {found[LARGEST, '']} for κ^5; "
-            "random rescaling of layers, which changes outputs by at most "
-            f"{change:.1g} of the largest, takes it {_moved(found, TRACE)} and "
-            f"{_moved(found, LARGEST)}, that of the trace alone "
-            f"{_moved(found, COUNTERPARTS[TRACE])} and that of the largest eigenvalue alone "
-            f"{_moved(found, COUNTERPARTS[LARGEST])}."
+            f"Over {len(trained)} networks ({len(rows) - len(trained)} more did not learn enough) "
+            f"the rank correlation with the gap is {first} for κ_τ^5 and {ranks[LARGEST, '']} for "
+            f"κ^5; random rescaling of layers, which changes outputs by at most {change:.1g} of "
+            f"the largest, takes it {_moved(ranks, TRACE)} and {_moved(ranks, LARGEST)}, that of "
+            f"the trace alone {_moved(ranks, COUNTERPARTS[TRACE])} and that of the largest "
+            f"eigenvalue alone {_moved(ranks, COUNTERPARTS[LARGEST])}."
         ),
     )
 
 
-def _moved(found: Found, name: str) -> str:
-    before, after = found[name, ""], found[name, f"/{LAYERS}"]
+def _moved(ranks: Ranks, name: str) -> str:
+    before, after = ranks[name, ""], ranks[name, f"/{LAYERS}"]
     return f"from {before.value:+.2f} to {after.value:+.2f}"
 
 
-def _parts(found: Found, name: str) -> list[Finding]:
-    """Without a positive correlation there is nothing that could survive or be lost."""
-    words, other = WORDS[name], COUNTERPARTS[name]
-    after, lost = (found[each, f"/{LAYERS}"].value for each in (name, other))
+def _parts(ranks: Ranks, name: str) -> list[Finding]:
+    """The parts on one measure; without a positive correlation nothing can survive or be lost."""
+    title, other = WORDS[name], COUNTERPARTS[name]
+    after, lost = (ranks[each, f"/{LAYERS}"].value for each in (name, other))
     correlates = above(
-        f"{words} correlates with the gap", found[name, ""], paper=PAPER if name == TRACE else None
+        f"{title} correlates with the gap", ranks[name, ""], paper=PAPER if name == TRACE else None
     )
-    survives, weaker = f"{words} keeps it when layers are rescaled", f"{WORDS[other]} does not"
+    survives, weaker = f"{title} keeps it when layers are rescaled", f"{WORDS[other]} does not"
     if correlates.result != "held":
-        seen = (_moved(found, name), _moved(found, other))
+        seen = (_moved(ranks, name), _moved(ranks, other))
         unasked = zip((survives, weaker), seen, strict=True)
         return [
             correlates,
-            *(Finding(p, "undecided", f"not asked: it goes {s}") for p, s in unasked),
+            *(Finding(p, "undecided", f"not judged: it goes {s}") for p, s in unasked),
         ]
     return [
         correlates,
-        fact(survives, abs(after - found[name, ""].value) <= SAME, _moved(found, name)),
+        fact(survives, abs(after - ranks[name, ""].value) <= SAME, _moved(ranks, name)),
         fact(weaker, lost < WEAK * after, f"{lost:+.2f} against {after:+.2f}"),
     ]
 
@@ -97,26 +97,26 @@ def _agreement(parts: list[list[Finding]]) -> Agreement:
     return verdict(every) if there else missed(every)
 
 
-def _table(rows: Sequence[Row], found: Found) -> Table:
+def _table(rows: Sequence[Row], ranks: Ranks) -> Table:
     gap = column(rows, GAP)
-    held = {name: column(rows, name) for name in CONFOUNDERS}
+    confounders = {name: column(rows, name) for name in CONFOUNDERS}
     table: list[list[Cell]] = []
-    for name, words in WORDS.items():
-        fixed = partial_correlation(column(rows, name), gap, held, kind="spearman")
-        shown = [found[name, version] for version in VERSIONS]
-        table.append([words, shown[0].n, *(estimate(c) for c in (*shown, fixed))])
-    titles = [f"Spearman, {words}" for words in (*VERSIONS.values(), "confounders held fixed")]
+    for name, title in WORDS.items():
+        fixed = partial_correlation(column(rows, name), gap, confounders, kind="spearman")
+        shown = [ranks[name, version] for version in VERSIONS]
+        table.append([title, shown[0].n, *(estimate(c) for c in (*shown, fixed))])
+    titles = [f"Spearman, {title}" for title in (*VERSIONS.values(), "confounders held fixed")]
     return Table(("measure of the last layer", "n", *titles), table)
 
 
 def _figure(rows: Sequence[Row]) -> Figure:
-    """Fig. 2 of the paper: the invariant measure stays in its place, the other one is scattered."""
+    """Fig. 2 of the paper: the invariant measure does not change, the other one is scattered."""
     lines = [
         Series(
             f"{WORDS[name]}, {VERSIONS[v]}",
             column(rows, name + v),
             column(rows, GAP),
-            ring=not v,  # where rescaling moves nothing, both lie in one place
+            ring=not v,  # where rescaling changes nothing, both points coincide
         )
         for name in (TRACE, COUNTERPARTS[TRACE])
         for v in ("", f"/{LAYERS}")
@@ -142,38 +142,48 @@ EXPERIMENT = Experiment(
         "for κ^5 and for κ_τ^5 alike the 95 % interval of Spearman's correlation with the gap lies "
         f"above 0, the rescaling of layers changes that correlation by at most {SAME:g}, and the "
         "correlation of the same measure without the weight norm is then less than half as large. "
-        "Partly, if a correlation is there for at least one of the two and something else fails. "
+        "Partly, if at least one of the two correlates and something else fails. "
         f"Networks with a training loss above {LARGEST_LOSS:g} are left out."
     ),
     set_up=(
         "In the paper: LeNet-5 on CIFAR-10 by SGD from four initializations, at batch sizes from 4 "
-        "to 512 with learning rates from 0.001 to 0.1, roughly in proportion, 9 times each; which "
-        "of that was done here stands below. Each network is then rescaled: every layer but the "
+        "to 512 with learning rates from 0.001 to 0.1, roughly in proportion, 9 times each; what "
+        "was done here is described below. Each network is then rescaled: every layer but the "
         "last is multiplied by a random factor between 5 and 25 and the next one divided by it; "
         "and, not in the paper, so is every single neuron. The paper calls l = 5 the last hidden "
         "layer; we read it as the fifth of five layers with weights, the one that reads the last "
-        "hidden layer. The gap is test loss less training loss a sample."
+        "hidden layer. The gap is test loss minus training loss per sample."
     ),
-    scaled_down={
-        "": (
-            "500 training images instead of 50,000, batches of 16 and 64 instead of 4 to 512 with "
-            "momentum 0.9, 4 seeds instead of 9; three of the four initializations, because the "
-            "fourth, normal with variance 0.1, did not learn at these rates in a trial; so 24 "
-            "networks instead of 144. Training ends at a loss of 0.1 or after 80 epochs; measured "
-            "on 200 of the training images."
-        ),
-        "quick": "250 training images, two initializations, one batch size, 2 seeds: a trial.",
-        "h200": (
-            "The networks of 002-fig-5 with its preset h200, which has to be run first: 10,000 "
-            "training images instead of 50,000, SGD and Adam at several rates instead of SGD, "
-            "batches of 32 and 128, one initialization instead of four, 14 seeds; measured on "
-            "1,000 of the training images."
-        ),
-        "paper": (
-            "Training ends at a loss of 0.1, because the paper says only that it went on until "
-            "convergence; measured on 5,000 of the training images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "003-fig-1",
+        {
+            "": (
+                "{data.samples} training images instead of 50,000, batches of "
+                "{variants.batch_size} instead of 4 to 512 with momentum {training.momentum}, "
+                "{seeds} seeds instead of 9; {grid.model.init:count} of the four "
+                "initializations, because the fourth, normal with variance 0.1, did not learn "
+                "at these rates in a trial; so {runs} networks instead of 144. Training ends at "
+                "a loss of {stop.train_loss} or after {training.epochs} epochs; measured on "
+                "{measure_options.samples} of the training images."
+            ),
+            "quick": (
+                "{data.samples} training images, {grid.model.init:count} initializations, "
+                "{variants.batch_size:count} batch size, {seeds} seeds: a trial."
+            ),
+            "h200": (
+                "The networks of 002-fig-5 with its preset h200, which has to be run first: "
+                "{data.samples} training images instead of 50,000, SGD and Adam at several "
+                "rates instead of SGD, batches of {grid.batch_size}, one initialization instead "
+                "of four, {seeds} seeds; measured on {measure_options.samples} of the training "
+                "images."
+            ),
+            "paper": (
+                "Training ends at a loss of {stop.train_loss}, because the paper says only that "
+                "it went on until convergence; measured on {measure_options.samples} of the "
+                "training images."
+            ),
+        },
+    ),
     measures=("scaled.lambda_max", "scaled.trace", "relative.kappa", "neuron.rho_sum"),
     paper_values={BESIDE: PAPER},
 )

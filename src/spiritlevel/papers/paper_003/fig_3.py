@@ -9,6 +9,7 @@ from ..experiment import Experiment, Figure, Outcome, Row, Series
 from ..judging.findings import above, estimate, every, fact, verdict
 from ..judging.population import CONFOUNDERS, FEW, GAP, converged, correlations, why
 from ..judging.rows import column, grouped
+from ..scale_text import ScaleTexts
 
 LAYERS = ("fc1", "fc2", "fc3", "fc4")  # the hidden ones
 KAPPA, SUM, MAX = "scaled.trace", "neuron.rho_sum", "neuron.rho_max"
@@ -19,12 +20,12 @@ NETWORK = {  # of the whole network, and the measure of a layer that it is made 
     SUM: SUM,
 }
 WORDS = {KAPPA: "κ_τ^l (scaled.trace)", SUM: "ρ_σ^l (neuron.rho_sum)", MAX: "ρ^l (neuron.rho_max)"}
-LARGEST_LOSS = 0.07  # the paper leaves networks out that were not trained as far
+LARGEST_LOSS = 0.07  # the paper leaves out networks with a larger training loss
 BESIDE = "smallest correlation of κ_τ^l over the hidden layers (paper: at least)"
 
 
 def of_layer(measure: str, layer: str) -> str:
-    """The column of a layer's number."""
+    """The name of the column that holds a measure of one layer."""
     return f"{measure}[{layer}]"
 
 
@@ -32,10 +33,10 @@ BY_LAYER = {measure: [of_layer(measure, layer) for layer in LAYERS] for measure 
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Does every layer say something about the gap, and the network as a whole more than each?"""
-    kept = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
+    """Does every layer correlate with the gap, and the whole network more than each layer?"""
+    trained = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
     of_layers = [name for names in BY_LAYER.values() for name in names]
-    table, ranks = correlations(kept, [*of_layers, *NETWORK])
+    table, ranks = correlations(trained, [*of_layers, *NETWORK])
     ahead = [n for n, m in NETWORK.items() if ranks[n].value > _most(ranks, BY_LAYER[m])]
     findings = [
         every(
@@ -43,7 +44,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             [above(name, ranks[name]) for name in BY_LAYER[KAPPA]],
         ),
         every(
-            "neuron-wise flatness of every hidden layer does (Figs. 4 and 5)",
+            "neuron-wise flatness of every hidden layer correlates too (Figs. 4 and 5)",
             [above(name, ranks[name]) for name in (*BY_LAYER[SUM], *BY_LAYER[MAX])],
         ),
         fact(
@@ -56,11 +57,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=_figure(ranks),
-        why=_why(kept) if len(kept) >= FEW else "",
+        why=_why(trained) if len(trained) >= FEW else "",
         beside={BESIDE: estimate(weakest)},
         findings=findings,
-        agrees=verdict(findings) if len(kept) >= FEW else "undecided",
-        conclusion=_conclusion(ranks, len(kept), len(rows) - len(kept)),
+        agrees=verdict(findings) if len(trained) >= FEW else "undecided",
+        conclusion=_conclusion(ranks, len(trained), len(rows) - len(trained)),
     )
 
 
@@ -68,24 +69,24 @@ def _most(ranks: Mapping[str, Correlation], names: Sequence[str]) -> float:
     return max(ranks[name].value for name in names)
 
 
-def _conclusion(ranks: Mapping[str, Correlation], kept: int, left_out: int) -> str:
+def _conclusion(ranks: Mapping[str, Correlation], num_trained: int, left_out: int) -> str:
     by_layer = "; ".join(
-        f"{words} {min(values):+.2f} to {max(values):+.2f}"
-        for measure, words in WORDS.items()
+        f"{title} {min(values):+.2f} to {max(values):+.2f}"
+        for measure, title in WORDS.items()
         for values in [[ranks[name].value for name in BY_LAYER[measure]]]
     )
     whole = ", ".join(f"{name} {ranks[name]}" for name in NETWORK)
     return (
-        f"Over {kept} networks ({left_out} more diverged or kept a training loss above "
+        f"Over {num_trained} networks ({left_out} more diverged or kept a training loss above "
         f"{LARGEST_LOSS:g}) the rank correlations with the gap over the hidden layers are: "
         f"{by_layer}; of the whole network: {whole}."
     )
 
 
-def _why(kept: Sequence[Row]) -> str:
-    """What goes with both κ_τ and the gap, and what is left at one batch size."""
-    confounded = why(kept, KAPPA, "κ_τ of the network")
-    by_batch = grouped(kept, "variant")
+def _why(trained: Sequence[Row]) -> str:
+    """What correlates with both κ_τ and the gap, and what is left at one batch size."""
+    confounded = why(trained, KAPPA, "κ_τ of the network")
+    by_batch = grouped(trained, "variant")
     within = {
         variant: spearman(column(rows, KAPPA), column(rows, GAP))
         for variant, rows in by_batch.items()
@@ -93,24 +94,26 @@ def _why(kept: Sequence[Row]) -> str:
     }
     if len(by_batch) == 1 or not within:
         return confounded
-    each = ", ".join(f"{found} for {name} (n = {found.n})" for name, found in within.items())
+    each = ", ".join(
+        f"{correlation} for {name} (n = {correlation.n})" for name, correlation in within.items()
+    )
     return (
         f"{confounded} Among networks of one batch size and learning rate, the rank correlation "
-        f"of κ_τ and the gap is {each}. This was looked at after the runs and is not judged."
+        f"of κ_τ and the gap is {each}. This was examined after the runs and is not judged."
     )
 
 
 def _figure(ranks: Mapping[str, Correlation]) -> Figure:
     lines = []
-    for shift, (measure, words) in enumerate(WORDS.items()):
-        found = [ranks[name] for name in (*BY_LAYER[measure], measure)]
+    for shift, (measure, title) in enumerate(WORDS.items()):
+        correlations_shown = [ranks[name] for name in (*BY_LAYER[measure], measure)]
         lines.append(
             Series(
-                words,
-                [place + 0.1 * (shift - 1) for place in range(1, len(found) + 1)],
-                [f.value for f in found],
-                [f.low for f in found],
-                [f.high for f in found],
+                title,
+                [place + 0.1 * (shift - 1) for place in range(1, len(correlations_shown) + 1)],
+                [f.value for f in correlations_shown],
+                [f.low for f in correlations_shown],
+                [f.high for f in correlations_shown],
             )
         )
     return Figure(
@@ -153,28 +156,39 @@ EXPERIMENT = Experiment(
         "h200-low-rates. The largest neuron or layer of a network can be that of one layer "
         "throughout; its measure then cannot correlate more than that layer's."
     ),
-    scaled_down={
-        "": (
-            "6,000 training images instead of 60,000 and batches of 100, 200, 400 and 800 instead "
-            "of 1,000 to 8,000, at the same ratio of learning rate to batch size; 120 epochs; 6 "
-            "seeds each; measured on 1,000 of the training images."
-        ),
-        "quick": "1,500 training images, two batch sizes, 3 seeds each, 100 epochs: a trial.",
-        "h200": (
-            "150 epochs and 12 seeds for each batch size, because the paper says neither; measured "
-            "on 5,000 of the 60,000 training images."
-        ),
-        "h200-low-rates": (
-            "Learning rates of 0.02 to 0.16 instead of 0.2 to 1.6. 30 seeds for each batch size, "
-            "because the paper does not say how many. 500 epochs, because one network trained "
-            f"beforehand still had a loss above {LARGEST_LOSS:g} after 150; its flatness was not "
-            "looked at. Measured on 5,000 of the 60,000 training images."
-        ),
-        "paper": (
-            "500 epochs and 30 seeds for each batch size, because the paper says neither; measured "
-            "on 10,000 of the 60,000 training images."
-        ),
-    },
+    scaled_down=ScaleTexts(
+        "003-fig-3",
+        {
+            "": (
+                "{data.samples} training images instead of 60,000 and batches of "
+                "{variants.batch_size} instead of 1,000 to 8,000, at the same ratio of learning "
+                "rate to batch size; {training.epochs} epochs; {seeds} seeds each; measured on "
+                "{measure_options.samples} of the training images."
+            ),
+            "quick": (
+                "{data.samples} training images, {variants.batch_size:count} batch sizes, "
+                "{seeds} seeds each, {training.epochs} epochs: a trial."
+            ),
+            "h200": (
+                "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
+                "paper gives neither; measured on {measure_options.samples} of the "
+                "{data.samples} training images."
+            ),
+            "h200-low-rates": (
+                "Learning rates of {variants.lr:to} instead of 0.2 to 1.6. {seeds} seeds for "
+                "each batch size, because the paper does not say how many. {training.epochs} "
+                "epochs, because one network trained beforehand still had a loss above "
+                f"{LARGEST_LOSS:g}"
+                " after 150; its flatness was not looked at. Measured on "
+                "{measure_options.samples} of the {data.samples} training images."
+            ),
+            "paper": (
+                "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
+                "paper gives neither; measured on {measure_options.samples} of the "
+                "{data.samples} training images."
+            ),
+        },
+    ),
     measures=(KAPPA, "scaled.trace_max", SUM, MAX),
     paper_values={BESIDE: 0.7},
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 
@@ -14,20 +13,29 @@ from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
 from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import measure_network
-from ...study.runs.networks import build_model
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import MeasurementRow, RunResult
-from ...study.runs.run_data import RunData, derived_generator, load_data
+from ...study.runs.run_data import derived_generator
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import options_of
+from ..task_settings import read_task
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
 from .tasks_population import take_over
 
-DEFAULTS = {"population": "", "rescale": f"{LAYERS} {NEURONS}", "low": 5.0, "high": 25.0}
 CHANGE = "task.output_change"
 HESSIAN = {"scaled.trace": "task.trace", "scaled.lambda_max": "task.lambda_max"}
 CHECKED = 512  # samples on which the rescaled network must give the same outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkArguments:
+    """Where the network comes from, and how it is rescaled."""
+
+    population: str = ""  # the folder of a study that has trained it; "": trained here
+    rescale: str = f"{LAYERS} {NEURONS}"
+    low: float = 5.0  # factors are drawn from low to high
+    high: float = 25.0
 
 
 @task("tasks_003_networks")
@@ -37,72 +45,65 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     task.trace[LAYER] and task.lambda_max[LAYER] are of the Hessian of that layer's weights alone,
     without the factor of their squared norm.
     """
-    options = options_of(settings, DEFAULTS)
-    kinds = _kinds(options["rescale"])
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    initial = copy.deepcopy(model.state_dict())
-    if options["population"]:
-        history = take_over(options["population"], settings, model)
+    arguments = read_task(settings, NetworkArguments)
+    kinds = _kinds(arguments.rescale)
+    run = NetworkRun.start(settings, device)
+    if arguments.population:
+        run.history = take_over(arguments.population, settings, run.model)
     else:
-        history = train(model, data, settings, initial=initial)
+        train(run)
     rows: list[MeasurementRow] = []
     changes: dict[str, float] = {}
-    if history.outcome != DIVERGED:
-        rows += _measured(settings, model.eval(), data, initial, "")
+    if run.history.outcome != DIVERGED:
+        rows += _measured(run, "")
         for kind in kinds:
             other = rescaled(
-                model,
+                run.model,
                 kind,
-                low=options["low"],
-                high=options["high"],
+                low=arguments.low,
+                high=arguments.high,
                 generator=derived_generator(settings.seed, f"{kind}/{_network_of(settings)}"),
             )
-            changes[f"{CHANGE}/{kind}"] = output_change(model, other, data.x[:CHECKED])
-            rows += _measured(settings, other, data, initial, f"/{kind}")
+            changes[f"{CHANGE}/{kind}"] = output_change(run.model, other, run.data.x[:CHECKED])
+            rows += _measured(dataclasses.replace(run, model=other), f"/{kind}")
     result = task_result(
         settings,
         changes,
         device=device,
-        outcome=history.outcome,
-        epochs=tuple(history.epochs),
-        checkpoint=checkpoint_bytes(model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        outcome=run.history.outcome,
+        epochs=tuple(run.history.epochs),
+        checkpoint=checkpoint_bytes(run.model),
+        num_train=len(run.data.x),
+        num_test=len(run.data.test_x),
     )
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
 def _kinds(given: str) -> list[str]:
-    found = given.split()
-    if unknown := [kind for kind in found if kind not in KINDS]:
+    kinds = given.split()
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise SpiritlevelError(
             f"The study's task.rescale must hold the words {' and '.join(KINDS)}, one of them or "
             f"none. Got {unknown[0]!r}."
         )
-    return found
+    return kinds
 
 
 def _network_of(settings: RunSettings) -> str:
     """Which network it is, beside its seed: so that each one draws factors of its own."""
-    return json.dumps([settings.model, settings.training, settings.stop], sort_keys=True)
+    sections = (settings.model, settings.training, settings.stop)
+    return json.dumps([section.to_dict() for section in sections], sort_keys=True)
 
 
-def _measured(
-    settings: RunSettings,
-    model: nn.Module,
-    data: RunData,
-    initial: dict[str, Tensor],
-    suffix: str,
-) -> list[MeasurementRow]:
+def _measured(run: NetworkRun, suffix: str) -> list[MeasurementRow]:
     """Every number of the report as one of the whole run, with its layer in its name."""
-    found = []
-    for row in measure_network(settings, model, data, initial, settings.measures):
-        place = f"[{row.layer}]" if row.layer else ""
-        found.append(dataclasses.replace(row, measure=f"{row.measure}{place}{suffix}", layer=""))
+    rows = []
+    for row in measure_network(run, run.settings.measures):
+        layer = f"[{row.layer}]" if row.layer else ""
+        rows.append(dataclasses.replace(row, measure=f"{row.measure}{layer}{suffix}", layer=""))
         if row.layer and row.measure in HESSIAN:
-            found.append(_without_norm(row, model, f"{HESSIAN[row.measure]}{place}{suffix}"))
-    return found
+            rows.append(_without_norm(row, run.model, f"{HESSIAN[row.measure]}{layer}{suffix}"))
+    return rows
 
 
 def _without_norm(row: MeasurementRow, model: nn.Module, name: str) -> MeasurementRow:

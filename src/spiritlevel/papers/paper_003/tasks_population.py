@@ -21,15 +21,15 @@ def take_over(folder: str, settings: RunSettings, model: nn.Module) -> History:
     """Put the weights of the same network in that study into `model`; how its training went."""
     wanted = _training_of(settings)
     with Store.open(folder) as store:
-        found = [row for row in store.rows("runs") if _is_same(row, wanted)]
-        if len(found) != 1:
+        runs = [row for row in store.rows("runs") if _is_same(row, wanted)]
+        if len(runs) != 1:
             raise SpiritlevelError(
                 f"The study in {folder!r} (task.population) must have one finished run with the "
                 f"same model, data, training, stop and seed as {settings.axes}, seed "
-                f"{settings.seed}. It has {len(found)}. Run that study to its end first, with the "
+                f"{settings.seed}. It has {len(runs)}. Run that study to its end first, with the "
                 "same preset and the same --set."
             )
-        [run] = found
+        [run] = runs
         epochs = [_epoch(row) for row in store.rows("epochs") if row["run"] == run["id"]]
         path = store.checkpoint(run["id"])
     if run["outcome"] != DIVERGED:
@@ -42,8 +42,8 @@ def _training_of(settings: RunSettings) -> dict[str, Any]:
 
 
 def _is_same(row: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    known = RunSettings.from_json(row["settings"], row["axes"])
-    return row["status"] == "done" and _training_of(known) == wanted
+    settings = RunSettings.from_json(row["settings"], row["axes"])
+    return row["status"] == "done" and _training_of(settings) == wanted
 
 
 def _epoch(row: dict[str, Any]) -> EpochRow:

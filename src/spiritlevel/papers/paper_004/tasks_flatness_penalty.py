@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,21 +19,30 @@ from ...study.runs.running import evaluate
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...training.penalties.flatness_penalty import FlatnessPenalty
-from ..task_settings import options_of
+from ..task_settings import read_task
 
-DEFAULTS = {"weight": 0.0, "clip": 1.0, "probes": 1, "every": 1}
 FLATNESS, LAST = "task.average_flatness", "task.last_flatness"
 BEST, SECONDS = "task.best_accuracy", "task.training_seconds"
+
+
+@dataclasses.dataclass(frozen=True)
+class PenaltyArguments:
+    """Of the penalty, and the norm at which gradients are clipped."""
+
+    weight: float = 0.0
+    clip: float = 1.0
+    probes: int = 1
+    every: int = 1
 
 
 @task("tasks_flatness_penalty")
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """The seed settles initial weights, batches and probes, whatever the weight of the penalty."""
-    options = options_of(settings, DEFAULTS)
+    arguments = read_task(settings, PenaltyArguments)
     data = load_data(settings, device)
     model = build_model(settings, device)
-    epochs, flatness, seconds = _train(model, data, settings, options)
-    found = {
+    epochs, flatness, seconds = _train(model, data, settings, arguments)
+    values = {
         FLATNESS: statistics.fmean(flatness),
         LAST: statistics.fmean(flatness[-(len(flatness) // len(epochs)) :]),
         BEST: max(row.test_accuracy for row in epochs),
@@ -41,7 +50,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     }
     return task_result(
         settings,
-        found,
+        values,
         device=device,
         outcome="epochs",
         epochs=tuple(epochs),
@@ -52,7 +61,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
 
 
 def _train(
-    model: nn.Module, data: RunData, settings: RunSettings, options: dict[str, Any]
+    model: nn.Module, data: RunData, settings: RunSettings, arguments: PenaltyArguments
 ) -> tuple[list[EpochRow], list[float], float]:
     """Rows of the epochs, Tr(H²)/B of the steps that computed it, and seconds of training.
 
@@ -60,24 +69,22 @@ def _train(
     of the training.
     """
     training = settings.training
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=training["lr"], momentum=training["momentum"]
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
     order = derived_generator(settings.seed, "shuffling")
     penalty = FlatnessPenalty(
         model,
-        weight=options["weight"],
-        probes=options["probes"],
-        every=options["every"],
+        weight=arguments.weight,
+        probes=arguments.probes,
+        every=arguments.every,
         generator=derived_generator(settings.seed, "probes"),
     )
     rows: list[EpochRow] = []
     flatness: list[float] = []
     seconds = 0.0
-    for epoch in range(1, training["epochs"] + 1):
+    for epoch in range(1, training.epochs + 1):
         model.train()
         drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
-        for part in drawn.split(training["batch_size"]):
+        for part in drawn.split(training.batch_size):
             due, started = penalty.due, time.perf_counter()
             x, y = data.x[part], data.y[part]
             optimizer.zero_grad()
@@ -85,9 +92,9 @@ def _train(
                 loss = F.cross_entropy(model(x), y)
             between = time.perf_counter()
             term = penalty(x, y, loss=loss)
-            idle = time.perf_counter() - between if options["weight"] == 0.0 else 0.0
+            idle = time.perf_counter() - between if arguments.weight == 0.0 else 0.0
             (loss + term).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), options["clip"])
+            nn.utils.clip_grad_norm_(model.parameters(), arguments.clip)
             optimizer.step()
             seconds += time.perf_counter() - started - idle
             if due and penalty.value is not None:

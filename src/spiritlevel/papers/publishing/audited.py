@@ -13,8 +13,8 @@ from typing import Any
 from ...analysis.audit import Audit, Kind
 from ...errors import SpiritlevelError
 from ...files import write_atomically
-from ...results import read_json
-from ..experiment import Cell, Table
+from ...pages.content import Cell, Table
+from ...records import read_json
 from ..registry import find, names
 
 FORMAT = "spiritlevel-experiment-audit-1"
@@ -25,7 +25,7 @@ WORDS: dict[Kind, str] = {
     "nearly": "nearly comparable",
     "scale": "not comparable",
     "open": "not decided",
-    "confounder": "no measure of flatness",
+    "confounder": "not a flatness measure",
 }
 
 
@@ -40,7 +40,7 @@ class AuditRecord:
 
     @classmethod
     def of(cls, audit: Audit, network: str) -> AuditRecord:
-        """What is kept of an audit."""
+        """The part of an audit that is recorded."""
         return cls(
             network,
             int(audit.original.settings["num_samples"]),
@@ -52,7 +52,7 @@ class AuditRecord:
         )
 
     def to_json(self) -> str:
-        """`from_json` reads it back."""
+        """As JSON text, which `from_json` reads back."""
         content = {"format": FORMAT, **dataclasses.asdict(self)}
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -83,11 +83,11 @@ def _worst(audit: Audit, measure: str) -> tuple[float | None, str]:
     return float(f"{finite[move]:.3g}"), move
 
 
-def save(found: AuditRecord, results: str | os.PathLike[str], name: str) -> pathlib.Path:
+def save(recorded: AuditRecord, results: str | os.PathLike[str], name: str) -> pathlib.Path:
     """Write NAME.json to the audits below the folder of results; its path."""
     path = pathlib.Path(results) / FOLDER / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, found.to_json().encode())
+    write_atomically(path, recorded.to_json().encode())
     return path
 
 
@@ -100,20 +100,20 @@ def load_all(results: str | os.PathLike[str]) -> list[AuditRecord]:
         raise SpiritlevelError(f"A recorded audit cannot be read: {error}.") from error
 
 
-def audit_table(found: Sequence[AuditRecord]) -> Table:
+def audit_table(records: Sequence[AuditRecord]) -> Table:
     """The measures that experiments rest on, and what they are worth in each network."""
     used = sorted({measure for name in names() for measure in find(name).measures})
     rows: list[Sequence[Cell]] = [
-        [measure, *(_cell(record, measure) for record in found)]
+        [measure, *(_cell(record, measure) for record in records)]
         for measure in used
-        if any(measure in record.verdicts for record in found)
+        if any(measure in record.verdicts for record in records)
     ]
-    return Table(("measure", *(record.network for record in found)), rows)
+    return Table(("measure", *(record.network for record in records)), rows)
 
 
 def _cell(record: AuditRecord, measure: str) -> Cell:
     if measure not in record.verdicts:
         return None
     kind, factor, move = record.verdicts[measure]
-    words = WORDS[kind]
-    return words if factor is None else f"{words} ({factor:g} times under {move})"
+    verdict = WORDS[kind]
+    return verdict if factor is None else f"{verdict} ({factor:g} times under {move})"

@@ -6,31 +6,31 @@ import os
 import pathlib
 
 from ...files import write_atomically
+from ...pages.figures.series import svg
 from ..experiment import Experiment
 from ..registry import find, names
 from . import audited, records
-from .drawing import svg
-from .render import Result, render
+from .render import ScaleResult, render
 from .summary import summary
 
 
 def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
     """By path below docs/: the summary, and page and figures of every experiment that was run."""
-    found: list[list[Result]] = []
+    results_by_experiment: list[list[ScaleResult]] = []
     waiting: list[Experiment] = []
     written: dict[str, bytes] = {}
     for name in names():
         experiment = find(name)
-        scales = [Result.of(record) for record in records.load(results, name)]
+        scales = [ScaleResult.of(record) for record in records.load(results, name)]
         if not scales:
             waiting.append(experiment)
             continue
-        found.append(scales)
+        results_by_experiment.append(scales)
         written[f"experiments/{name}.md"] = render(scales).encode()
         for scale in scales:
             if scale.outcome.figure is not None:
                 written[f"experiments/{scale.record.stem}.svg"] = svg(scale.outcome.figure)
-    text = summary(found, waiting, audited.load_all(results))
+    text = summary(results_by_experiment, waiting, audited.load_all(results))
     return {"experiments.md": text.encode()} | written
 
 

@@ -1,4 +1,4 @@
-"""Recorded results: a small file a scale, from which an experiment's page can be made again."""
+"""Recorded results: one small file per scale, from which an experiment's page can be made again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError
 from ...files import write_atomically
-from ...measures import names
-from ...results import read_json
+from ...records import read_json
+from ...study.population import Population
 from ...study.storage.store import Store
-from ...study.table import wide_rows
-from ..experiment import Experiment
+from ..judging.rows import experiment_rows
 from ..registry import find
 
 FORMAT = "spiritlevel-experiment-1"
@@ -40,11 +39,11 @@ class Record:
 
     @property
     def stem(self) -> str:
-        """Of its file, and of its figure."""
+        """The name of its file and its figure, without the ending."""
         return _stem(self.name, self.preset)
 
     def to_json(self) -> str:
-        """A row a line, so that a change of one run is a change of one line."""
+        """As JSON with one row per line, so that a change of one run is a change of one line."""
         columns = list(self.rows[0])
         head: dict[str, Any] = {
             "format": FORMAT,
@@ -88,21 +87,23 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
     """What a finished study leaves for the record; the study names the experiment."""
     experiment = find(store.study.name)
     if preset not in experiment.scaled_down:
-        known = ", ".join(map(repr, experiment.scaled_down))
+        described = ", ".join(map(repr, experiment.scaled_down))
         raise SpiritlevelError(
             f"The 'preset' argument of record must be one that {experiment.name} describes: "
-            f"{known}. Got {preset!r}."
+            f"{described}. Got {preset!r}."
         )
-    table = wide_rows(store)
-    done = [row for row in table if row["status"] == "done"]
+    population = Population.of(store)
+    done = population.done
     if not done:
         raise SpiritlevelError(
             f"The study in {str(store.folder)!r} has no finished run yet: there is nothing to "
             f"record. Run `spiritlevel study resume {store.folder}` first."
         )
-    layers = _layers(store, experiment.layers)
-    kept = zip(done, rows_of(experiment, done), strict=True)
-    rows = tuple(row | {name: layers[name].get(run["run"]) for name in layers} for run, row in kept)
+    layers = _layers(population, experiment.layers)
+    pairs = zip(done, experiment_rows(experiment, done), strict=True)
+    rows = tuple(
+        row | {name: layers[name].get(run["run"]) for name in layers} for run, row in pairs
+    )
     machines = {
         json.dumps({key: machine[key] for key in MACHINE if key in machine}, sort_keys=True)
         for machine in store.machines().values()
@@ -112,52 +113,33 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
         preset=preset,
         machines=tuple(json.loads(text) for text in sorted(machines)),
         seconds=sum(row["seconds"] or 0.0 for row in done),
-        unfinished=len(table) - len(done),
+        unfinished=len(population.rows) - len(done),
         rows=rows,
         note=note,
     )
 
 
-def _layers(store: Store, measures: Sequence[str]) -> dict[str, dict[str, float]]:
+def _layers(population: Population, measures: Sequence[str]) -> dict[str, dict[str, float]]:
     """MEASURE[LAYER], by run."""
-    found: dict[str, dict[str, float]] = {}
-    for row in store.rows("measurements") if measures else ():
-        if row["layer"] and row["measure"] in measures:
-            name = f"{row['measure']}[{row['layer']}]"
-            found.setdefault(name, {})[row["run"]] = row["value"]
-    return {name: found[name] for name in sorted(found)}
+    values: dict[str, dict[str, float]] = {}
+    for measure in measures:
+        for run, by_layer in population.layers.get(measure, {}).items():
+            for layer, value in by_layer.items():
+                values.setdefault(f"{measure}[{layer}]", {})[run] = value
+    return {name: values[name] for name in sorted(values)}
 
 
-def rows_of(
-    experiment: Experiment, done: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Any], ...]:
-    """Of finished runs the columns that the experiment looks at; each must be there in some run.
-
-    Those of other measures follow, if it keeps them.
-    """
-    missing = [c for c in experiment.columns if not any(c in row for row in done)]
-    if missing:
-        raise SpiritlevelError(
-            f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
-            "has them: the store is of another version of this study. Run it again in a new folder."
-        )
-    columns = dict.fromkeys(experiment.columns)
-    if experiment.catalogue:
-        columns |= dict.fromkeys(c for c in names() if any(c in row for row in done))
-    return tuple({c: row.get(c) for c in columns} for row in done)
-
-
-def save(found: Record, folder: str | os.PathLike[str]) -> pathlib.Path:
+def save(recorded: Record, folder: str | os.PathLike[str]) -> pathlib.Path:
     """Write NAME.json, or NAME-PRESET.json, to the folder; its path."""
-    path = pathlib.Path(folder) / f"{found.stem}.json"
-    write_atomically(path, found.to_json().encode())
+    path = pathlib.Path(folder) / f"{recorded.stem}.json"
+    write_atomically(path, recorded.to_json().encode())
     return path
 
 
 def load(folder: str | os.PathLike[str], name: str) -> list[Record]:
     """The records of an experiment, that nearest to the paper first; none if it was not run yet."""
-    known = find(name).name
-    paths = [pathlib.Path(folder) / f"{_stem(known, preset)}.json" for preset in SCALES]
+    checked_name = find(name).name
+    paths = [pathlib.Path(folder) / f"{_stem(checked_name, preset)}.json" for preset in SCALES]
     return [Record.from_json(p.read_text(encoding="utf-8")) for p in paths if p.is_file()]
 
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Sequence
 
 from ... import api
+from ...pages import markdown
+from ...pages.content import Cell, Part, Table, Text
+from ...pages.markdown import escape
 from ...study import control
 from ...study.registry import study_names
-from ..experiment import Cell, Experiment, Outcome, Table
-from ..judging.findings import Agreement, Finding
-from ..judging.numbers import Estimate, plain
+from ..experiment import Experiment, Outcome
+from ..judging.findings import VERDICTS
 from ..registry import find
+from .claim_tables import claim_table, paper_values_table
 from .records import Record
 
-VERDICTS: dict[Agreement, str] = {
-    "yes": "reproduced",
-    "partly": "partly reproduced",
-    "no": "not reproduced",
-    "undecided": "undecided at this scale",
-}
+BRACKETS = (
+    "Brackets hold the 95 % interval of a number over runs. With few runs, Student's interval of a "
+    "mean can go beyond the values that the number can have."
+)
 GPU, WORKERS = "h200", 8  # how names of presets made for one start, and how many share it
 SYMMETRIES = {
     "layer_rescale": "rescaling of layers",
@@ -29,7 +29,7 @@ SYMMETRIES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class ScaleResult:
     """What was recorded at one scale, and what it says about the claim."""
 
     experiment: Experiment
@@ -37,8 +37,8 @@ class Result:
     outcome: Outcome
 
     @classmethod
-    def of(cls, record: Record) -> Result:
-        """Analysed as the experiment says."""
+    def of(cls, record: Record) -> ScaleResult:
+        """The result of a record, analysed as its experiment says."""
         experiment = find(record.name)
         return cls(experiment, record, experiment.analyse(record.rows))
 
@@ -48,7 +48,7 @@ class Result:
         return VERDICTS[self.outcome.agrees]
 
 
-def render(scales: Sequence[Result]) -> str:
+def render(scales: Sequence[ScaleResult]) -> str:
     """The whole page of an experiment, by the scale nearest to the paper, then the others.
 
     The figures lie beside it under the stems of the records.
@@ -61,15 +61,15 @@ def render(scales: Sequence[Result]) -> str:
         f"**The claim.** {escape(experiment.claim)}",
         f"**Here: {first.verdict}.** {escape(outcome.conclusion)}",
         *_elsewhere(first, others),
-        markdown_table(parts_of(outcome.findings)),
+        markdown.table(claim_table(outcome.findings)),
         *_why(outcome),
         f"When it counts as reproduced: {escape(experiment.rule)}",
         "## The numbers",
-        *_numbers(first),
+        *markdown.render(_numbers(first)),
+        *markdown.render(outcome.more),
     ]
-    parts += _more(outcome)
     if experiment.paper_values:
-        parts += ["## Beside the paper's numbers", markdown_table(beside(experiment, outcome))]
+        parts += markdown.render([paper_values_table(experiment, outcome)])
     parts += [
         "## What was done, and what was scaled down",
         escape(experiment.set_up),
@@ -82,9 +82,9 @@ def render(scales: Sequence[Result]) -> str:
         f"```console\n{_commands(record)}\n```",
         _how(record),
         "## What to know about the measures",
-        markdown_table(_cards(experiment)),
-        "The first two columns say whether the number moves when the parameters change and the "
-        "network's function does not; `spiritlevel audit` shows it on a network of your own.",
+        markdown.table(_cards(experiment)),
+        "The first two columns say whether the number changes when the parameters change and the "
+        "network's function does not; `spiritlevel audit` shows this for your own network.",
     ]
     for other in others:
         parts += _other_scale(other)
@@ -95,25 +95,15 @@ def _why(outcome: Outcome) -> list[str]:
     return [f"**Why.** {escape(outcome.why)}"] if outcome.why else []
 
 
-def _numbers(scale: Result) -> list[str]:
-    figure = f"![{escape(scale.experiment.title)}]({scale.record.stem}.svg)"
-    return [
-        markdown_table(scale.outcome.table),
-        "Where a number has brackets, they hold its 95 % interval over runs; Student's, for a "
-        "mean, can pass the limits of what the number can be when runs are few.",
-        *([figure] if scale.outcome.figure is not None else []),
-    ]
-
-
-def _more(outcome: Outcome) -> list[str]:
-    parts = []
-    for section in outcome.more:
-        parts += [f"## {escape(section.title)}", escape(section.text)]
-        parts += [markdown_table(section.table)]
+def _numbers(scale: ScaleResult) -> list[Part]:
+    parts: list[Part] = [scale.outcome.table, Text([BRACKETS])]
+    if scale.outcome.figure is not None:
+        title = scale.experiment.title
+        parts.append(dataclasses.replace(scale.outcome.figure, id=scale.record.stem, title=title))
     return parts
 
 
-def _elsewhere(first: Result, others: Sequence[Result]) -> list[str]:
+def _elsewhere(first: ScaleResult, others: Sequence[ScaleResult]) -> list[str]:
     """In a sentence, what the other scales say: where they differ, the reader should know first."""
     if not others:
         return []
@@ -124,16 +114,16 @@ def _elsewhere(first: Result, others: Sequence[Result]) -> list[str]:
     return [f"The above is {scale_in_words(first.record)}. It was also run {said}; see the end."]
 
 
-def _other_scale(scale: Result) -> list[str]:
+def _other_scale(scale: ScaleResult) -> list[str]:
     """The whole outcome at another scale; claim, rule and measures stand above."""
     record = scale.record
     return [
         f"## Also run {scale_in_words(record)}",
         f"**{scale.verdict.capitalize()}.** {escape(scale.outcome.conclusion)}",
-        markdown_table(parts_of(scale.outcome.findings)),
+        markdown.table(claim_table(scale.outcome.findings)),
         *_why(scale.outcome),
-        *_numbers(scale),
-        *_more(scale.outcome),
+        *markdown.render(_numbers(scale)),
+        *markdown.render(scale.outcome.more),
         escape(scale.experiment.scaled_down[record.preset]),
         *([escape(record.note)] if record.note else []),
         f"```console\n{_commands(record)}\n```",
@@ -146,54 +136,6 @@ def scale_in_words(record: Record) -> str:
     return f"with the preset {record.preset}" if record.preset else "without a preset"
 
 
-def markdown_table(table: Table) -> str:
-    """With every name from outside escaped."""
-    lines = [
-        [escape(title) for title in table.columns],
-        ["---"] * len(table.columns),
-        *([cell_text(cell) for cell in row] for row in table.rows),
-    ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def cell_text(cell: Cell) -> str:
-    """A number with four digits, an estimate with its interval, text escaped."""
-    if cell is None:
-        return "–"
-    if isinstance(cell, Estimate):
-        return str(cell)
-    if isinstance(cell, float):
-        return plain(cell)
-    return escape(str(cell))
-
-
-def escape(text: str) -> str:
-    """Text that Markdown and HTML show as it is."""
-    shown = html.escape(text, quote=False)
-    for mark in "\\`*_[]|":
-        shown = shown.replace(mark, "\\" + mark)
-    return " ".join(shown.split())
-
-
-def parts_of(findings: Sequence[Finding]) -> Table:
-    """The claim, part by part."""
-    rows = [[finding.part, finding.result, finding.seen] for finding in findings]
-    return Table(("part of the claim", "here", "seen"), rows)
-
-
-def beside(experiment: Experiment, outcome: Outcome) -> Table:
-    """The paper's numbers and ours."""
-    rows = [
-        [key, value, outcome.beside.get(key), _n(outcome.beside.get(key))]
-        for key, value in experiment.paper_values.items()
-    ]
-    return Table(("what", "paper", "here", "n"), rows)
-
-
-def _n(found: Estimate | None) -> int | None:
-    return None if found is None else found.n
-
-
 def _commands(record: Record) -> str:
     """What to type; data that is not part of the package is fetched first."""
     study = control.find(record.name)
@@ -201,7 +143,8 @@ def _commands(record: Record) -> str:
         study = study.with_preset(record.preset)
     needed = sorted(set(control.data_to_fetch(study).values()))
     lines = [f"$ spiritlevel data fetch {name}" for name in needed]
-    before = _study_kept_in(str((study.runs()[0].task or {}).get("population", "")))
+    task = study.runs()[0].task
+    before = _study_kept_in(str(task.arguments.get("population", "")) if task else "")
     for name in filter(None, (before, record.name)):
         preset = f" --preset {record.preset}" if record.preset else ""
         where = f" --device cuda --workers {WORKERS}" if record.preset.startswith(GPU) else ""
@@ -246,6 +189,6 @@ def _cards(experiment: Experiment) -> Table:
     rows: list[Sequence[Cell]] = []
     for name in experiment.measures:
         (card,) = api.cards(name)
-        moves = ["unchanged" if s in card.invariant else "moves" for s in SYMMETRIES]
+        moves = ["unchanged" if s in card.invariant else "changes" for s in SYMMETRIES]
         rows.append([name, *moves, card.misleads])
     return Table(("measure", *SYMMETRIES.values(), "when it misleads"), rows)

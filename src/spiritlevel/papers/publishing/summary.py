@@ -5,29 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...analysis.audit import NEARLY
+from ...pages import markdown
+from ...pages.markdown import escape
 from ..experiment import PAPERS, Experiment
+from ..judging.findings import VERDICTS
 from .audited import AuditRecord, audit_table
-from .render import VERDICTS, Result, escape, markdown_table, scale_in_words
+from .render import ScaleResult, scale_in_words
 
-Scales = Sequence[Result]  # of one experiment, that nearest to the paper first
+Scales = Sequence[ScaleResult]  # of one experiment, that nearest to the paper first
 HOW = (
     "Every table and figure below is a study that anyone can run: `spiritlevel study run NAME`. "
-    "The rule by which a claim counts as reproduced stands on each page and was settled before the "
-    "runs were made, unless the page says otherwise; weak and negative outcomes stay in. The pages "
-    "are made from the recorded results in `experiments/results` and from nothing else.",
-    "Each claim is taken apart. A part is held if its whole 95 % interval is on the side of the "
-    "claim, not held if it is on the other side or excludes the number the paper has, and "
-    "undecided if it is on both sides; a part that says nothing moves can be refuted, not shown. "
-    "Parts that compare numbers without an interval (which measure comes first, whether one falls "
-    "at every step) are held or not by what was seen. A claim is reproduced if all parts are held "
-    "or not refuted, partly if some are held, not reproduced if none is and one is refuted, and "
-    "undecided at this scale otherwise, unless its page has a rule of its own.",
-    "Three things were done after runs had been looked at, and make these results a little less "
-    "strict than they look: undecided was told from not reproduced; some experiments that few "
-    "seeds had left undecided were run with ten, as their pages say; and parts of claims that had "
-    "been overlooked were added, as the rules say.",
-    "Large values of every measure of flatness here (κ, trace, eigenvalue) mean sharp: a network "
-    "becomes flatter when they fall.",
+    "Each page gives the rule by which its claim counts as reproduced. The rules were fixed before "
+    "the runs were made, unless the page says otherwise, and weak or negative results are kept. "
+    "The pages are made from the recorded results in `experiments/results` and from nothing else.",
+    "Each claim is split into parts. A part is held if its whole 95 % interval is on the side of "
+    "the claim, not held if it is on the other side or excludes the number the paper has, and "
+    "undecided if it is on both sides. A part that says that nothing changes can be refuted, but "
+    "not proven. Parts that compare numbers without an interval (which measure comes first, "
+    "whether one falls at every step) are judged by the numbers alone. A claim is reproduced if "
+    "all parts are held or not refuted, partly reproduced if some are held, not reproduced if none "
+    "is held and one is refuted, and undecided at this scale otherwise, unless its page has its "
+    "own rule.",
+    "Three things were decided after runs had been looked at, which makes these results a little "
+    "less strict than they look: undecided was separated from not reproduced; some experiments "
+    "that were undecided with few seeds were run with ten, as their pages say; and parts of claims "
+    "that had been overlooked were added, as the rules say.",
+    "For every measure of flatness here (κ, trace, eigenvalue) a large value means sharp: a "
+    "network becomes flatter when the value falls.",
 )
 UNTESTED = (
     "Networks that were trained on ImageNet first, from which paper 000 starts (here: random "
@@ -39,74 +43,74 @@ UNTESTED = (
 
 
 def summary(
-    found: Sequence[Scales],
+    results: Sequence[Scales],
     waiting: Sequence[Experiment],
     audits: Sequence[AuditRecord] = (),
 ) -> str:
     """The page, as Markdown."""
-    parts = ["# The papers' experiments, run here", *HOW, _papers(), _tally(found)]
-    if found:
-        parts.append(_overview(found))
+    parts = ["# The papers' experiments, run here", *HOW, _papers(), _tally(results)]
+    if results:
+        parts.append(_overview(results))
     for agreement, word in VERDICTS.items():
-        chosen = [scales for scales in found if scales[0].outcome.agrees == agreement]
+        chosen = [scales for scales in results if scales[0].outcome.agrees == agreement]
         if chosen:
             parts += [f"## {word.capitalize()}", *map(_entry, chosen)]
     if waiting:
-        parts += ["## Not run yet", "Declared, and tested on small runs only:", _waiting(waiting)]
-    reasons = [scales for scales in found if scales[0].outcome.why]
+        parts += ["## Not run yet", "Defined, and tested on small runs only:", _waiting(waiting)]
+    reasons = [scales for scales in results if scales[0].outcome.why]
     if reasons:
         parts += [
             "## Why flatness misses the gap, or seems to follow it",
-            "Training loss and certainty differ between networks, go with flatness, and go with "
-            "the gap. What is left of a correlation when they are held fixed says more than the "
-            "correlation itself.",
+            "Training loss and confidence differ between networks and are associated with flatness "
+            "and with the gap. What remains of a correlation when they are held fixed says more "
+            "than the correlation itself.",
             *(f"**{_link(s)}** {escape(s[0].outcome.why)}" for s in reasons),
         ]
     parts += ["## What could not be tested here", "\n".join(f"- {each}" for each in UNTESTED)]
     parts += ["## What the measures can tell in these experiments"]
     if audits:
         parts += [
-            "The audit, on one trained network of each kind: does the number move when the weights "
-            "change along a symmetry and the network's function does not? A number that does "
-            "cannot carry a claim about generalization across networks by itself. Nearly "
-            f"comparable: factors of 5 to 25 on the weights move it less than {NEARLY:g}-fold.",
-            markdown_table(audit_table(audits)),
+            "The audit of one trained network of each kind: does the number change when the "
+            "weights change along a symmetry and the network's function does not? Such a number "
+            "cannot by itself support a claim about generalization across networks. Nearly "
+            f"comparable: factors of 5 to 25 on the weights change it less than {NEARLY:g}-fold.",
+            markdown.table(audit_table(audits)),
             escape(
                 " ".join(f"{a.network}: {', '.join(a.moves)}; {a.samples} samples." for a in audits)
             ),
         ]
     parts += [
-        "Which of them move although the network's function stays the same, and when they "
-        "mislead, stands on each page beside the numbers; `spiritlevel show NAME` prints the "
-        "whole card of a measure and [trust](trust.md) explains the audit.",
+        "Each page says beside the numbers which of them change although the network's function "
+        "stays the same, and when they mislead. `spiritlevel show NAME` prints the whole card of "
+        "a measure, and [trust](trust.md) explains the audit.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _papers() -> str:
     lines = [f"- **{number}** {escape(title)}" for number, title in PAPERS.items()]
-    return "The papers, by the number that names start with:\n\n" + "\n".join(lines)
+    return "The papers, by the number that the names start with:\n\n" + "\n".join(lines)
 
 
-def _tally(found: Sequence[Scales]) -> str:
+def _tally(results: Sequence[Scales]) -> str:
     counts = {word: 0 for word in VERDICTS.values()}
-    for scales in found:
+    for scales in results:
         counts[scales[0].verdict] += 1
     tally = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
-    text = f"Of {len(found)} that were run: {tally or 'none yet'}."
-    twice = sum(len(scales) > 1 for scales in found)
+    text = f"Of {len(results)} that were run: {tally or 'none yet'}."
+    twice = sum(len(scales) > 1 for scales in results)
     if twice:
         text += (
             f" {twice} of them were run more than once, at another scale or with other rates; "
-            "each stands where the one nearest to the paper puts it, with what the others said."
+            "each is listed by the result nearest to the paper, with the others beside it."
         )
     return text
 
 
-def _overview(found: Sequence[Scales]) -> str:
+def _overview(results: Sequence[Scales]) -> str:
     titles = ("experiment", "what", "here", "runs", "machine", "also run")
     lines = [list(titles), ["---"] * len(titles)]
-    for first, *others in found:
+    for first, *others in results:
         also = "; ".join(
             f"{scale_in_words(other.record)} ({len(other.record.rows)} runs): {other.verdict}"
             for other in others
@@ -124,12 +128,12 @@ def _overview(found: Sequence[Scales]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _page(result: Result) -> str:
+def _page(result: ScaleResult) -> str:
     name = result.experiment.name
     return f"[{name}](experiments/{name}.md)"
 
 
-def _devices(result: Result) -> str:
+def _devices(result: ScaleResult) -> str:
     names = {machine["device"] for machine in result.record.machines}
     return ", ".join(sorted(name.replace("(R)", "").removesuffix(" Processor") for name in names))
 

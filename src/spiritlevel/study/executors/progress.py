@@ -36,7 +36,7 @@ def study_status(store: Store) -> StudyStatus:
 
 def epochs_of(settings: RunSettings) -> int:
     """The maximal number of epochs; 0 for a task, which has none."""
-    return 0 if settings.task is not None else int(settings.training["epochs"])
+    return 0 if settings.task is not None else settings.training.epochs
 
 
 class ProgressReporter:

@@ -116,15 +116,15 @@ def _enter(folder: str, settings: RunSettings) -> None:
 
 def files_named(settings: RunSettings) -> list[str]:
     """User modules, data and weights that are looked up in the working folder."""
-    model, start = settings.model.get("name"), settings.model.get("init_from")
-    given = [model, (settings.task or {}).get("name"), settings.data.get("name")]
-    given += [settings.data.get("test"), start]
+    task = None if settings.task is None else settings.task.name
+    given = [settings.model.name, task, settings.data.name]
+    given += [settings.data.test, settings.model.init_from]
     return [
         name
         for name in given
         if name is not None
-        and (":" in name or name.lower().endswith(".npz") or name == start)
-        and not (name == model and is_own(name))
+        and (":" in name or name.lower().endswith(".npz") or name == settings.model.init_from)
+        and not (name == settings.model.name and is_own(name))
         and not os.path.isabs(os.path.expanduser(name.rpartition(":")[2]))
     ]
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import torch
 
 from ...errors import SpiritlevelError
-from ..runs.measuring import complete, repeatable
+from ..runs.measuring import complete
 from ..runs.networks import build_model
 from ..runs.results import describe
-from ..runs.running import OnEpoch, with_seconds
+from ..runs.running import OnEpoch, repeatable, with_seconds
 from ..runs.stacked import Member, group_key, members_that_fit, refusal, refusal_of, train_together
 from ..storage.store import Claim, Store
 from .heartbeat import beating
@@ -116,7 +116,7 @@ def _trained(
     on_epoch(0, max(epochs_of(claim.settings) for claim in claims))
     start = time.perf_counter()
     try:
-        with repeatable(claims[0].settings):
+        with repeatable(claims[0].settings.training.threads):
             settings = [claim.settings for claim in claims]
             members = train_together(settings, device, on_epoch=on_epoch)
     except Exception:  # an operation that vmap does not know, or a run's own error in its own words
@@ -128,16 +128,8 @@ def _trained(
 def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:
     start = time.perf_counter()
     try:
-        with repeatable(member.settings):
-            result = complete(
-                member.settings,
-                member.model,
-                member.data,
-                initial=member.initial,
-                history=member.history,
-                together=True,
-                keep=True,
-            )
+        with repeatable(member.settings.training.threads):
+            result = complete(member, together=True, keep=True)
     except Exception as error:
         store.fail(claim, describe(error))
     else:

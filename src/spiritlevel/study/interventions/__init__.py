@@ -1,6 +1,6 @@
-"""What the papers do to data and networks on purpose, to see which measures notice.
+"""What the papers change on purpose in data and networks, to see which measures notice.
 
-Everything random takes a `torch.Generator`, draws from it alone, and changes nothing it is given:
+Everything random draws from a `torch.Generator` that is given to it. Nothing is changed in place:
 tensors and networks come back as new ones.
 """
 

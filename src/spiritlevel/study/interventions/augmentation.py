@@ -5,8 +5,8 @@ Each is made once with its settings, then called with a batch and a generator:
     augment = crop_flip(padding=4)
     x, y = augment(x, y, generator)
 
-All that is random comes from that generator: a run is determined by its seed, and goes on exactly
-where it stopped if the generator's state was kept.
+All random numbers come from that generator: a run is determined by its seed, and can be continued
+exactly where it stopped if the generator's state was saved.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def auto_augment(policy: str = "cifar10") -> Augmentation:
             f"The 'policy' argument of auto_augment must be one of {', '.join(POLICIES)}. "
             f"Got {policy!r}."
         )
-    known = operations()
+    by_name = operations()
     pairs = parse_policy(POLICIES[policy])
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ def auto_augment(policy: str = "cifar10") -> Augmentation:
                 done = (chosen == number) & (chances[place] < probability)
                 which = done.nonzero().squeeze(1)
                 if len(which):
-                    x[which] = known[name](x[which], level, signs[place][which]).clamp(0, 1)
+                    x[which] = by_name[name](x[which], level, signs[place][which]).clamp(0, 1)
         return x, y
 
     return augment

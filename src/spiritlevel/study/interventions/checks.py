@@ -1,4 +1,4 @@
-"""What several interventions ask of their arguments."""
+"""Checks of arguments that several interventions make."""
 
 from __future__ import annotations
 

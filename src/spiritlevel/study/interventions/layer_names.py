@@ -1,4 +1,4 @@
-"""Layers by name."""
+"""The error for a layer that is not there."""
 
 from __future__ import annotations
 

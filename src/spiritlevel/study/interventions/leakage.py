@@ -1,7 +1,7 @@
-"""Label leakage of paper 001, section 5.3: a small patch in a corner that tells the class.
+"""Label leakage of paper 001, section 5.3: a small patch in a corner that gives the class away.
 
-The control group has a patch in the same place that tells nothing: what then still differs between
-the two is due to the leak, not to there being a patch.
+The control group has a patch in the same place that gives nothing away: a difference between the
+two groups is then due to the leak and not to the patch as such.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CORNERS = ("bottom-left", "bottom-right", "top-left", "top-right")
 
 
 def class_patches(images: Tensor, labels: Tensor, num_classes: int, *, size: int = 8) -> Tensor:
-    """One patch a class, (num_classes, channels, size, size): its first image, made smaller.
+    """One patch per class, (num_classes, channels, size, size): its first image, made smaller.
 
     The paper takes MNIST digits: `class_patches(*load("mnist"), 10)`.
     """
@@ -39,7 +39,7 @@ def class_patches(images: Tensor, labels: Tensor, num_classes: int, *, size: int
 def leakage_patch(x: Tensor, y: Tensor, patches: Tensor, corner: str = "bottom-left") -> Tensor:
     """Images with the patch of their own class pasted into a corner.
 
-    `patches` has one a class; those with one channel go onto all channels of `x`.
+    `patches` has one per class; a patch with one channel is put on all channels of `x`.
     """
     _check(x, patches, corner, function="leakage_patch")
     check_labels(y, num_classes=len(patches), function="leakage_patch")

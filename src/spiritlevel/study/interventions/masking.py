@@ -17,10 +17,10 @@ from .layer_names import no_such_layer
 
 
 class MaskedFeatures(nn.Module):
-    """A layer followed by zeros in place of some of its output maps, in training and testing.
+    """A layer of which some output maps are set to zero, in training and testing.
 
-    `dead` is a buffer: it is saved and loaded with the weights. The layer stands inside unchanged,
-    so that its curvature is measured as that of any other; the weights of dead maps have none.
+    `dead` is a buffer: it is saved and loaded with the weights. The layer inside is unchanged, so
+    that its curvature is measured like any other's; the weights of dead maps have none.
     """
 
     dead: Tensor  # shape: (maps,), True where the map is zero
@@ -38,7 +38,7 @@ class MaskedFeatures(nn.Module):
         return maps.masked_fill(self.dead.view(-1, *(1,) * after), 0.0)
 
     def extra_repr(self) -> str:
-        """What print(model) shows."""
+        """The number of dead maps, for print(model)."""
         return f"dead={int(self.dead.sum())} of {len(self.dead)} maps"
 
 
@@ -50,10 +50,10 @@ def mask_feature_maps(
 ) -> nn.Module:
     """A copy of the model in which this share of the maps of each layer is always zero.
 
-    Each layer named is replaced by a MaskedFeatures around it; which of its maps die is drawn once.
-    `layers` are names or patterns ("conv*"); None means every convolution. A norm layer behind a
-    masked convolution gives its own bias where the map is zero: name the norm layers instead where
-    that is not wanted.
+    Each named layer is wrapped in a MaskedFeatures; which of its maps are dead is drawn once.
+    `layers` are names or patterns ("conv*"); None means every convolution. A norm layer after a
+    masked convolution adds its bias to maps that are zero: if that is not wanted, name the norm
+    layers instead.
 
     To load weights saved from a masked model: build the model, mask it with the same layers (any
     generator), load. The saved masks replace the drawn ones.
@@ -96,16 +96,16 @@ def _chosen(model: nn.Module, layers: str | Sequence[str] | None) -> list[str]:
         return paths
     paths = []
     for pattern in [layers] if isinstance(layers, str) else layers:
-        found = [path for path in able if fnmatch.fnmatchcase(path, pattern)]
-        if not found and pattern in modules:
+        matching = [path for path in able if fnmatch.fnmatchcase(path, pattern)]
+        if not matching and pattern in modules:
             raise SpiritlevelError(
                 "The 'layers' argument of mask_feature_maps must name convolutions, linear or norm "
                 f"layers. Got {pattern!r}, a {type(modules[pattern]).__name__}. "
                 f"There are: {', '.join(able)}."
             )
-        if not found:
+        if not matching:
             raise no_such_layer(pattern, able, function="mask_feature_maps", argument="layers")
-        paths += found
+        paths += matching
     return list(dict.fromkeys(paths))
 
 

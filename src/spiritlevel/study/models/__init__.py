@@ -1,7 +1,7 @@
-"""Reference networks, and the way to a user's own.
+"""Reference networks, and networks of a user's own.
 
-A name here is the function that builds the network: `mlp()`, `resnet18(width=16)`, or by name,
-`build("resnet18", width=16)`.
+Each name here is a function that builds a network, such as `resnet18(width=16)`; `build` takes the
+name, `build("resnet18", width=16)`.
 """
 
 from __future__ import annotations

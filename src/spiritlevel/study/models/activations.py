@@ -10,11 +10,11 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "t
 
 
 def activation_type(model: str, activation: str) -> type[nn.Module]:
-    """The module that does it; none of them works in place."""
+    """The module class of an activation; none of them works in place."""
     if activation not in _ACTIVATIONS:
-        known = ", ".join(map(repr, _ACTIVATIONS))
+        names = ", ".join(map(repr, _ACTIVATIONS))
         raise SpiritlevelError(
-            f"The 'activation' argument of {model} must be one of {known}. Got {activation!r}. "
-            "Another activation needs a network of your own, given as 'module:factory'."
+            f"The 'activation' argument of {model} must be one of {names}. Got {activation!r}. "
+            "For another activation, write a network of your own and give it as 'module:factory'."
         )
     return _ACTIVATIONS[activation]

@@ -2,7 +2,7 @@
 
 "linear" averages over the image, then classifies. "conv" classifies every position with a 1×1
 convolution, then averages, as in "An accurate flatness measure … CNN models". Both have the same
-weights in number, the same seed draws the same ones, and with them both are the same function.
+number of weights, a seed draws the same ones for both, and with these both are the same function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...errors import SpiritlevelError
 
 
 def check_head(model: str, head: str) -> None:
-    """Refuse a head of another kind."""
+    """Refuse anything but "linear" and "conv"."""
     if head not in ("linear", "conv"):
         raise SpiritlevelError(
             f"The 'head' argument of {model} must be 'linear' or 'conv'. Got {head!r}. "
@@ -24,7 +24,7 @@ def check_head(model: str, head: str) -> None:
 def add_head(
     network: nn.Sequential, inputs: int, classes: int, *, kind: str, bias: bool = True
 ) -> None:
-    """Close a network whose output are maps of `inputs` channels."""
+    """Add the head to a network that gives feature maps with `inputs` channels."""
     if kind == "conv":
         network.add_module("head", nn.Conv2d(inputs, classes, 1, bias=bias))
     network.add_module("average", nn.AdaptiveAvgPool2d(1))

@@ -1,4 +1,4 @@
-"""A multilayer perceptron."""
+"""A multilayer perceptron with layers of any number and width."""
 
 from __future__ import annotations
 

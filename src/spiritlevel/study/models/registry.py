@@ -68,7 +68,7 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
     (10, 8)
     """
     with _working_directory_importable():
-        factory = _factory(spec)
+        factory = find_factory(spec)
         _check_options(spec, factory, options)
         with contextlib.ExitStack() as stack:
             if seed is not None:
@@ -84,7 +84,8 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
     return model
 
 
-def _factory(spec: str) -> Callable[..., object]:
+def find_factory(spec: str) -> Callable[..., object]:
+    """The function or class that builds this network."""
     if spec in _BUILT_IN:
         return _BUILT_IN[spec]
     plugins.load("spiritlevel.studies")
@@ -172,8 +173,8 @@ def _call(spec: str, factory: Callable[..., object], options: dict[str, Any]) ->
         ) from error
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    public = [other for other in known if not other.startswith("_")]
+def _hint(name: str, names: Iterable[str]) -> str:
+    public = [other for other in names if not other.startswith("_")]
     return suggestion(name, public, most=3)
 
 
@@ -183,7 +184,7 @@ def _origin(module: ModuleType) -> str:
 
 @contextlib.contextmanager
 def _working_directory_importable() -> Iterator[None]:
-    """As `python -m` has it; an installed command does not. The path is put back afterwards."""
+    """Import from the working directory, as `python -m` does and an installed command does not."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:

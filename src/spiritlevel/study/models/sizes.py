@@ -1,4 +1,4 @@
-"""The checks every constructor makes: sizes are positive whole numbers."""
+"""Checks that all networks make: sizes are positive whole numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...errors import SpiritlevelError
 
 
 def check_sizes(model: str, /, **sizes: int) -> None:
-    """Refuse the first size that is not an integer of at least 1, by its argument's name."""
+    """Refuse a size that is not a whole number of at least 1; the error names its argument."""
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise SpiritlevelError(

@@ -1,4 +1,4 @@
-"""What the image and the text transformer share: pre-LN blocks, and how weights start."""
+"""Parts of both transformers, for images and for texts: pre-LN blocks and initial weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Attention of several heads; query, key and value are linear layers of their own."""
+    """Multi-head attention; query, key and value are separate linear layers."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -53,7 +53,8 @@ class Block(nn.Module):
 def position_numbers(x: Tensor) -> Tensor:
     """0, 1, … along the second dimension of x, for every sample of the first.
 
-    Looked up so, and not once for all samples, each sample's embeddings are its own.
+    Every sample looks its positions up itself, so that gradients for single samples can be told
+    apart.
     """
     return torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
 

@@ -1,1 +1,1 @@
-"""What one run does: train a network, measure it, hand over the result."""
+"""What one run does: train a network, measure it, return the result."""

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
+import pathlib
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
 from ...training.norm_control.control import NORMS, constrain_weights_, replace_norms
+from ..checkpoints import load_checkpoint
 from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
-from ..settings.run import MODEL_OWN, RunSettings
+from ..settings.run import RunSettings
+from ..storage.database import DATABASE
 from .run_data import DTYPES, derived_generator
-from .transfer import head_path, load_start
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+LAYERS = (nn.Linear, *CONVOLUTIONS)
 Draw = Callable[[Tensor, torch.Generator], object]
 SCHEMES: dict[str, Draw] = {  # the four of paper 003, section 4
     "xavier_normal": lambda w, g: nn.init.xavier_normal_(w, generator=g),
@@ -28,23 +34,22 @@ SCHEMES: dict[str, Draw] = {  # the four of paper 003, section 4
 
 def build_model(settings: RunSettings, device: str | torch.device) -> nn.Module:
     """The untrained network; its weights depend on the seed, and on the file it starts from."""
-    options = {key: value for key, value in settings.model.items() if key not in MODEL_OWN}
-    model = build(settings.model["name"], seed=settings.seed, **options)
+    model = build(settings.model.name, seed=settings.seed, **settings.model.arguments)
     is_shape_only = torch.device(device).type == "meta"
-    if settings.training.get("norm_control") and any(isinstance(m, NORMS) for m in model.modules()):
+    if settings.training.norm_control and any(isinstance(m, NORMS) for m in model.modules()):
         replace_norms(model)
     if not is_shape_only:
         _set_weights(model, settings)
     model = _changed(model, settings)
-    if settings.training.get("norm_control") and not is_shape_only:
+    if settings.training.norm_control and not is_shape_only:
         constrain_weights_(model)
-    return model.to(device, DTYPES[settings.training["dtype"]])
+    return model.to(device, DTYPES[settings.training.dtype])
 
 
 def first_layer(model: nn.Module) -> str:
     """The first linear or convolution layer."""
     for path, module in model.named_modules():
-        if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
+        if isinstance(module, LAYERS):
             return path
     raise SpiritlevelError(
         "The study's interventions.bias_shift needs a linear or convolution layer, and "
@@ -52,31 +57,56 @@ def first_layer(model: nn.Module) -> str:
     )
 
 
+def head_path(model: nn.Module, name: str | None = None) -> str:
+    """The layer that gives the outputs: as named, else the one called `head`, else the last one."""
+    modules = dict(model.named_modules())
+    if name is not None:
+        if name not in modules:
+            raise SpiritlevelError(
+                f"The study's measure_options.head must name a layer of the model. Got {name!r}. "
+                f"There are: {', '.join(path for path in modules if path)}."
+            )
+        return name
+    if "head" in modules:
+        return "head"
+    paths = [path for path, module in modules.items() if isinstance(module, LAYERS)]
+    if not paths:
+        raise SpiritlevelError(
+            f"The network {type(model).__name__} must have a head: a linear or convolution layer. "
+            "It has none; name the layer with measure_options.head."
+        )
+    return paths[-1]
+
+
+def backbone_of(model: nn.Module, head: nn.Module) -> list[nn.Parameter]:
+    """All parameters but those of the head."""
+    of_the_head = {id(param) for param in head.parameters()}
+    return [param for param in model.parameters() if id(param) not in of_the_head]
+
+
 @torch.no_grad()
 def _set_weights(model: nn.Module, settings: RunSettings) -> None:
-    if scheme := settings.model.get("init"):
+    if scheme := settings.model.init:
         generator = derived_generator(settings.seed, "initialization")
         for _, param in model.named_parameters():
             if param.dim() > 1:  # biases and the scales of norm layers keep their own start
                 SCHEMES[scheme](param, generator)
-    if start := settings.model.get("init_from"):
+    if start := settings.model.init_from:
         load_start(
             model,
             start,
             seed=settings.seed,
-            fresh_head=settings.model.get("init_head") == "fresh",
-            head=settings.measure_options.get("head"),
+            fresh_head=settings.model.init_head == "fresh",
+            head=settings.measure_options.head,
         )
 
 
 def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
     given = settings.interventions
-    if amount := given.get("bias_shift"):
-        model = bias_shift(model, given.get("bias_layer") or first_layer(model), amount)
-    if ratio := given.get("mask"):
-        layers = given.get("mask_layers") or _inner_convolutions(
-            model, settings.measure_options.get("head")
-        )
+    if amount := given.bias_shift:
+        model = bias_shift(model, given.bias_layer or first_layer(model), amount)
+    if ratio := given.mask:
+        layers = given.mask_layers or _inner_convolutions(model, settings.measure_options.head)
         generator = derived_generator(settings.seed, "masks")
         model = mask_feature_maps(model, layers, ratio, generator)
     return model
@@ -84,6 +114,57 @@ def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
 
 def _inner_convolutions(model: nn.Module, head: str | None) -> list[str] | None:
     """All but the head, whose maps are the classes; None if there are none to mask."""
-    own = head_path(model, head)
-    found = [path for path, module in model.named_modules() if isinstance(module, CONVOLUTIONS)]
-    return [path for path in found if path != own] or None
+    output = head_path(model, head)
+    modules = model.named_modules()
+    paths = [path for path, module in modules if isinstance(module, CONVOLUTIONS)]
+    return [path for path in paths if path != output] or None
+
+
+# -- weights that were trained before --------------------------------------------------------------
+
+
+def load_start(
+    model: nn.Module, start: str, *, seed: int, fresh_head: bool, head: str | None = None
+) -> None:
+    """Put trained weights into the network; with `fresh_head` all but those of the head.
+
+    Args:
+        model: changed in place.
+        start: a checkpoint's path; a study's folder, for its run with this seed; or
+            "folder#run" for a run by its id.
+        seed: of the run that starts here.
+        fresh_head: keep the head that the network has, which may have other classes.
+        head: the name of the head, where that is not "head".
+    """
+    path = find_start(start, seed)
+    load_checkpoint(model, path, keep=head_path(model, head) if fresh_head else None)
+
+
+def find_start(start: str, seed: int) -> pathlib.Path:
+    """The checkpoint that `start` stands for."""
+    path = pathlib.Path(os.path.expanduser(start))
+    folder, _, run = start.partition("#")
+    if path.is_file() or not (run or path.is_dir()):
+        return path  # if it is not there, loading it fails with a clear error
+    folder_path = pathlib.Path(os.path.expanduser(folder))
+    if not (folder_path / DATABASE).is_file():
+        raise SpiritlevelError(
+            f"The study's model.init_from must be a checkpoint, or the folder of a study. "
+            f"{folder!r} holds no {DATABASE}. Check the path."
+        )
+    return folder_path / "checkpoints" / f"{run or _run_of(folder_path, seed)}.safetensors"
+
+
+def _run_of(folder: pathlib.Path, seed: int) -> str:
+    """The id of the only finished run of a study with this seed."""
+    with closing(sqlite3.connect(folder / DATABASE)) as connection:
+        rows = connection.execute(
+            "SELECT id FROM runs WHERE seed = ? AND status = 'done'", (seed,)
+        ).fetchall()
+    if len(rows) != 1:
+        raise SpiritlevelError(
+            f"The study in {str(folder)!r} must have one finished run with seed {seed} to start "
+            f"from. It has {len(rows)}. Run it first, or name the run: '{folder}#ID'."
+        )
+    [[run]] = rows
+    return str(run)

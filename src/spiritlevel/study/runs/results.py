@@ -1,4 +1,4 @@
-"""What a run leaves behind, in plain types, so that it can travel between processes."""
+"""The result of a run, in plain types, so that it can be sent between processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MeasurementRow:
 
 @dataclasses.dataclass(frozen=True)
 class EpochMeasurementRow(MeasurementRow):
-    """The same while the network was trained, after an epoch."""
+    """One number of a report that was made after an epoch, while the network was trained."""
 
     epoch: int
 
@@ -52,7 +52,7 @@ class History:
     outcome: str = ""
 
     def add(self, row: EpochRow, measured: Sequence[MeasurementRow] | None) -> None:
-        """Take note of an epoch."""
+        """Add an epoch, and what was measured after it."""
         self.epochs.append(row)
         for each in measured or ():
             self.measurements.append(EpochMeasurementRow(**vars(each), epoch=row.epoch))
@@ -86,13 +86,14 @@ def describe(error: BaseException) -> str:
 
 def rows_of(report: Report) -> tuple[MeasurementRow, ...]:
     """Every measurement of a report, whole network first."""
-    found = [row_of("", m) for m in report.values()]
-    found += [row_of(layer, m) for rows in report.layers.values() for layer, m in rows.items()]
-    return tuple(found)
+    rows = [row_of("", m) for m in report.values()]
+    for layers in report.layers.values():
+        rows += [row_of(layer, m) for layer, m in layers.items()]
+    return tuple(rows)
 
 
 def row_of(layer: str, m: Measurement) -> MeasurementRow:
-    """One of a report."""
+    """One measurement of a report, as a row of the store."""
     return MeasurementRow(
         m.name, layer, m.value, m.stderr, m.data_stderr, m.exact, m.status.value, m.text
     )

@@ -1,4 +1,8 @@
-"""The data of a run: the same part of the same set, changed by what the run's seed decides."""
+"""The data of a run: the same part of the same set, changed by what the run's seed decides.
+
+The interventions `label_noise` and `leakage` change the training data once. The test data are never
+changed.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,12 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError
-from .. import data
+from .. import interventions as library
+from ..data import load
+from ..settings.interventions import InterventionSettings
 from ..settings.run import RunSettings
-from .hooks import on_inputs, on_labels
 
+PATCHES, PATCH_SIZE = "digits", 8  # those of the package; paper 001 has MNIST's at this size
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -32,33 +38,26 @@ class RunData:
 
 
 def derived_seed(seed: int, purpose: str) -> int:
-    """Seeds for different purposes that have nothing to do with each other."""
+    """A seed for one purpose of a run, independent of those for other purposes."""
     digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
 
 
 def derived_generator(seed: int, purpose: str) -> torch.Generator:
-    """A generator of its own for one purpose of a run."""
+    """A random generator for one purpose of a run."""
     return torch.Generator().manual_seed(derived_seed(seed, purpose))
 
 
 def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunData:
     """Training data after the run's interventions; validation and test data as they are."""
-    name = settings.data["name"]
-    test = settings.data.get("test")
-    x, y = _part(name, settings.data.get("samples"))
+    name, test = settings.data.name, settings.data.test
+    x, y = _part(name, settings.data.samples)
     test_x, test_y = _load(name, "test") if test is None else _load(test, _whole(test))
     num_classes = 1 + int(max(y.max(), test_y.max()))
-    (x, y), kept = _split(x, y, settings.data.get("validation"))
-    x = on_inputs(
-        x,
-        y,
-        settings.interventions,
-        num_classes=num_classes,
-        generator=derived_generator(settings.seed, "patches"),
-    )
+    (x, y), validation = _split(x, y, settings.data.validation)
+    x = _inputs(x, y, settings, num_classes)
     y = _labels(y, settings, num_classes)
-    dtype = DTYPES[settings.training["dtype"]]
+    dtype = DTYPES[settings.training.dtype]
 
     def placed(inputs: Tensor) -> Tensor:
         return inputs.to(device, dtype if inputs.is_floating_point() else None)
@@ -69,31 +68,52 @@ def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunD
         placed(test_x),
         test_y.to(device),
         num_classes,
-        None if kept is None else (placed(kept[0]), kept[1].to(device)),
+        None if validation is None else (placed(validation[0]), validation[1].to(device)),
     )
 
 
 def relabelled(data: RunData, settings: RunSettings) -> RunData:
     """The same data with the labels that another run is trained on; nothing else is copied."""
-    _, y = _part(settings.data["name"], settings.data.get("samples"))
-    (y, _), _ = _split(y, y, settings.data.get("validation"))
-    own = _labels(y, settings, data.num_classes)
-    return dataclasses.replace(data, y=own.to(data.y.device))
+    _, y = _part(settings.data.name, settings.data.samples)
+    (y, _), _ = _split(y, y, settings.data.validation)
+    labels = _labels(y, settings, data.num_classes)
+    return dataclasses.replace(data, y=labels.to(data.y.device))
+
+
+def class_patches(interventions: InterventionSettings, num_classes: int) -> Tensor:
+    """One patch for each class, for the intervention `leakage`."""
+    images, labels = load(interventions.leakage_patches or PATCHES, "train")
+    size = interventions.leakage_size or PATCH_SIZE
+    return library.class_patches(images, labels, num_classes, size=size)
+
+
+def _inputs(x: Tensor, y: Tensor, settings: RunSettings, num_classes: int) -> Tensor:
+    """The training inputs with the patch of their class, or of any class in the control group.
+
+    The control group's patches here are what is evaluated and measured on; in training each batch
+    gets others in the same place.
+    """
+    if settings.interventions.leakage is None:
+        return x
+    patches = class_patches(settings.interventions, num_classes)
+    if settings.interventions.leakage == "class":
+        return library.leakage_patch(x, y, patches)
+    return library.control_patch(x, patches, derived_generator(settings.seed, "patches"))
 
 
 def _labels(y: Tensor, settings: RunSettings, num_classes: int) -> Tensor:
-    return on_labels(
-        y,
-        settings.interventions,
-        num_classes=num_classes,
-        generator=derived_generator(settings.seed, "labels"),
-    )
+    """The labels that the run is trained on."""
+    share, kind = settings.interventions.label_noise, settings.interventions.label_noise_kind
+    if not share:
+        return y
+    generator = derived_generator(settings.seed, "labels")
+    return library.label_noise(y, share, num_classes, generator, kind=kind)
 
 
 def _split(
     x: Tensor, y: Tensor, validation: float | None
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
-    """What is trained on, and what is held back for validation: the same part in every run."""
+    """The training part and the validation part, the same in every run."""
     if validation is None:
         return (x, y), None
     count = int(validation) if validation >= 1 else math.floor(validation * len(x) + 0.5)
@@ -103,22 +123,22 @@ def _split(
             f"of {len(x)} samples, which is {count}."
         )
     order = torch.randperm(len(x), generator=derived_generator(0, "validation"))
-    held, rest = order[:count], order[count:]
-    return (x[rest], y[rest]), (x[held], y[held])
+    validated, trained = order[:count], order[count:]
+    return (x[trained], y[trained]), (x[validated], y[validated])
 
 
 def _whole(test: str) -> str:
-    """A file of test data is all of it; a set with parts has one for the test."""
+    """Which part of the test data is used: all of a file, the test part of a data set."""
     return "all" if test.lower().endswith(".npz") else "test"
 
 
 @functools.lru_cache(maxsize=4)
 def _load(name: str, split: str) -> tuple[Tensor, Tensor]:
-    x, y = data.load(name, split)
+    x, y = load(name, split)
     if y.is_floating_point() or y.dim() != 1:
         raise SpiritlevelError(
-            f"The study's data must have one class label a sample. {name!r} ({split}) has targets "
-            f"of shape {tuple(y.shape)} and type {_word(y.dtype)}."
+            f"The study's data must have one class label per sample. {name!r} ({split}) has "
+            f"targets of shape {tuple(y.shape)} and type {_word(y.dtype)}."
         )
     return x, y
 

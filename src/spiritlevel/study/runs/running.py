@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..settings.run import RunSettings
+from .batch_changes import BatchChanges
 from .ending import Ending
-from .hooks import BatchChanges
-from .measuring import complete, measure_epoch, repeatable
-from .networks import build_model
-from .results import EpochRow, History, RunResult
-from .run_data import RunData, derived_generator, derived_seed, load_data
+from .measuring import complete, measure_epoch
+from .network_run import NetworkRun
+from .results import EpochRow, RunResult
+from .run_data import RunData, derived_generator, derived_seed
 from .steps import Steps
 from .tasks import run_task
+from .tf32 import TF32
 
 EVALUATED = 1024  # samples at a time
 OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
@@ -34,17 +35,32 @@ def run_one(
     Where training went well and measuring did not, the result says so in its `error`.
     """
     start = time.perf_counter()
-    with repeatable(settings), torch.random.fork_rng(devices=_cuda(device)):
+    with repeatable(settings.training.threads), torch.random.fork_rng(devices=_cuda(device)):
         torch.manual_seed(derived_seed(settings.seed, "training"))  # of dropout and its like
         if settings.task is not None:
             result = run_task(settings, device)
         else:
-            data = load_data(settings, device)
-            model = build_model(settings, device)
-            initial = copy.deepcopy(model.state_dict())
-            history = train(model, data, settings, initial=initial, on_epoch=on_epoch)
-            result = complete(settings, model, data, initial=initial, history=history, keep=True)
+            run = NetworkRun.start(settings, device)
+            train(run, on_epoch=on_epoch)
+            result = complete(run, keep=True)
     return with_seconds(result, time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def repeatable(threads: int) -> Iterator[None]:
+    """Sums in the same order each time; the settings of torch are restored afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=True,
+            deterministic=True,
+            benchmark=False,
+            allow_tf32=TF32.of_this_process().convolutions,
+        ):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def with_seconds(result: RunResult, seconds: float) -> RunResult:
@@ -52,43 +68,34 @@ def with_seconds(result: RunResult, seconds: float) -> RunResult:
     return dataclasses.replace(result, seconds=seconds)
 
 
-def train(
-    model: nn.Module,
-    data: RunData,
-    settings: RunSettings,
-    *,
-    initial: Mapping[str, Tensor] | None = None,
-    on_epoch: OnEpoch | None = None,
-) -> History:
+def train(run: NetworkRun, *, on_epoch: OnEpoch | None = None) -> None:
     """Train until a stop rule or the last epoch, and measure on the way where the study says so.
 
-    `initial` are the weights before training, for measures that ask for them; None: those of now.
+    What was seen goes into the run's history.
     """
-    training = settings.training
-    initial = copy.deepcopy(model.state_dict()) if initial is None else initial
-    batches = math.ceil(len(data.x) / training["batch_size"])
-    step = Steps(model, settings, steps_an_epoch=batches)
-    ending = Ending(settings.stop, training["epochs"])
+    settings, training, data = run.settings, run.settings.training, run.data
+    batches = math.ceil(len(data.x) / training.batch_size)
+    step = Steps(run.model, settings, steps_an_epoch=batches)
+    ending = Ending(settings.stop, training.epochs)
     generator = derived_generator(settings.seed, "shuffling")
     change = BatchChanges(
         settings.interventions,
         num_classes=data.num_classes,
         generator=derived_generator(settings.seed, "batches"),
     )
-    history = History()
+    history = run.history
     while not history.outcome:
         step.start_epoch()
         order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
-        for batch in order.split(training["batch_size"]):
+        for batch in order.split(training.batch_size):
             step(*change(data.x[batch], data.y[batch]))
         step.end_epoch()
-        row = _evaluated(model, data, len(history.epochs) + 1)
-        measured = measure_epoch(settings, model, data, initial, row)
+        row = _evaluated(run.model, data, len(history.epochs) + 1)
+        measured = measure_epoch(run, row)
         history.add(row, measured)
         history.outcome = ending.after(row, measured)
         if on_epoch is not None:
-            on_epoch(row.epoch, training["epochs"])
-    return history
+            on_epoch(row.epoch, training.epochs)
 
 
 def _evaluated(model: nn.Module, data: RunData, epoch: int) -> EpochRow:

@@ -19,12 +19,13 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
 from ..settings.run import RunSettings
+from .batch_changes import changed_batches
 from .cuda_graphs import Captured, Recorded, recordable
 from .ending import Ending
-from .hooks import changed_batches
 from .measuring import measure_epoch
+from .network_run import NetworkRun
 from .networks import build_model
-from .results import EpochRow, History
+from .results import EpochRow
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
 from .stacked_optimizers import StackedOptimizer, Tensors
@@ -32,7 +33,7 @@ from .stacked_optimizers import StackedOptimizer, Tensors
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
 ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once,
 EVALUATED = 1 << 31  # and bytes of what leads to them
-ALONE = {  # keys of `training` that are written for one network, and why
+ALONE = {  # keys of `training` that work for a single network only, and why
     "method": "looks at displaced weights of one network",
     "penalty": "differentiates the curvature of one network",
     "norm_control": "sets the weights of one network after each step",
@@ -42,44 +43,39 @@ ALONE = {  # keys of `training` that are written for one network, and why
 COPIES = 6  # of the weights: themselves, gradients, two moments, two in passing
 
 
-@dataclasses.dataclass
-class Member:
-    """One network: its end, once it has come."""
+@dataclasses.dataclass(kw_only=True)
+class Member(NetworkRun):
+    """One of the networks, with its own order of samples and its own end."""
 
-    settings: RunSettings
-    data: RunData
-    model: nn.Module
-    initial: dict[str, Tensor]
     generator: torch.Generator
     ending: Ending
-    history: History = dataclasses.field(default_factory=History)
 
 
 def group_key(settings: RunSettings) -> str:
     """Runs with the same key may train together."""
     shared = ("optimizer", "batch_size", "dtype", "threads")
-    training = {name: settings.training[name] for name in shared}
+    training = {name: getattr(settings.training, name) for name in shared}
     # Labels are each member's own; what changes inputs, steps or the network must be the same.
-    own = ("label_noise", "label_noise_kind")
-    changes = {k: v for k, v in settings.interventions.items() if k not in own}
-    parts = [dict(settings.model), dict(settings.data), training, changes]
+    of_labels = ("label_noise", "label_noise_kind")
+    changes = {k: v for k, v in settings.interventions.to_dict().items() if k not in of_labels}
+    parts = [settings.model.to_dict(), settings.data.to_dict(), training, changes]
     return json.dumps(parts, sort_keys=True)
 
 
 def refusal_of(settings: RunSettings) -> str:
-    """Why these settings have to run one after another, whatever the network; "" if not."""
+    """Why these runs have to be trained one by one, whatever the network; "" if not."""
     if settings.task is not None:
-        return f"the task {settings.task['name']!r} is no training"
+        return f"the task {settings.task.name!r} is no training"
     for name in changed_batches(settings.interventions):
         return f"{name} changes each batch by itself"
     for name, what in ALONE.items():
-        if name in settings.training:
+        if name in settings.training.to_dict():
             return f"training.{name} {what}"
     return ""
 
 
 def refusal(settings: RunSettings, model: nn.Module) -> str:
-    """Why runs of this kind have to train one after another; "" if they need not."""
+    """Why runs with this network have to be trained one by one; "" if not."""
     if reason := refusal_of(settings):
         return reason
     for path, module in model.named_modules():
@@ -109,7 +105,7 @@ def members_that_fit(
             memory = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     data = load_data(settings)
-    activations = _bytes_a_sample(model, data.x) * settings.training["batch_size"]
+    activations = _bytes_a_sample(model, data.x) * settings.training.batch_size
     return max(1, memory // (COPIES * weights + 3 * activations))
 
 
@@ -127,7 +123,7 @@ def train_together(
     members = [_member(each, shared, device) for each in settings]
     stack = _Stack(members)
     active = list(members)
-    most = max(each.training["epochs"] for each in settings)
+    most = max(each.training.epochs for each in settings)
     epoch = 0
     while active:
         epoch += 1
@@ -137,9 +133,7 @@ def train_together(
         for i, (member, row) in enumerate(zip(active, rows, strict=True)):
             if member.settings.measured_at(epoch):
                 stack.write_back(i, member.model)
-            measured = measure_epoch(
-                member.settings, member.model, member.data, member.initial, row
-            )
+            measured = measure_epoch(member, row)
             member.history.add(row, measured)
             member.history.outcome = member.ending.after(row, measured)
             if member.history.outcome:
@@ -156,7 +150,7 @@ def train_together(
 
 def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int) -> None:
     first = active[0].settings
-    size, repeats = first.training["batch_size"], int(first.interventions.get("batch_cycles", 1))
+    size, repeats = first.training.batch_size, first.interventions.batch_cycles
     orders = torch.stack([torch.randperm(len(x), generator=m.generator) for m in active])
     batches = orders.to(x.device).split(size, 1)
     steps = repeats * len(batches)
@@ -174,11 +168,11 @@ def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int)
 def _evaluated(stack: _Stack, data: RunData, epoch: int, count: int) -> list[EpochRow]:
     train = stack.evaluate(data.x, stack.labels)
     test = stack.evaluate(data.test_x, data.test_y.expand(count, -1))
-    kept: Sequence[tuple[float | None, float | None]] = [(None, None)] * count
+    validation: Sequence[tuple[float | None, float | None]] = [(None, None)] * count
     if data.validation is not None:
         x, y = data.validation
-        kept = stack.evaluate(x, y.expand(count, -1))
-    return [EpochRow(epoch, *train[i], *test[i], *kept[i]) for i in range(count)]
+        validation = stack.evaluate(x, y.expand(count, -1))
+    return [EpochRow(epoch, *train[i], *test[i], *validation[i]) for i in range(count)]
 
 
 def _member(settings: RunSettings, shared: RunData, device: str | torch.device) -> Member:
@@ -188,8 +182,8 @@ def _member(settings: RunSettings, shared: RunData, device: str | torch.device) 
         relabelled(shared, settings),
         model,
         copy.deepcopy(model.state_dict()),
-        derived_generator(settings.seed, "shuffling"),
-        Ending(settings.stop, settings.training["epochs"]),
+        generator=derived_generator(settings.seed, "shuffling"),
+        ending=Ending(settings.stop, settings.training.epochs),
     )
 
 
@@ -213,11 +207,11 @@ class _Stack:
         self._find: Captured = functools.partial(
             _gradients, self._each_its_own, self.optimizer, self.buffers
         )
-        if recordable(first.settings.model["name"], self.labels.device):
+        if recordable(first.settings.model.name, self.labels.device):
             self._find = Recorded(self._find)
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """One batch a member."""
+        """One step of every member, each on its own batch."""
         grads = self._find(x, y)
         with torch.no_grad():
             self.optimizer.step(dict(zip(self.optimizer.params, grads, strict=True)))
@@ -237,7 +231,7 @@ class _Stack:
         return [(value, count / len(x)) for value, count in pairs]
 
     def keep(self, members: Tensor) -> None:
-        """Go on with these alone."""
+        """Go on with these members only."""
         self.optimizer.keep(members)
         if isinstance(self._find, Recorded):
             self._find.forget()
@@ -246,7 +240,7 @@ class _Stack:
 
     @torch.no_grad()
     def write_back(self, index: int, model: nn.Module) -> None:
-        """The weights of one member, into its own network."""
+        """Copy the weights of one member into its own network."""
         for name, param in model.named_parameters():
             param.copy_(self.optimizer.params[name][index])
 
@@ -269,7 +263,7 @@ def _gradients(
 
 
 def _losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """One a member and sample; with classes in the middle torch's softmax is several times faster.
+    """One per member and sample; with classes in the middle torch's softmax is much faster.
 
     outputs: (members, samples, classes), y: (members, samples)
     """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..settings.training import TrainingSettings
 
 Tensors = dict[str, Tensor]
 BETAS, EPS = (0.9, 0.999), 1e-8  # torch's defaults
@@ -15,11 +16,11 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # torch's defaults
 class StackedOptimizer:
     """Members of one kind of optimizer; the first dimension of every tensor is the member."""
 
-    def __init__(self, params: Tensors, training: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, params: Tensors, training: Sequence[TrainingSettings]) -> None:
         self.params = params
-        self._kind: str = training[0]["optimizer"]
+        self._kind = training[0].optimizer
         self._numbers = {
-            name: torch.tensor([each.get(name, 0.0) for each in training], dtype=torch.float64)
+            name: torch.tensor([getattr(each, name) for each in training], dtype=torch.float64)
             for name in ("lr", "weight_decay", "momentum")
         }
         self._step = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...training.norm_control.control import WeightConstraint
-from ...training.penalties.flatness_penalty import FlatnessPenalty
+from ...training.penalties.penalty import Penalty
+from ...training.penalties.registry import build_penalty
 from ...training.sam.optimizers import ASAM, SAM, NoiseSAM
 from ...training.sam.perturbed_optimizer import AbstractPerturbedOptimizer
 from ..settings.run import RunSettings
+from ..settings.training import TrainingSettings
 from .cuda_graphs import Captured, Recorded, recordable
+from .networks import backbone_of, head_path
 from .run_data import derived_generator
 from .schedules import follows, rate_factor
-from .transfer import head_path, parts
 
 
 class Steps:
@@ -27,35 +29,36 @@ class Steps:
     def __init__(self, model: nn.Module, settings: RunSettings, *, steps_an_epoch: int) -> None:
         training = settings.training
         self._model, self._training = model, training
-        self._head: str | None = settings.measure_options.get("head")
         self._steps_an_epoch, self._done = steps_an_epoch, 0
-        self._repeats = int(settings.interventions.get("batch_cycles", 1))
-        self._plain = make_optimizer(_groups(model, training, self._head), training)
+        self._repeats = settings.interventions.batch_cycles
+        head = _separate_head(model, settings)
+        self._plain = make_optimizer(_groups(model, training, head), training)
+        self._head_alone = head if training.freeze != "none" else None  # the rest is not trained
+        self._frozen = [] if self._head_alone is None else backbone_of(model, self._head_alone)
         self._rates = [group["lr"] for group in self._plain.param_groups]
-        if training.get("norm_control"):
+        if training.norm_control:
             WeightConstraint(model).attach(self._plain)
         self._perturbed = _perturbed(self._plain, model, settings)
         self._penalty = _penalty(model, settings)
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
-        self._found: Captured = functools.partial(gradients, model, self._trained)
-        if recordable(settings.model["name"], next(model.parameters()).device):
-            self._found = Recorded(self._found)
+        self._gradients: Captured = functools.partial(gradients, model, self._trained)
+        if recordable(settings.model.name, next(model.parameters()).device):
+            self._gradients = Recorded(self._gradients)
 
     def start_epoch(self) -> None:
         """Into training mode; a frozen backbone does not learn, nor do its statistics move."""
         self._model.train()
-        if "freeze" in self._training:
+        if self._head_alone is not None:
             self._model.eval()
-            self._model.get_submodule(head_path(self._model, self._head)).train()
-            for param in parts(self._model, self._head)[0]:
-                param.requires_grad_(False)
+            self._head_alone.train()
+        for param in self._frozen:
+            param.requires_grad_(False)
 
     def end_epoch(self) -> None:
         """Every parameter counts again: what is measured does not depend on who was trained."""
-        if "freeze" in self._training:
-            for param in parts(self._model, self._head)[0]:
-                param.requires_grad_(True)
+        for param in self._frozen:
+            param.requires_grad_(True)
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
         """As many steps on one batch as the study says, usually one."""
@@ -72,7 +75,7 @@ class Steps:
             self._perturbed.step()
             return
         if self._penalty is None:
-            for param, grad in zip(self._trained, self._found(x, y), strict=True):
+            for param, grad in zip(self._trained, self._gradients(x, y), strict=True):
                 param.grad = grad
         else:
             self._plain.zero_grad()
@@ -98,53 +101,61 @@ def gradients(
     return torch.autograd.grad(loss, trained, allow_unused=True)
 
 
-def make_optimizer(groups: Any, training: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """As torch has it."""
-    common = {"lr": training["lr"], "weight_decay": training["weight_decay"]}
-    if training["optimizer"] == "sgd":
-        return torch.optim.SGD(groups, momentum=training["momentum"], **common)
+def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optimizer:
+    """One of torch's, with the study's numbers."""
+    common: dict[str, Any] = {"lr": training.lr, "weight_decay": training.weight_decay}
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(groups, momentum=training.momentum, **common)
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return kinds[training["optimizer"]](groups, **common)
+    return kinds[training.optimizer](groups, **common)
 
 
-def _groups(model: nn.Module, training: Mapping[str, Any], head: str | None) -> Any:
-    if "freeze" in training:
-        return parts(model, head)[1]
-    if "lr_backbone" in training:
-        backbone, own = parts(model, head)
-        return [{"params": backbone, "lr": training["lr_backbone"]}, {"params": own}]
-    return model.parameters()
+def _separate_head(model: nn.Module, settings: RunSettings) -> nn.Module | None:
+    """The head, where it is trained in another way than the backbone."""
+    if settings.training.freeze == "none" and settings.training.lr_backbone is None:
+        return None
+    return model.get_submodule(head_path(model, settings.measure_options.head))
+
+
+def _groups(model: nn.Module, training: TrainingSettings, head: nn.Module | None) -> Any:
+    if head is None:
+        return model.parameters()
+    if training.freeze != "none":
+        return head.parameters()
+    backbone = {"params": backbone_of(model, head), "lr": training.lr_backbone}
+    return [backbone, {"params": list(head.parameters())}]
 
 
 def _perturbed(
     optimizer: torch.optim.Optimizer, model: nn.Module, settings: RunSettings
 ) -> AbstractPerturbedOptimizer | None:
     training = settings.training
-    method = training.get("method")
-    if method is None:
+    rho, every = training.rho, training.every
+    if training.method == "plain":
         return None
-    every = training.get("every", 1)
-    if method == "sam":
-        return SAM(optimizer, training["rho"], every=every, model=model)
-    if method == "asam":
-        return ASAM(optimizer, training["rho"], adaptive_bias=False, every=every, model=model)
+    if training.method == "sam":
+        return SAM(optimizer, rho, every=every, model=model)
+    if training.method == "asam":
+        return ASAM(optimizer, rho, adaptive_bias=False, every=every, model=model)
     return NoiseSAM(
         optimizer,
-        training["rho"],
-        draws=training["draws"],
+        rho,
+        draws=training.draws,
         generator=derived_generator(settings.seed, "displacements"),
         every=every,
         model=model,
     )
 
 
-def _penalty(model: nn.Module, settings: RunSettings) -> FlatnessPenalty | None:
+def _penalty(model: nn.Module, settings: RunSettings) -> Penalty | None:
     training = settings.training
-    if "penalty" not in training:
+    if training.penalty is None:
         return None
-    return FlatnessPenalty(
+    return build_penalty(
+        training.penalty.name,
         model,
-        training["penalty"],
-        every=training.get("every", 1),
+        weight=training.penalty.weight,
+        every=training.every,
         generator=derived_generator(settings.seed, "penalty"),
+        **training.penalty.arguments,
     )

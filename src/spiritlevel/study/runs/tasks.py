@@ -1,11 +1,11 @@
-"""Runs that do something else than train one network and measure it.
+"""Runs that do something other than train one network and measure it.
 
     def separate(settings, device):
-        clouds = ...settings.task["separation"]...settings.seed...
+        clouds = ...settings.task.arguments["separation"]...settings.seed...
         return task_result(settings, {"kappa": kappa, "representativeness": value})
 
 A study names it with `task: {name: "my_module:separate", separation: 2.0}`; the grid varies
-"task.separation". The result goes the way of every other: one transaction, resumable, exported.
+"task.separation". The result is stored, resumed and exported like any other.
 """
 
 from __future__ import annotations
@@ -49,26 +49,28 @@ def find_task(name: str) -> Task:
         ) from error
     finally:
         sys.path.remove(here)
-    found = getattr(module, function, None)
-    if not callable(found):
+    task = getattr(module, function, None)
+    if not callable(task):
         raise SpiritlevelError(
             f"The study's task {name!r} must name a function (settings, device) -> RunResult. "
-            f"The module {module_name!r} has {found!r} as {function!r}."
+            f"The module {module_name!r} has {task!r} as {function!r}."
         )
-    return found
+    return task
 
 
 def run_task(settings: RunSettings, device: str | torch.device) -> RunResult:
     """The result of the run's task; what the task did not fill in is filled in here."""
     assert settings.task is not None
-    name = settings.task["name"]
+    name = settings.task.name
     result = find_task(name)(settings, device)
     if not isinstance(result, RunResult):
         raise SpiritlevelError(
             f"The study's task {name!r} must return a RunResult. Got {type(result).__name__}. "
             "spiritlevel.study.task_result makes one of names and numbers."
         )
-    return dataclasses.replace(result, machine=result.machine or machine(device, settings))
+    return dataclasses.replace(
+        result, machine=result.machine or machine(device, settings.training.threads)
+    )
 
 
 def task_result(
@@ -86,10 +88,10 @@ def task_result(
     Args:
         settings: of the run.
         values: plain numbers, which count as exact, or measurements with their errors.
-        device: that the work was done on.
-        outcome: a word on how it ended.
-        num_train: samples, where there are any.
-        num_test: as above.
+        device: on which it ran.
+        outcome: how it ended, in a word.
+        num_train: the number of training samples, if there are any.
+        num_test: the number of test samples, if there are any.
         more: other fields of RunResult: epochs, epoch_measurements, checkpoint.
     """
     if isinstance(values, Report):
@@ -103,7 +105,7 @@ def task_result(
         num_train=num_train,
         num_test=num_test,
         seconds=0.0,
-        machine=machine(device, settings),
+        machine=machine(device, settings.training.threads),
         **fields,
     )
 

@@ -12,18 +12,18 @@ import torch
 
 
 class TF32(NamedTuple):
-    """What may be rounded."""
+    """Which operations may round their float32 inputs."""
 
     convolutions: bool
     products: bool  # of matrices
 
     @classmethod
     def of_this_process(cls) -> TF32:
-        """As the user has it: torch's default is on for convolutions, off for products."""
+        """The flags as they are now; torch's default is on for convolutions, off for products."""
         backends = torch.backends
         return cls(bool(backends.cudnn.allow_tf32), bool(backends.cuda.matmul.allow_tf32))
 
     def use(self) -> None:
-        """From now on in this process."""
+        """Set the flags of this process."""
         torch.backends.cudnn.allow_tf32 = self.convolutions
         torch.backends.cuda.matmul.allow_tf32 = self.products

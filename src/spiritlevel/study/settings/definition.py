@@ -1,4 +1,4 @@
-"""What a study is: a model, data, a grid of settings, seeds, and what is measured at the end."""
+"""A study: a model, data, a grid of settings, seeds, and what is measured at the end."""
 
 from __future__ import annotations
 
@@ -9,18 +9,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError, require, suggestion
-from ..runs import hooks
-from ..runs.ending import STOP
-from .keys import as_mapping, check_keys, is_scalar
-from .run import DATA, MEASURE_OPTIONS, RunSettings, check_names
-from .training import TRAINING
+from .interventions import InterventionSettings
+from .keys import as_mapping, check_keys, is_scalar, readers_of
+from .measuring import MeasureSettings, check_measures
+from .run import RunSettings
+from .sections import DataSettings
+from .stop import StopSettings
+from .training import TrainingSettings
 
 SECTIONS = (
     *("model", "data", "training", "interventions", "stop", "measures", "measure_options"),
     *("measure_every", "epoch_measures", "task"),
 )
-MERGED = ("model", "data", "training", "measure_options", "task")  # a preset changes single keys
+# In these a preset changes single keys; the others it replaces.
+MERGED = ("model", "data", "training", "measure_options", "task")
 VARIANT = "variant"  # the axis that the variants are on
+TRAINING = tuple(readers_of(TrainingSettings))
+# The keys of each section; None where a user's own function knows them.
+KEYS: dict[str, Sequence[str] | None] = {
+    "training": TRAINING,
+    "data": ("name", *readers_of(DataSettings)),
+    "stop": tuple(readers_of(StopSettings)),
+    "measure_options": tuple(readers_of(MeasureSettings)),
+    "model": None,
+    "task": None,
+    "interventions": tuple(readers_of(InterventionSettings)),
+}
 Place = tuple[str, str]
 
 
@@ -29,8 +43,8 @@ class Study:
     """A population of runs: every combination of the grid, with every seed.
 
     Args:
-        name: of the study; its folder is called so.
-        description: in a sentence, what it is for.
+        name: the name of the study and of its folder.
+        description: what it is for, in a sentence.
         model: a name or {"name": "mlp", "hidden": 64}, as
             `spiritlevel.study.models.build` takes them; `init` (xavier_normal, ...) and
             `init_from` (trained weights) say how it starts.
@@ -41,18 +55,20 @@ class Study:
             with rho; penalty, norm_control, freeze, lr_backbone.
         grid: lists of values by key: of `training` by its plain name ("lr"), of the others with
             their section ("model.hidden", "data.samples", "interventions.label_noise").
-        variants: by name, keys as in the grid that are set together; an axis of its own.
-        seeds: how many (from 0), or which.
+        variants: named sets of keys, written as in the grid, that change together; they make one
+            more axis.
+        seeds: how many (from 0), or a list of them.
         interventions: such as {"label_noise": 0.2}; also leakage, mask, bias_shift, batch_cycles,
             and input_noise, crop_flip, crop, mixup and auto_augment, which change every batch anew.
         stop: train_loss or train_accuracy that ends training early, or a rule (loss, flatness,
-            both, trend) with patience and tolerance; `epochs` ends it anyway.
+            both, trend) with patience and tolerance; `epochs` ends it in any case.
         measures: names or patterns; None takes those that suit the network.
-        measure_options: samples (of the training data), and options of `spiritlevel.measure`.
-        measure_every: measures after every so many epochs too; None: at the end alone.
-        epoch_measures: those it takes then; None: the same.
-        task: "module:function" or {"name": ..., "key": value} in place of training and measuring.
-        presets: by name, fields that replace the ones above.
+        measure_options: samples (of the training data), and arguments of `spiritlevel.measure`.
+        measure_every: also measure after every so many epochs; None: only at the end.
+        epoch_measures: the measures taken then; None: the same as at the end.
+        task: "module:function" or {"name": ..., "key": value}, done instead of training and
+            measuring.
+        presets: named sets of fields that replace the ones above.
 
     >>> study = Study("small", grid={"lr": [0.1, 0.01]}, seeds=3)
     >>> len(study.runs())
@@ -82,20 +98,20 @@ class Study:
         for field in ("measures", "epoch_measures"):
             if isinstance(getattr(self, field), str):
                 object.__setattr__(self, field, [getattr(self, field)])
-            check_names(field, getattr(self, field))
+            check_measures(field, getattr(self, field))
         object.__setattr__(self, "seeds", _seeds(self.seeds))
         object.__setattr__(self, "grid", _grid(self.grid))
         object.__setattr__(self, "variants", _variants(self.variants, self.grid))
         for name, changes in as_mapping("presets", self.presets).items():
-            known = [n for n in _field_names() if n not in ("name", "presets")]
-            check_keys(f"preset {name!r}", as_mapping(f"preset {name!r}", changes), known)
-        # Also what the grid puts another value in the place of.
+            allowed = [n for n in _field_names() if n not in ("name", "presets")]
+            check_keys(f"preset {name!r}", as_mapping(f"preset {name!r}", changes), allowed)
+        # Without the grid, so that a value that the grid replaces is checked too.
         RunSettings.from_sections({name: getattr(self, name) for name in SECTIONS}, seed=0, axes={})
         self.runs()  # every combination is read now, so that a wrong one is refused now
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Study:
-        """The study of a mapping, as a YAML file holds it."""
+        """The study that a mapping describes, with keys as in a YAML file."""
         fields = as_mapping("file", fields)
         check_keys("definition", fields, _field_names())
         if "name" not in fields:
@@ -118,8 +134,7 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types; `from_dict` reads it back."""
-        found = {field: getattr(self, field) for field in _field_names()}
-        return json.loads(json.dumps(found))
+        return json.loads(json.dumps({name: getattr(self, name) for name in _field_names()}))
 
     @property
     def axes(self) -> list[str]:
@@ -165,9 +180,9 @@ class Study:
 
     def runs(self) -> list[RunSettings]:
         """Every run; the settings of each decide its id, not its place in this list."""
-        found: dict[str, RunSettings] = {}
-        ways = [*([list(self.variants)] if self.variants else []), *self.grid.values()]
-        for values in itertools.product(*ways):
+        runs: dict[str, RunSettings] = {}
+        choices = [*([list(self.variants)] if self.variants else []), *self.grid.values()]
+        for values in itertools.product(*choices):
             axes = dict(zip(self.axes, values, strict=True))
             sections = {name: getattr(self, name) for name in SECTIONS}
             changes = dict(self.variants.get(axes.get(VARIANT, ""), {}))
@@ -177,14 +192,14 @@ class Study:
                 sections[section] = _merged(sections[section], {entry: value})
             for seed in _seeds(self.seeds):
                 run = RunSettings.from_sections(sections, seed=seed, axes=axes)
-                if run.id in found:
+                if run.id in runs:
                     raise SpiritlevelError(
-                        f"The study's grid makes one run twice: {found[run.id].axes} and {axes} "
-                        "lead to the same settings. Momentum, for example, is SGD's alone: set "
-                        "such keys together, with `variants`."
+                        f"The study's grid makes one run twice: {runs[run.id].axes} and {axes} "
+                        "lead to the same settings. Momentum, for example, applies to SGD only: "
+                        "set such keys together, with `variants`."
                     )
-                found[run.id] = run
-        return list(found.values())
+                runs[run.id] = run
+        return list(runs.values())
 
 
 def place(key: str) -> Place:
@@ -198,21 +213,12 @@ def place(key: str) -> Place:
         return "training", key
     if key in ("model", "data", "task"):
         return key, "name"
-    known: dict[str, Sequence[str] | None] = {
-        "training": list(TRAINING),
-        "data": DATA,
-        "stop": list(STOP),
-        "measure_options": MEASURE_OPTIONS,
-        "model": None,  # its factory knows
-        "task": None,  # its function knows
-        "interventions": hooks.KNOWN,
-    }
-    if section in known and entry:
-        names = known[section]
+    if section in KEYS and entry:
+        names = KEYS[section]
         if names is None or entry in names:
             return section, entry
     everything = [*TRAINING, "model", "data"]
-    everything += [f"{name}.{n}" for name, names in known.items() for n in names or ()]
+    everything += [f"{name}.{key}" for name, keys in KEYS.items() for key in keys or ()]
     raise SpiritlevelError(
         f"The study's grid has an unknown key {key!r}.{suggestion(key, everything)} A key is one "
         f"of {', '.join(TRAINING)}, or names its section, such as model.hidden, data.samples or "
@@ -227,7 +233,7 @@ def _grid(given: object) -> dict[str, list[Any]]:
         if not isinstance(values, list | tuple):
             raise SpiritlevelError(
                 f"The study's grid.{key} must be a list of values. Got {values!r}. "
-                f"One value alone goes under its section, or is written [{values!r}]."
+                f"Put a single value under its section, or write [{values!r}]."
             )
         if not values:
             raise SpiritlevelError(
@@ -238,16 +244,16 @@ def _grid(given: object) -> dict[str, list[Any]]:
             if not is_scalar(value):
                 raise SpiritlevelError(
                     f"The study's grid.{key} must hold plain numbers or names. Got {value!r}. "
-                    "Give each variant a name: a factory of your own ('module:factory') can take "
-                    "it as an option."
+                    "Give each choice a name: a factory of your own ('module:factory') can take "
+                    "that name as an argument."
                 )
         # As JSON: True and 1 are equal in Python and different settings.
         texts = [json.dumps(value) for value in values]
         if len(set(texts)) < len(texts):
             twice = next(text for text in texts if texts.count(text) > 1)
             raise SpiritlevelError(
-                f"The study's grid.{key} has {twice} more than once. Each value makes runs of its "
-                "own: leave the second out. To repeat a run, raise `seeds`."
+                f"The study's grid.{key} has {twice} more than once. Leave the second out. To "
+                "repeat runs with other random numbers, raise `seeds`."
             )
     return {key: list(values) for key, values in grid.items()}
 
@@ -266,17 +272,17 @@ def _seeds(given: object) -> list[int]:
 
 
 def _variants(given: object, grid: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    found = {}
+    variants = {}
     for name, changes in as_mapping("variants", given).items():
         where = f"variants.{name}"
-        found[name] = as_mapping(where, changes)
-        for key in found[name]:
+        variants[name] = as_mapping(where, changes)
+        for key in variants[name]:
             place(key)
             if key in grid or f"training.{key}" in grid:
                 raise SpiritlevelError(
                     f"The study's {where} sets {key}, and so does its grid. Leave one of them out."
                 )
-    return found
+    return variants
 
 
 def _merged(section: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,7 +292,7 @@ def _merged(section: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(section: Any, changes: Any) -> dict[str, Any]:
-    """The same for a preset, where another model or data set does not keep the options."""
+    """A section as a preset changes it; another model or data set drops the other keys."""
     after = _merged(changes, {})
     before = _merged(section, {})
     return after if after.get("name", before.get("name")) != before.get("name") else before | after

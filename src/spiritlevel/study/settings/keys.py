@@ -1,25 +1,31 @@
-"""Keys and values of a study as a person writes them: refused with the likely meaning if wrong."""
+"""Keys and values of a study as a person writes them: refused with the likely meaning if wrong.
+
+A section of the settings is a frozen dataclass. Each of its fields is made here, with its default
+and the check that a value given for it must pass:
+
+    epochs: int = number(int, 20, "a whole number of at least 1", lambda v: v >= 1)
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import SpiritlevelError, suggestion
 
-Scalar = str | int | float | bool
+CHECK = "check"  # where a dataclass field holds its check
 
 
-def check_keys(where: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Refuse the first key that is not known."""
-    known = list(known)
+def check_keys(where: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
+    """Refuse the first key that is not allowed."""
+    allowed = list(allowed)
     for key in given:
-        if key not in known:
+        if key not in allowed:
             raise SpiritlevelError(
-                f"The study's {where} has an unknown key {key!r}.{suggestion(str(key), known)} "
-                f"Known here: {', '.join(known)}."
+                f"The study's {where} has an unknown key {key!r}.{suggestion(str(key), allowed)} "
+                f"Known here: {', '.join(allowed)}."
             )
 
 
@@ -34,19 +40,39 @@ def as_mapping(where: str, value: object) -> dict[str, Any]:
     return dict(value)
 
 
+def as_named(where: str, given: object) -> dict[str, Any]:
+    """A section that is a name alone, such as `mlp`, or a mapping with a name and more."""
+    values = {"name": given} if isinstance(given, str) else as_mapping(where, given)
+    if not isinstance(values.get("name"), str) or not values["name"]:
+        raise SpiritlevelError(
+            f"The study's {where} must be a name, or a mapping with a 'name' and options. "
+            f"Got {given!r}."
+        )
+    return values
+
+
 def is_scalar(value: object) -> bool:
-    """What can stand in a grid: it has one value that JSON can write."""
+    """Whether it is one value that JSON can write, as a grid needs."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, str | int | bool)
 
 
+# -- fields of a section -------------------------------------------------------------------------
+
+
+class Reader(Protocol):
+    """Turns what a person wrote into the value of a field."""
+
+    def read(self, where: str, value: object) -> Any:
+        """The value in its own type, or an error that names the place."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Field:
-    """One value of a section: its type, its default, and what it must be."""
+class Check:
+    """The type of a value, and what it must be."""
 
     kind: type
-    default: Any
     need: str
     allowed: Callable[[Any], bool]
 
@@ -71,48 +97,74 @@ class Field:
         return number
 
 
-def one_of(*names: str, default: str | None) -> Field:
-    """A word out of several."""
-    return Field(str, default, f"one of {', '.join(names)}", lambda value: value in names)
-
-
-def text(need: str) -> Field:
-    """Any words at all."""
-    return Field(str, None, need, lambda value: bool(value))
-
-
-def flag() -> Field:
-    """Yes or no."""
-    return Field(bool, False, "true or false", lambda value: True)
-
-
-def number(kind: type, default: Any, need: str, allowed: Callable[[Any], bool]) -> Field:
-    """A finite number with a range."""
-    return Field(kind, default, need, lambda value: math.isfinite(value) and allowed(value))
-
-
-@dataclasses.dataclass(frozen=True)
-class ListField(Field):
+class ListCheck(Check):
     """Several numbers in one value."""
 
     def read(self, where: str, value: object) -> Any:
-        """Each in its own type."""
+        """A tuple, each number in its own type."""
         if not isinstance(value, list | tuple) or not value:
             raise SpiritlevelError(f"The study's {where} must be {self.need}. Got {value!r}.")
-        return [super(ListField, self).read(where, each) for each in value]
+        return tuple(super(ListCheck, self).read(where, each) for each in value)
 
 
-def numbers(need: str, allowed: Callable[[Any], bool]) -> Field:
-    """A list of finite numbers, each with a range."""
-    return ListField(float, None, need, lambda value: math.isfinite(value) and allowed(value))
+# Any, as for dataclasses.field: the annotation of the field says its type.
+def checked(reader: Reader, default: Any) -> Any:
+    """A field of a section whose values are read by `reader`."""
+    return dataclasses.field(default=default, metadata={CHECK: reader})
 
 
-def read_fields(where: str, given: object, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """A section with every value in its own type; one that is not there is left out."""
-    values = as_mapping(where, given)
-    check_keys(where, values, fields)
+def one_of(*names: str, default: str | None) -> Any:
+    """One of several names."""
+    need = f"one of {', '.join(names)}"
+    return checked(Check(str, need, lambda value: value in names), default)
+
+
+def text(need: str) -> Any:
+    """A text that is not empty; None by default."""
+    return checked(Check(str, need, bool), None)
+
+
+def flag() -> Any:
+    """True or false; false by default."""
+    return checked(Check(bool, "true or false", lambda value: True), False)
+
+
+def number(kind: type, default: Any, need: str, allowed: Callable[[Any], bool]) -> Any:
+    """A finite number within a range."""
+    return checked(Check(kind, need, lambda v: math.isfinite(v) and allowed(v)), default)
+
+
+def numbers(default: tuple[float, ...], need: str, allowed: Callable[[Any], bool]) -> Any:
+    """A list of finite numbers within a range."""
+    return checked(ListCheck(float, need, lambda v: math.isfinite(v) and allowed(v)), default)
+
+
+# -- whole sections ------------------------------------------------------------------------------
+
+
+def readers_of(section: type) -> dict[str, Reader]:
+    """The keys a person may write in this section, with what reads each."""
+    fields = dataclasses.fields(section)
+    return {field.name: field.metadata[CHECK] for field in fields if CHECK in field.metadata}
+
+
+def read_values(where: str, given: Mapping[str, Any], section: type) -> dict[str, Any]:
+    """The given values of a section's fields, each in its own type; a null is left out."""
     return {
-        key: fields[key].read(f"{where}.{key}", value)
-        for key, value in values.items()
-        if value is not None
+        key: reader.read(f"{where}.{key}", given[key])
+        for key, reader in readers_of(section).items()
+        if given.get(key) is not None
+    }
+
+
+def changed_values(section: Any) -> dict[str, Any]:
+    """The values of a section that differ from their defaults.
+
+    What has no effect is not part of a run's id: so a key that is added to a section later leaves
+    the ids of older runs as they are.
+    """
+    return {
+        field.name: getattr(section, field.name)
+        for field in dataclasses.fields(section)
+        if CHECK in field.metadata and getattr(section, field.name) != field.default
     }

@@ -1,119 +1,179 @@
-"""The keys of a study's `training`: what each may be, and which of them belong together.
-
-A key that came later is left out of a run's settings where it changes nothing, so that the ids of
-older runs stay what they are.
-"""
+"""The section `training` of a study: what each key may be, and which of them belong together."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from ...errors import SpiritlevelError
-from .keys import Field, flag, number, numbers, one_of, read_fields
+from ...training.penalties.registry import check_penalty
+from .keys import (
+    CHECK,
+    Check,
+    as_mapping,
+    as_named,
+    changed_values,
+    check_keys,
+    flag,
+    number,
+    numbers,
+    one_of,
+    read_values,
+    readers_of,
+)
 
+TRACE_SQUARED = "trace_squared"  # the penalty that a weight alone stands for
+WEIGHT = Check(float, "a number of at least 0", lambda v: math.isfinite(v) and v >= 0)
 RADII = {"sam": 0.05, "asam": 0.5, "noise_sam": 0.05}  # usual ones: the authors', paper 001's
-MILESTONES, GAMMA = (0.5, 0.75), 0.1
+# Part of every id, whatever their value: they are as old as the ids.
+ALWAYS = ("optimizer", "lr", "batch_size", "epochs", "weight_decay", "momentum", "dtype", "threads")
 
-ALWAYS: dict[str, Field] = {
-    "optimizer": one_of("sgd", "adam", "adamw", default="sgd"),
-    "lr": number(float, 0.1, "a number above 0", lambda v: v > 0),
-    "batch_size": number(int, 32, "a whole number of at least 1", lambda v: v >= 1),
-    "epochs": number(int, 20, "a whole number of at least 1", lambda v: v >= 1),
-    "weight_decay": number(float, 0.0, "a number of at least 0", lambda v: v >= 0),
-    "momentum": number(float, 0.0, "a number from 0 to below 1", lambda v: 0 <= v < 1),
-    "dtype": one_of("float32", "float64", default="float32"),
+
+@dataclasses.dataclass(frozen=True)
+class PenaltySettings:
+    """What is added to the loss.
+
+    A study writes `penalty: 0.1` for Tr(H²)/B, or `penalty: {name: kappa, weight: 0.1, layer: fc1}`
+    with the name of another penalty and its arguments.
+    """
+
+    weight: float
+    name: str = TRACE_SQUARED
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, where: str, given: object) -> PenaltySettings:
+        """From the value of `training.penalty`."""
+        if not isinstance(given, Mapping):
+            return cls(WEIGHT.read(where, given))
+        section = as_named(where, given)
+        name, weight = section.pop("name"), section.pop("weight", None)
+        for key in ("every", "generator", "loss"):
+            if key in section:
+                raise SpiritlevelError(
+                    f"The study's {where} cannot set {key!r}: the study itself does. "
+                    "Use training.every for a penalty on one step in so many."
+                )
+        try:
+            check_penalty(name, {"weight": weight} | section)
+        except SpiritlevelError as error:
+            raise SpiritlevelError(f"The study's {where} cannot be used: {error}") from error
+        return cls(WEIGHT.read(f"{where}.weight", weight), name, section)
+
+    def to_value(self) -> float | dict[str, Any]:
+        """As a study writes it, in the shorter form where there is one."""
+        if self.name == TRACE_SQUARED and not self.arguments:
+            return self.weight
+        return {"name": self.name, "weight": self.weight, **self.arguments}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+    """How a network is trained.
+
+    What has no effect has its default: momentum without SGD, milestones and gamma without the
+    schedule `step`, rho and draws without their method.
+    """
+
+    optimizer: str = one_of("sgd", "adam", "adamw", default="sgd")
+    lr: float = number(float, 0.1, "a number above 0", lambda v: v > 0)
+    batch_size: int = number(int, 32, "a whole number of at least 1", lambda v: v >= 1)
+    epochs: int = number(int, 20, "a whole number of at least 1", lambda v: v >= 1)
+    weight_decay: float = number(float, 0.0, "a number of at least 0", lambda v: v >= 0)
+    momentum: float = number(float, 0.0, "a number from 0 to below 1", lambda v: 0 <= v < 1)
+    dtype: str = one_of("float32", "float64", default="float32")
     # A sum over more threads rounds differently, so their number belongs to the settings.
-    "threads": number(int, 1, "a whole number of at least 1", lambda v: v >= 1),
-}
-WHERE_GIVEN: dict[str, Field] = {
-    "schedule": one_of("constant", "cosine", "step", default="constant"),
-    "milestones": numbers("a list of epochs, or of shares of them below 1", lambda v: v > 0),
-    "gamma": number(float, None, "a number above 0", lambda v: v > 0),
-    "warmup": number(int, 0, "a whole number of epochs of at least 0", lambda v: v >= 0),
-    "method": one_of("plain", *RADII, default="plain"),
-    "rho": number(float, None, "a number above 0", lambda v: v > 0),
-    "draws": number(int, None, "a whole number of at least 1", lambda v: v >= 1),
-    "every": number(int, None, "a whole number of at least 1", lambda v: v >= 1),
-    "penalty": number(float, 0.0, "a number of at least 0", lambda v: v >= 0),
-    "norm_control": flag(),
-    "freeze": one_of("none", "backbone", default="none"),
-    "lr_backbone": number(float, None, "a number above 0", lambda v: v > 0),
-}
-TRAINING = ALWAYS | WHERE_GIVEN
+    threads: int = number(int, 1, "a whole number of at least 1", lambda v: v >= 1)
+    schedule: str = one_of("constant", "cosine", "step", default="constant")
+    milestones: tuple[float, ...] = numbers(
+        (0.5, 0.75), "a list of epochs, or of shares of them below 1", lambda v: v > 0
+    )
+    gamma: float = number(float, 0.1, "a number above 0", lambda v: v > 0)
+    warmup: int = number(int, 0, "a whole number of epochs of at least 0", lambda v: v >= 0)
+    method: str = one_of("plain", *RADII, default="plain")
+    rho: float = number(float, RADII["sam"], "a number above 0", lambda v: v > 0)
+    draws: int = number(int, 1, "a whole number of at least 1", lambda v: v >= 1)
+    every: int = number(int, 1, "a whole number of at least 1", lambda v: v >= 1)
+    penalty: PenaltySettings | None = dataclasses.field(
+        default=None, metadata={CHECK: PenaltySettings}
+    )
+    norm_control: bool = flag()
+    freeze: str = one_of("none", "backbone", default="none")
+    lr_backbone: float | None = number(float, None, "a number above 0", lambda v: v > 0)
+
+    @classmethod
+    def read(cls, given: object) -> TrainingSettings:
+        """Every value checked, and what has no effect left out."""
+        section = as_mapping("training", given)
+        check_keys("training", section, readers_of(cls))
+        values = read_values("training", section, cls)
+        if values.get("optimizer", "sgd") != "sgd":
+            values.pop("momentum", None)  # SGD's alone: two values would be one run twice
+        _read_schedule(values)
+        _read_method(values)
+        training = cls(**values)
+        if training.warmup >= training.epochs:
+            raise SpiritlevelError(
+                f"The study's training.warmup must be less than its epochs ({training.epochs}). "
+                f"Got {training.warmup}."
+            )
+        if training.freeze != "none" and training.lr_backbone is not None:
+            raise SpiritlevelError(
+                "The study's training.lr_backbone has no effect on a backbone that is frozen. "
+                "Leave out one of freeze and lr_backbone."
+            )
+        return training
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a run's id and the store have it."""
+        names = [name for name in ALWAYS if name != "momentum" or self.optimizer == "sgd"]
+        names += ["milestones", "gamma"] if self.schedule == "step" else []
+        names += ["rho"] if self.method != "plain" else []
+        names += ["draws"] if self.method == "noise_sam" else []
+        values = {name: getattr(self, name) for name in names} | changed_values(self)
+        if self.penalty is not None:
+            values["penalty"] = self.penalty.to_value()
+        return values
 
 
-def read_training(given: object) -> dict[str, Any]:
-    """Every value checked, what was left out filled in, what has no effect left out."""
-    asked = read_fields("training", given, TRAINING)
-    values = {name: field.default for name, field in ALWAYS.items()} | asked
-    if values["optimizer"] != "sgd":
-        del values["momentum"]  # it has no such number: two values would be one run under two names
-    _schedule(values)
-    _method(values)
-    _parts(values)
-    return values
-
-
-def _schedule(values: dict[str, Any]) -> None:
-    kind = values.get("schedule", "constant")
-    _need(values, ("milestones", "gamma"), "schedule", "step")
-    if kind == "constant":
-        values.pop("schedule", None)
-    if kind == "step":
-        values["milestones"] = sorted(values.get("milestones", MILESTONES))
-        values.setdefault("gamma", GAMMA)
-    else:
+def _read_schedule(values: dict[str, Any]) -> None:
+    _require_switch(values, ("milestones", "gamma"), "schedule", "step")
+    if values.get("schedule") != "step":
         _drop(values, "milestones", "gamma")
-    if not values.get("warmup"):
-        values.pop("warmup", None)
-    elif values["warmup"] >= values["epochs"]:
-        raise SpiritlevelError(
-            f"The study's training.warmup must be less than its epochs ({values['epochs']}). "
-            f"Got {values['warmup']}."
-        )
+    elif "milestones" in values:
+        values["milestones"] = tuple(sorted(values["milestones"]))
 
 
-def _method(values: dict[str, Any]) -> None:
+def _read_method(values: dict[str, Any]) -> None:
+    _require_switch(values, ("rho", "draws"), "method", "sam")
     method = values.get("method", "plain")
-    _need(values, ("rho", "draws"), "method", "sam")
     if method == "plain":
-        _drop(values, "method", "rho", "draws")
+        _drop(values, "rho")
     else:
         values.setdefault("rho", RADII[method])
-    if method == "noise_sam":
-        values.setdefault("draws", 1)
-    else:
+    if method != "noise_sam":
         _drop(values, "draws")
-    if not values.get("penalty"):
-        values.pop("penalty", None)
-    elif method != "plain":
+    if "penalty" in values and not values["penalty"].weight:
+        del values["penalty"]
+    if "penalty" in values and method != "plain":
         raise SpiritlevelError(
             f"The study's training.penalty goes with method: plain. Got method {method!r}. "
-            "Compare the two with variants: each a way of its own."
+            "To compare the two, make each a variant."
         )
-    if "every" in values and (values["every"] == 1 or not {"method", "penalty"} & set(values)):
-        del values["every"]
+    if method == "plain" and "penalty" not in values:
+        _drop(values, "every")
 
 
-def _parts(values: dict[str, Any]) -> None:
-    if not values.get("norm_control"):
-        values.pop("norm_control", None)
-    if values.get("freeze", "none") == "none":
-        values.pop("freeze", None)
-    elif "lr_backbone" in values:
-        raise SpiritlevelError(
-            "The study's training.lr_backbone has no effect on a backbone that is frozen. "
-            "Leave out one of freeze and lr_backbone."
-        )
-
-
-def _need(values: Mapping[str, Any], keys: tuple[str, ...], switch: str, example: str) -> None:
-    """Refuse keys that only a switch gives a meaning, if nobody spoke of the switch."""
+def _require_switch(
+    values: Mapping[str, Any], keys: tuple[str, ...], switch: str, example: str
+) -> None:
+    """Refuse keys that mean something only with another key, if that key is not there."""
     for key in keys:
         if key in values and switch not in values:
             raise SpiritlevelError(
-                f"The study's training.{key} says nothing without training.{switch}. "
+                f"The study's training.{key} has no effect without training.{switch}. "
                 f"Add for example `{switch}: {example}`, or leave {key} out."
             )
 

@@ -66,7 +66,7 @@ def content(name: str) -> Content | None:
 
 def _names(runs: Iterable[RunSettings]) -> set[str]:
     """What the runs' data are called, for training and for the test."""
-    given = (run.data.get(key) for run in runs for key in ("name", "test"))
+    given = (name for run in runs for name in (run.data.name, run.data.test))
     return {name for name in given if name is not None}
 
 

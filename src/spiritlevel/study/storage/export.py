@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import SpiritlevelError, require
 from ...files import write_atomically
-from ..table import wide_rows
+from ..population import Population
 from . import schema
 from .store import Store
 
@@ -40,7 +40,7 @@ def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -
 
 def _runs(store: Store) -> Rows:
     """The wide rows, and what else the store knows of a run; the axes stand there one by one."""
-    wide = wide_rows(store)
+    wide = Population.of(store).rows
     details = {run["id"]: run for run in store.rows("runs")}  # later: it may have more, not fewer
     return [row | _rest(details[row["run"]], row) for row in wide]
 

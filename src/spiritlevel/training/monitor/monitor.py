@@ -181,7 +181,7 @@ class FlatnessMonitor:
 
     def _eigenvalue(self, name: str, data: list[Any]) -> Row:
         taken = inspect.signature(eigenvalues).parameters
-        options = {k: v for k, v in self.options.items() if k in taken and k != "rtol"}
+        options = {k: v for k, v in self.options.items() if k in taken}
         which = ENDS[name]
         start = self._vectors.pop(name, None)
         found = eigenvalues(self.model, data, which=which, start=start, **options)

@@ -106,5 +106,5 @@ def check_labels(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, 
         if lowest >= 0 and highest < loss.positions(values, targets).num_classes:
             return targets, True
     if bool(loss.invalid(values, targets).any()):
-        loss.explain(values, targets, where="the batch")
+        loss.refuse_invalid(values, targets, where="the batch")
     return targets, False

@@ -81,4 +81,6 @@ class PenaltyBatch:
         with torch.no_grad():
             own = None if loss is None else float(loss)
             _, targets, *mask = reader.align(self.outputs, labels, own)
-        return self._loss_function.hidden(targets, mask[0], where="the batch") if mask else targets
+        return (
+            self._loss_function.apply_mask(targets, mask[0], where="the batch") if mask else targets
+        )

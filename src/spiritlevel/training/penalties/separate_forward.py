@@ -48,7 +48,7 @@ def mean_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     values = outputs.detach()
     loss.check(values, targets, where="the batch")
     if bool(torch.isfinite(values).all()) and bool(loss.invalid(values, targets).any()):
-        loss.explain(values, targets, where="the batch")
+        loss.refuse_invalid(values, targets, where="the batch")
     with torch.enable_grad():
         return loss.values(outputs, targets).sum() / loss.weights(values, targets).sum()
 

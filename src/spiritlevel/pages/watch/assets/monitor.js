@@ -1,4 +1,4 @@
-/* The rows of monitors: one picture a measure, its newest value, and what failed. */
+/* The rows of monitors: one picture per measure, its newest value, and what failed. */
 import { draw, facts, make, number, plural, table } from "./dom.js";
 
 const views = new Map(); // by file name

@@ -48,7 +48,7 @@ const options = (select, pairs, chosen) => {
 
 const timeLeft = study => {
   if (study.counts.done + study.counts.failed === study.total) return "none: all have ended";
-  if (study.counts.running === 0) return "nobody is working";
+  if (study.counts.running === 0) return "no worker is running";
   return study.seconds_left === null ? "not known yet" : `about ${duration(study.seconds_left)}`;
 };
 

@@ -1,4 +1,4 @@
-/* One bar a name, with its interval; several series are chosen from.
+/* One bar per name, with its interval; several series are chosen from.
 
    data: {series: [{name, names, values, low, high, exact}], axis} */
 "use strict";

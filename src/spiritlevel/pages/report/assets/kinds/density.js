@@ -1,4 +1,4 @@
-/* Density of eigenvalues with the ones found one by one marked on it.
+/* Density of eigenvalues with the ones computed one by one marked on it.
 
    data: {curve: {x, y} or null, marks, converged} */
 "use strict";
@@ -26,7 +26,7 @@ spiritlevel.kinds.density = (element, data, theme) => {
       if (!marks.length) continue;
       const foot = log ? lowest : 0;
       traces.push({ type: "scatter", mode: "lines+markers",
-                    name: found ? "found one by one" : "not converged",
+                    name: found ? "computed one by one" : "not converged",
                     x: marks.flatMap(v => [v, v, null]),
                     y: marks.flatMap(() => [foot, log ? lowest * (highest / lowest) ** 0.9 : 0.9 * highest, null]),
                     line: { color: theme.palette[1], width: 1, dash: found ? "solid" : "dot" },

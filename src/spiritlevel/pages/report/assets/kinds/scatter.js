@@ -1,4 +1,4 @@
-/* A measure against an outcome, a point a run.
+/* A measure against an outcome, one point per run.
 
    data: runs [id], settings [{name, labels, index}], measures and targets [{name, title, values}],
          pairs [measure][target] {text, line, line_text, log_line?, log_line_text?} (computed before),

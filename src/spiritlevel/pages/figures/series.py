@@ -1,4 +1,4 @@
-"""The figure of an outcome as SVG: the same outcome gives the same bytes."""
+"""A figure as SVG: the same figure gives the same bytes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...pages import figures as plots
-from ..experiment import Figure, Series
+from ..content import Figure, Series
+from .style import FONT, log_scale, new_figure, save, style
 
 
 def svg(figure: Figure) -> bytes:
     """Lines or points with their intervals, named in a legend."""
-    page = plots.new_figure(6.0, 3.6)
+    page = new_figure(6.0, 3.6)
     ax = page.add_subplot()
     for index, series in enumerate(figure.series):
         _draw(ax, series, index, joined=not figure.points)
@@ -21,9 +21,9 @@ def svg(figure: Figure) -> bytes:
     if figure.log_y:
         ends = (each for s in figure.series for each in (s.y, s.low, s.high) if each is not None)
         _log_scale(ax, "y", [value for each in ends for value in each])
-    ax.set_xlabel(figure.x_label, fontsize=plots.FONT)
-    ax.set_ylabel(figure.y_label, fontsize=plots.FONT)
-    ax.tick_params(which="both", labelsize=plots.FONT - 1)
+    ax.set_xlabel(figure.x_label, fontsize=FONT)
+    ax.set_ylabel(figure.y_label, fontsize=FONT)
+    ax.tick_params(which="both", labelsize=FONT - 1)
     ax.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
     ax.set_axisbelow(True)
     for side in ("top", "right"):
@@ -31,18 +31,18 @@ def svg(figure: Figure) -> bytes:
     if len(figure.series) > 1:
         ax.legend(  # above the axes: inside it would lie on points
             frameon=False,
-            fontsize=plots.FONT - 1,
+            fontsize=FONT - 1,
             loc="lower left",
             bbox_to_anchor=(0.0, 1.0),
             ncols=2,
         )
-    return plots.save(page, "svg")
+    return save(page, "svg")
 
 
 def _log_scale(ax: Any, axis: str, values: Sequence[float]) -> None:
     shown = [value for value in values if value > 0]
     decades = math.log10(max(shown) / min(shown)) if shown else 0.0
-    plots.log_scale(ax, axis, decades=decades)
+    log_scale(ax, axis, decades=decades)
 
 
 def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
@@ -61,5 +61,5 @@ def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
         markerfacecolor="none" if series.ring else None,
         capsize=2.5,
         label=series.name.replace("$", r"\$"),  # a name is text, not mathematics
-        **plots.style(index),
+        **style(index),
     )

@@ -13,9 +13,9 @@ from ...math import contractions
 
 @dataclasses.dataclass(frozen=True)
 class Contracted:
-    """Some factor columns of one layer; `neurons`, squared, gives ρ."""
+    """Trace and κ of some factor columns of one layer; `neurons`, squared, gives ρ."""
 
-    factor: Tensor  # what each column counts, shape: (N, B)
+    factor: Tensor  # the weight of each column, shape: (N, B)
     trace: Tensor  # shape: (N, B)
     kappas: dict[str, Tensor]  # by kind, each of shape (N, B)
     neurons: Tensor | None  # shape: (N, B, neurons)
@@ -23,7 +23,7 @@ class Contracted:
 
 @dataclasses.dataclass(frozen=True)
 class KappaWeight:
-    """What one kind of κ takes, ‖(W V)ᵀ G V⁻¹‖²: V is 1, or brings the features to one scale."""
+    """What one kind of κ, ‖(W V)ᵀ G V⁻¹‖², needs: V is 1, or brings the features to one scale."""
 
     matrix: Tensor  # W V, shape: (g, out, in)
     gram: Tensor  # W V² Wᵀ, shape: (g, out, out)
@@ -31,7 +31,7 @@ class KappaWeight:
 
     @classmethod
     def of(cls, matrix: Tensor, scale: Tensor | None = None) -> KappaWeight:
-        """Of a weight (g, out, in), and of V of shape (g, 1, in); a feature with V = 0 is out."""
+        """From W of shape (g, out, in) and V of shape (g, 1, in); V = 0 leaves a feature out."""
         if scale is None:
             return cls(matrix, matrix @ matrix.mT)
         scaled = (matrix.double() * scale).to(matrix)
@@ -39,22 +39,22 @@ class KappaWeight:
         return cls(scaled, scaled @ scaled.mT, inverse)
 
     def of_gradient(self, G: Tensor) -> Tensor:
-        """From a formed G of shape (N, B, g, out, in)."""
+        """κ of a per-sample gradient G of shape (N, B, g, out, in)."""
         G = G if self.inverse is None else G * self.inverse
         return contractions.gradient_kappa(G, self.matrix, self.gram)
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightMatrix:
+class LayerMatrix:
     """A layer's weight as a matrix, prepared once for all batches."""
 
     matrix: Tensor  # shape: (g, out, in)
-    kappas: dict[str, KappaWeight]  # those that are wanted
+    kappas: dict[str, KappaWeight]  # the kinds to compute
     neurons: int
-    rho: bool  # whether ρ is wanted
+    rho: bool  # whether to compute ρ
 
     def contract(self, G: Tensor, factor: Tensor) -> Contracted:
-        """All contractions of a formed G of shape (N, B, g, out, in)."""
+        """All contractions of a per-sample gradient G of shape (N, B, g, out, in)."""
         rho = contractions.gradient_neurons(G, self.matrix, self.neurons) if self.rho else None
         kappas = {kind: relative.of_gradient(G) for kind, relative in self.kappas.items()}
         return Contracted(factor, contractions.gradient_trace(G), kappas, rho)
@@ -63,7 +63,7 @@ class WeightMatrix:
 def over_columns(
     function: Callable[[Tensor], tuple[Tensor, ...]], deltas: list[Tensor]
 ) -> tuple[Tensor, ...]:
-    """A function of one column's gradient applied to several at once: (N, …) to (N, B, …)."""
+    """Apply a function of one column's gradient to B of them: results (N, …) become (N, B, …)."""
     if len(deltas) == 1:
         return tuple(value.unsqueeze(1) for value in function(deltas[0]))
     values = torch.func.vmap(function, out_dims=1)(torch.stack(deltas))

@@ -8,22 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError
-from ...papers import registry
-from ...papers.experiment import Experiment, Outcome
-from ...papers.publishing.records import rows_of
-from ...papers.publishing.render import VERDICTS
 from ...study import control
 from ...study.data.catalogue import CATALOGUE
+from ...study.population import label
 from ...study.settings.definition import Study
 from ...study.statistics.table import plain
-from .study_population import label
+from .. import registry
+from ..experiment import Experiment, Outcome
+from .findings import VERDICTS
+from .rows import experiment_rows
 
 # What an analysis runs into where a group of runs, or a number of them, is not there.
 INCOMPLETE = (ArithmeticError, LookupError, TypeError, ValueError, SpiritlevelError)
 UNJUDGED = "cannot be judged by these runs"
 NOT_ENOUGH = "The runs that are there do not have all that the paper's claim is judged by."
-Place = tuple[str, str]  # section and key of a study
-Rows = Sequence[Mapping[str, Any]]  # of `study.table.wide_rows`
+SettingKey = tuple[str, str]  # section and key of a study
+Rows = Sequence[Mapping[str, Any]]  # one per run, as `Population.rows` has them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,24 +64,24 @@ class Judgement:
     def count(self) -> str:
         """How many runs it rests on, and how many are left out."""
         total = self.num_done + self.num_failed + self.num_remaining
-        words = f"n = {self.num_done} finished runs of {total}."
+        text = f"n = {self.num_done} finished runs of {total}."
         if self.num_done < total:
-            words += (
+            text += (
                 f" Left out: {self.num_failed} that failed, {self.num_remaining} that are not "
                 "finished."
             )
-        return words
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, ready for JSON."""
-        found, outcome = self.experiment, self.outcome
+        experiment, outcome = self.experiment, self.outcome
         findings = [] if outcome is None else [plain(each) for each in outcome.findings]
         return {
-            "name": found.name,
-            "paper": found.paper,
-            "source": found.source,
-            "title": found.title,
-            "claim": found.claim,
+            "name": experiment.name,
+            "paper": experiment.paper,
+            "source": experiment.source,
+            "title": experiment.title,
+            "claim": experiment.claim,
             "verdict": self.verdict,
             "conclusion": self.conclusion,
             "why": "" if outcome is None else outcome.why,
@@ -99,27 +99,27 @@ def judge(study: Study, rows: Rows) -> Judgement | None:
 
     Args:
         study: whose name says which experiment it is.
-        rows: every run of it, as `study.table.wide_rows` has them.
+        rows: every run of it, as `Population.rows` has them.
     """
     done = [row for row in rows if row["status"] == "done"]
     if not done or study.name not in registry.names():
         return None
-    found = registry.find(study.name)
-    origin = _origin(study, found.scaled_down)
+    experiment = registry.find(study.name)
+    origin = _origin(study, experiment.scaled_down)
     missing: tuple[str, ...] = ()
     outcome: Outcome | None = None
     try:
-        outcome = found.analyse(rows_of(found, done))
+        outcome = experiment.analyse(experiment_rows(experiment, done))
     except INCOMPLETE as error:
         if origin.preset is not None and _complete(rows):
             raise  # nothing is missing: the analysis itself is at fault
         missing = _missing(study, rows, origin, error)
     failed = sum(row["status"] == "failed" for row in rows)
     return Judgement(
-        experiment=found,
+        experiment=experiment,
         outcome=outcome,
         missing=missing,
-        scale=_scale(found, origin),
+        scale=_scale(experiment, origin),
         num_done=len(done),
         num_failed=failed,
         num_remaining=len(rows) - len(done) - failed,
@@ -131,7 +131,7 @@ class Origin:
     """Where a study's settings come from, as a store does not say which preset it was run with."""
 
     preset: str | None  # of the library's study; None: the settings are none of those
-    files: Mapping[Place, str]  # data of the user's own, which are not compared
+    files: Mapping[SettingKey, str]  # data of the user's own, which are not compared
     lacks: Mapping[str, list[Any]]  # values that the study in the library varies and this one not
 
 
@@ -159,17 +159,17 @@ def _complete(rows: Rows) -> bool:
 
 def _unfinished(study: Study, rows: Rows) -> dict[str, list[str]]:
     """Of each setting, the values that no finished run has."""
-    found: dict[str, list[str]] = {}
+    unfinished: dict[str, list[str]] = {}
     for axis in study.axes:
         every = dict.fromkeys(label(row[axis]) for row in rows)
         done = {label(row[axis]) for row in rows if row["status"] == "done"}
         values = [value for value in every if value not in done]
         if values:
-            found[axis] = values
-    return found
+            unfinished[axis] = values
+    return unfinished
 
 
-def _scale(found: Experiment, origin: Origin) -> tuple[str, ...]:
+def _scale(experiment: Experiment, origin: Origin) -> tuple[str, ...]:
     """How far the runs are from the paper's."""
     if origin.preset is None:
         said = [
@@ -179,7 +179,7 @@ def _scale(found: Experiment, origin: Origin) -> tuple[str, ...]:
         ]
     else:
         preset = f"preset {origin.preset}" if origin.preset else "without a preset"
-        said = [f"Scaled down ({preset}): {found.scaled_down[origin.preset]}"]
+        said = [f"Scaled down ({preset}): {experiment.scaled_down[origin.preset]}"]
     if origin.files:
         names = ", ".join(origin.files.values())
         said.append(f"The data were given as {names}; what is in there was not compared.")
@@ -188,15 +188,19 @@ def _scale(found: Experiment, origin: Origin) -> tuple[str, ...]:
 
 def _origin(study: Study, presets: Iterable[str]) -> Origin:
     library = control.find(study.name)
-    known = {"": library} | {name: library.with_preset(name) for name in library.presets}
+    by_preset = {"": library} | {name: library.with_preset(name) for name in library.presets}
     files = {
         (section, key): value
         for section in ("data", "task")
         for key, value in _entries(getattr(study, section)).items()
         if _is_file(value)
     }
-    own = _settings(study, files)
-    equal = (name for name in presets if name in known and _settings(known[name], files) == own)
+    settings = _settings(study, files)
+    equal = (
+        name
+        for name in presets
+        if name in by_preset and _settings(by_preset[name], files) == settings
+    )
     preset = next(equal, None)
     lacks: dict[str, list[Any]] = {}
     if preset is None:
@@ -221,15 +225,15 @@ def _is_file(name: object) -> bool:
     return kind.endswith(".npz") or (bool(colon) and kind in (*CATALOGUE, "folder"))
 
 
-def _settings(study: Study, apart_from: Iterable[Place]) -> set[str]:
+def _settings(study: Study, apart_from: Iterable[SettingKey]) -> set[str]:
     """Of all runs, with what a definition leaves out: two ways to write the same are equal."""
-    found = set()
+    every_run = set()
     for run in study.runs():
         settings = run.to_dict()
         for section, key in apart_from:
             settings.get(section, {}).pop(key, None)
-        found.add(json.dumps(settings, sort_keys=True))
-    return found
+        every_run.add(json.dumps(settings, sort_keys=True))
+    return every_run
 
 
 def _varied(study: Study) -> dict[str, list[Any]]:

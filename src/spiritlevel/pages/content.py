@@ -1,0 +1,167 @@
+"""What pages consist of: plain data that both HTML (`report`) and Markdown (`markdown`) show."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FORMAT = "spiritlevel-page-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A value, the ends of its 95 % interval (nan where n is too small for one), and n."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{plain(self.value)} (n = {self.n}, no interval)"
+        value, low, high = (plain(each, 3) for each in (self.value, self.low, self.high))
+        return f"{value} [{low}, {high}]"
+
+
+Cell = str | float | int | bool | Estimate | None  # None is shown as a dash and sorted last
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    title: str
+    help: str = ""  # shown when the title is pointed at or focused
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows under headings; a cell that is an Estimate shows its interval as well.
+
+    A table on an HTML page needs an `id`, the anchor that leads to it.
+    """
+
+    columns: Sequence[str | Column]
+    rows: Sequence[Sequence[Cell]]
+    id: str = ""
+    title: str = ""
+    caption: str = ""  # says what is in it
+
+    @property
+    def headings(self) -> list[Column]:
+        """The columns, each with its help text."""
+        return [Column(each) if isinstance(each, str) else each for each in self.columns]
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One line of a figure; `low` and `high` are the ends of the intervals, where there are any."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    ring: bool = False  # a mark that shows what lies on it
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """Lines with error bars in one pair of axes; with `points`, marks that are not joined.
+
+    It can be drawn into a file and in a browser. A figure on an HTML page needs an `id`.
+    """
+
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+    points: bool = False
+    id: str = ""
+    title: str = ""
+    caption: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """An interactive picture, drawn in the browser from `data` by the script for its `kind`.
+
+    `report/assets/kinds/KIND.js` registers `spiritlevel.kinds[KIND] = (element, data, theme) => …`.
+    Data is JSON; a number that is not finite is null there. `table` holds the same numbers to read.
+    """
+
+    id: str
+    title: str
+    kind: str
+    data: Mapping[str, Any]
+    table: Table
+    caption: str = ""  # what is seen, n, and how far it carries
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Paragraphs; a list where `bullets`."""
+
+    paragraphs: Sequence[str]
+    bullets: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Cards:
+    """The cards of measures, each folded up until it is asked for."""
+
+    names: Sequence[str]
+
+
+Part = Table | Figure | Chart | Text | Cards
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it."""
+
+    id: str
+    title: str
+    parts: Sequence[Part]
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A whole report: `facts` (settings, versions, n) stand in a box at the top."""
+
+    title: str
+    lead: str  # the one sentence to take away
+    facts: Mapping[str, str]
+    sections: Sequence[Section]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types, ready for JSON."""
+        fields: dict[str, Any] = finite(dataclasses.asdict(self))
+        return {"format": FORMAT} | fields
+
+
+def finite(value: Any) -> Any:
+    """The same in JSON's types: it has no nan or inf, which become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value
+
+
+def plain(value: float, digits: int = 4) -> str:
+    """A few digits, as short as they come; powers of ten below 0.0001 and from a million on.
+
+    >>> plain(0.123456), plain(5.11e8), plain(2282.1, 3), plain(float("nan"))
+    ('0.1235', '5.11e+08', '2280', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    short = f"{value + 0.0:.{digits}g}"  # + 0.0: no minus before a zero
+    return f"{float(short):.0f}" if "e" in short and 1 <= abs(value) < 999_500 else short

@@ -1,0 +1,57 @@
+"""Tables, figures and texts as Markdown. Every word that comes from outside is escaped here."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from .content import Cell, Chart, Figure, Part, Table, Text, plain
+
+
+def render(parts: Sequence[Part]) -> list[str]:
+    """The blocks of Markdown that show these parts, one after another."""
+    return [block for part in parts for block in _blocks(part)]
+
+
+def _blocks(part: Part) -> list[str]:
+    if isinstance(part, Table):
+        title = [f"## {escape(part.title)}"] if part.title else []
+        return [*title, *([escape(part.caption)] if part.caption else []), table(part)]
+    if isinstance(part, Figure):  # drawn into a file that lies beside the page
+        return [f"![{escape(part.title)}]({part.id}.svg)"]
+    if isinstance(part, Chart):  # for browsers alone: its numbers stand for it
+        return _blocks(part.table)
+    if isinstance(part, Text):
+        if part.bullets:
+            return ["\n".join(f"- {escape(line)}" for line in part.paragraphs)]
+        return [escape(line) for line in part.paragraphs]
+    return ["\n".join(f"- `spiritlevel show {name}`" for name in part.names)]
+
+
+def table(part: Table) -> str:
+    """Rows and headings alone, without title and caption."""
+    lines = [
+        [escape(column.title) for column in part.headings],
+        ["---"] * len(part.columns),
+        *([cell_text(cell) for cell in row] for row in part.rows),
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def cell_text(cell: Cell) -> str:
+    """A number with four digits, an estimate with its interval, text escaped."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, float):
+        return plain(cell)
+    if isinstance(cell, str):
+        return escape(cell)
+    return str(cell)
+
+
+def escape(text: str) -> str:
+    """Text that Markdown and HTML show as it is."""
+    shown = html.escape(text, quote=False)
+    for mark in "\\`*_[]|":
+        shown = shown.replace(mark, "\\" + mark)
+    return " ".join(shown.split())
