@@ -76,7 +76,19 @@ def save(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
     with matplotlib.rc_context(SAVING):
         figure.savefig(buffer, format=kind, metadata=METADATA[kind])
-    return buffer.getvalue()
+    return _numbered_ids(buffer.getvalue()) if kind == "svg" else buffer.getvalue()
+
+
+def _numbered_ids(svg: bytes) -> bytes:
+    """Number the ids of an SVG file in order.
+
+    matplotlib makes them from coordinates whose last bits differ between processors.
+    """
+    text = svg.decode("utf-8")
+    ids = dict.fromkeys(re.findall(r'id="([a-zA-Z][0-9a-f]{10})"', text))
+    for number, name in enumerate(ids, start=1):
+        text = re.sub(rf"(?<=[\"#]){name}(?=[\")])", f"{name[0]}{number}", text)
+    return text.encode("utf-8")
 
 
 def settle(figure: Figure) -> None:
