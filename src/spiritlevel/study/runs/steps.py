@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...training.norm_control.control import WeightConstraint
-from ...training.penalties.flatness_penalty import FlatnessPenalty
+from ...training.penalties.penalty import Penalty
+from ...training.penalties.registry import build_penalty
 from ...training.sam.optimizers import ASAM, SAM, NoiseSAM
 from ...training.sam.perturbed_optimizer import AbstractPerturbedOptimizer
 from ..settings.run import RunSettings
@@ -38,7 +39,7 @@ class Steps:
         if training.norm_control:
             WeightConstraint(model).attach(self._plain)
         self._perturbed = _perturbed(self._plain, model, settings)
-        self._penalty = _penalty(model, settings)
+        self._penalty = make_penalty(model, settings)
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
         self._gradients: Captured = functools.partial(gradients, model, self._trained)
@@ -146,13 +147,16 @@ def _perturbed(
     )
 
 
-def _penalty(model: nn.Module, settings: RunSettings) -> FlatnessPenalty | None:
-    training = settings.training
-    if training.penalty is None:
+def make_penalty(model: nn.Module, settings: RunSettings) -> Penalty | None:
+    """The penalty that the settings ask for, or None."""
+    penalty = settings.training.penalty
+    if penalty is None:
         return None
-    return FlatnessPenalty(
+    return build_penalty(
+        penalty.name,
         model,
-        training.penalty.weight,
-        every=training.every,
+        weight=penalty.weight,
+        every=settings.training.every,
         generator=derived_generator(settings.seed, "penalty"),
+        **penalty.arguments,
     )

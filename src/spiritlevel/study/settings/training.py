@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from ...errors import SpiritlevelError
 from .keys import (
     CHECK,
-    Check,
     as_mapping,
     changed_values,
     check_keys,
@@ -21,27 +19,11 @@ from .keys import (
     read_values,
     readers_of,
 )
+from .penalty import PenaltySettings
 
 RADII = {"sam": 0.05, "asam": 0.5, "noise_sam": 0.05}  # usual ones: the authors', paper 001's
 # Part of every id, whatever their value: they are as old as the ids.
 ALWAYS = ("optimizer", "lr", "batch_size", "epochs", "weight_decay", "momentum", "dtype", "threads")
-
-
-@dataclasses.dataclass(frozen=True)
-class PenaltySettings:
-    """What is added to the loss: written in a study as the weight alone, `penalty: 0.1`."""
-
-    weight: float
-
-    @classmethod
-    def read(cls, where: str, given: object) -> PenaltySettings:
-        """From the value of `training.penalty`."""
-        check = Check(float, "a number of at least 0", lambda v: math.isfinite(v) and v >= 0)
-        return cls(weight=check.read(where, given))
-
-    def to_value(self) -> float:
-        """As a study writes it."""
-        return self.weight
 
 
 @dataclasses.dataclass(frozen=True)
