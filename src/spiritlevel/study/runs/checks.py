@@ -13,8 +13,10 @@ from ... import api
 from ...errors import SpiritlevelError
 from ...training.penalties.registry import check_penalty
 from ..models.registry import find_factory
+from ..registry import registered_task
 from ..settings.definition import Study
 from ..settings.run import RunSettings
+from ..settings.task_arguments import read_task
 from .batch_changes import BatchChanges
 from .networks import build_model, find_start
 from .results import describe
@@ -28,10 +30,9 @@ CHANGING = ("mask", "mask_layers", "bias_shift", "bias_layer", "mixup")
 
 
 def check(study: Study) -> None:
-    """Refuse what would fail in every run: models, data, measures."""
+    """Refuse what would fail in every run: tasks, models, data, measures."""
     runs = study.runs()
-    for name in {run.task.name for run in runs if run.task is not None}:
-        find_task(name)
+    _check_tasks([run for run in runs if run.task is not None])
     for penalty in (run.training.penalty for run in runs):
         if penalty is not None:
             check_penalty(penalty.name, {"weight": penalty.weight, **penalty.arguments})
@@ -71,6 +72,15 @@ def _network_of(run: RunSettings) -> str:
     layers = [run.measure_options.layers, run.measure_options.head]
     use = [run.training.norm_control, run.training.dtype, run.training.penalty, run.task is None]
     return repr([run.model, changes, layers, use])
+
+
+def _check_tasks(runs: Sequence[RunSettings]) -> None:
+    for run in _different(runs, lambda run: repr(run.task)):
+        assert run.task is not None
+        find_task(run.task.name)
+        registered = registered_task(run.task.name)
+        if registered is not None and registered.arguments is not None:
+            read_task(run, registered.arguments)
 
 
 # -- files and data ------------------------------------------------------------------------------

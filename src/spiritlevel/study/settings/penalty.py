@@ -16,6 +16,7 @@ ELSEWHERE = {  # arguments of a penalty that a study has another place for
     "every": "Write it as training.every.",
     "generator": "The seed of the run determines its random numbers.",
     "model": "It is the model of the study.",
+    "loss": "A study trains with cross-entropy.",
 }
 
 
