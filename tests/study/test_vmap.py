@@ -206,7 +206,7 @@ def test_changes_of_single_batches_train_alone_beside_those_that_need_not(tmp_pa
     [
         ({"interventions": {"mixup": 0.5}}, "mixup changes each batch by itself"),
         ({"training": training(method="sam")}, "training.method looks at displaced weights"),
-        ({"training": training(penalty=0.1)}, "training.penalty differentiates the curvature"),
+        ({"training": training(penalty=0.1)}, "training.penalty is computed for one network"),
         ({"training": training(norm_control=True)}, "training.norm_control sets the weights"),
         ({"training": training(freeze="backbone")}, "training.freeze trains a part"),
         ({"task": "some_module:run"}, "the task 'some_module:run' is no training"),

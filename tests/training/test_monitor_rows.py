@@ -133,7 +133,7 @@ def test_strict_raises_and_leaves_the_model_alone():
         ({"num_samples": 0}, r"'num_samples' argument must be at least 1\. Got 0"),
         ({"to": "run.txt"}, r"'to' argument.*\.jsonl or \.csv.*Got 'run\.txt'"),
         ({"to": "nowhere/run.csv"}, r"folder that exists\. Got 'nowhere/run\.csv'"),
-        ({"los": "mse"}, r"no argument 'los'.*Those of `measure` are loss, layers"),
+        ({"los": "mse"}, r"an argument 'los'.*passed on to `measure`: loss, layers"),
         ({"loss": "crossentropy"}, r"'crossentropy'"),
         ({"head": "nothing"}, r"nothing"),
     ],

@@ -98,7 +98,7 @@ def test_weights_are_back_after_an_error(kind, use, monkeypatch):
     for name, weight in net.named_parameters():
         assert torch.equal(weight, before[name])
     monkeypatch.undo()
-    with pytest.raises(SpiritlevelError, match=r"since the last step none was made"):
+    with pytest.raises(SpiritlevelError, match=r"none was computed since the last step"):
         optimizer.step()
     expected = KINDS[kind][1](net, x, y) if "noise" not in kind else None
     use(optimizer, net, x, y)  # and it goes on
@@ -149,7 +149,7 @@ def test_optimizers_it_cannot_wrap():
     weights = [nn.Parameter(torch.zeros(2))]
     with pytest.raises(SpiritlevelError, match=r"Got LBFGS, which evaluates the loss at several"):
         SAM(torch.optim.LBFGS(weights))
-    with pytest.raises(SpiritlevelError, match=r"'rho' to SAM\. Got Adadelta, whose own option"):
+    with pytest.raises(SpiritlevelError, match=r"own 'rho': SAM keeps .* Got Adadelta"):
         SAM(torch.optim.Adadelta(weights))
 
 

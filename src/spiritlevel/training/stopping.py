@@ -15,13 +15,13 @@ from ..math.student import t_quantile
 from ..model.distributed import unwrapped
 
 Rule = Literal["flatness", "loss", "both", "trend"]
-MIN_TREND = 4  # epochs: a line takes two of them, and its error needs more than one more
+MIN_TREND = 4  # epochs: a line needs two of them, and its error at least two more
 
 
 def epochs_without_improvement(losses: Sequence[float], min_delta: float = 0.0) -> int:
-    """Since the loss was last lower than ever before by more than `min_delta`.
+    """Epochs since the loss was last lower than ever before by more than `min_delta`.
 
-    A loss that is NaN or infinite is no improvement.
+    A loss that is NaN or infinite does not count as an improvement.
 
     >>> epochs_without_improvement([1.0, 0.5, 0.6, 0.55])
     2
@@ -34,7 +34,7 @@ def epochs_without_improvement(losses: Sequence[float], min_delta: float = 0.0) 
 
 
 def relative_change(before: float, after: float) -> float:
-    """|after − before| / |before|; from zero to anything else is infinitely far.
+    """|after − before| / |before|; infinite from zero to anything else.
 
     >>> relative_change(2.0, 1.9), relative_change(0.0, 0.0), relative_change(0.0, 1.0)
     (0.050000000000000044, 0.0, inf)
@@ -62,7 +62,7 @@ def stable_epochs(values: Sequence[float], tolerance: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Trend:
-    """Relative change an epoch, with the interval that it lies in."""
+    """Relative change per epoch, with its confidence interval."""
 
     change: float
     low: float
@@ -74,13 +74,13 @@ class Trend:
 
 
 def log_trend(values: Sequence[float], confidence: float = 0.95) -> Trend | None:
-    """A straight line through the logarithms, by least squares; None where there is none.
+    """The slope of a least-squares line through the logarithms; None if it cannot be computed.
 
-    The interval is Student's, for a slope with two fewer degrees of freedom than values. All values
-    must have one sign: through zero there is no relative change to speak of.
+    The interval is Student's, with two degrees of freedom fewer than values. All values must have
+    the same sign: a change through zero has no relative size.
 
-    >>> found = log_trend([100 * 0.9**n for n in range(5)])
-    >>> round(found.change, 9), round(found.high - found.low, 9)
+    >>> trend = log_trend([100 * 0.9**n for n in range(5)])
+    >>> round(trend.change, 9), round(trend.high - trend.low, 9)
     (-0.1, 0.0)
     """
     count = len(values)
@@ -95,8 +95,8 @@ def log_trend(values: Sequence[float], confidence: float = 0.95) -> Trend | None
     spread = sum(t * t for t in times)
     middle = sum(logs) / count
     slope = sum(t * y for t, y in zip(times, logs, strict=True)) / spread
-    left = sum((y - middle - slope * t) ** 2 for t, y in zip(times, logs, strict=True))
-    error = math.sqrt(left / (count - 2) / spread)
+    residuals = sum((y - middle - slope * t) ** 2 for t, y in zip(times, logs, strict=True))
+    error = math.sqrt(residuals / (count - 2) / spread)
     margin = t_quantile(0.5 + confidence / 2, count - 2) * error
     return Trend(math.expm1(slope), math.expm1(slope - margin), math.expm1(slope + margin))
 
@@ -108,23 +108,23 @@ class FlatnessStopping:
         if stopping.update(epoch=epoch, loss=loss, flatness=row["relative.kappa"]):
             print(stopping.reason); break
 
-    Rules (Taleghani et al., section 5.6, and one of our own):
+    Rules (the first three from Taleghani et al., section 5.6):
         "loss": the validation loss has not improved for `patience` epochs.
         "flatness": flatness changed by less than `tolerance` in each of the last `patience` epochs.
-        "both": both of these at the same epoch.
+        "both": both of these in the same epoch.
         "trend": the line through the logarithms of the last `patience` values rises or falls by
-            less than `tolerance` an epoch, and so does its interval at `confidence`.
+            less than `tolerance` per epoch, including its interval at `confidence`.
 
     "flatness" never stopped any of the paper's 40 runs: single epochs jump by more than 2 % long
-    after the level has settled, and one jump starts the count anew. "trend" averages the jumps out.
-    Noise makes its interval wider, so that noise delays the stop and does not bring it about; with
-    jumps of 5 % (one standard deviation) about 10 epochs show a trend to 2 %, with jumps of 10 %
-    about 15. The interval takes the jumps to be independent of each other. `tolerance` is
-    per epoch under every rule: 2 % an epoch is 18 % in ten.
+    after the level has settled, and one jump restarts the count. "trend" averages the jumps out.
+    Noise makes its interval wider, so noise delays the stop and does not cause it. With jumps of
+    5 % (one standard deviation) about 10 epochs determine a trend to 2 %, with jumps of 10 % about
+    15. The interval assumes that the jumps are independent of each other. `tolerance` is per epoch
+    under every rule: 2 % per epoch is 18 % in ten.
 
     Args:
-        patience: epochs, each one an `update`.
-        tolerance: relative change an epoch.
+        patience: number of epochs; each `update` is one.
+        tolerance: relative change per epoch.
         min_delta: by how much a loss must be lower to count as an improvement.
         restore_best: keep a copy of the weights of the epoch with the lowest validation loss, on
             the CPU; `restore(model)` puts them back. It needs a loss under every rule: the
@@ -146,7 +146,7 @@ class FlatnessStopping:
         self.patience, self.tolerance = patience, tolerance
         self.min_delta, self.confidence = min_delta, confidence
         self.restore_best = restore_best
-        self.reason = ""  # why to stop; empty as long as training should go on
+        self.reason = ""  # why to stop; empty as long as training should continue
         self.best_epoch: float | None = None  # with the lowest validation loss
         self.best_loss = math.inf
         self._epochs: list[float] = []
@@ -172,7 +172,7 @@ class FlatnessStopping:
         flatness: float | Tensor | None = None,
         model: nn.Module | None = None,
     ) -> bool:
-        """Take note of an epoch; True if training should stop."""
+        """Record an epoch; True if training should stop."""
         self._check_update(epoch, loss, flatness, model)
         self._epochs.append(epoch)
         self._losses.append(math.nan if loss is None else float(loss))
@@ -188,8 +188,8 @@ class FlatnessStopping:
         """Give the model the weights of `best_epoch`."""
         if self._best_state is None:
             raise SpiritlevelError(
-                "There are no best weights to restore. They are kept from the first update with a "
-                f"finite loss on, with restore_best=True. Got restore_best={self.restore_best} and "
+                "There are no best weights to restore. With restore_best=True they are kept from "
+                f"the first update with a finite loss. Got restore_best={self.restore_best} and "
                 f"{len(self._epochs)} updates."
             )
         unwrapped(model).load_state_dict(self._best_state)
@@ -223,7 +223,7 @@ class FlatnessStopping:
         if count < self.patience:
             return ""
         return (
-            f"flatness has changed by less than {self.tolerance:.3g} of itself in each of the last "
+            f"flatness has changed by less than {100 * self.tolerance:.3g} % in each of the last "
             f"{count} epochs: {self._values[-1 - count]:.4g} at epoch "
             f"{self._epochs[-1 - count]:g}, {self._values[-1]:.4g} at epoch {self._epochs[-1]:g}"
         )
@@ -231,13 +231,13 @@ class FlatnessStopping:
     def _trend_reason(self) -> str:
         if len(self._values) < self.patience:
             return ""
-        found = log_trend(self._values[-self.patience :], self.confidence)
-        if found is None or not found.within(self.tolerance):
+        trend = log_trend(self._values[-self.patience :], self.confidence)
+        if trend is None or not trend.within(self.tolerance):
             return ""
         return (
-            f"flatness follows a trend of {100 * found.change:+.2g} % an epoch over the last "
-            f"{self.patience} epochs ({100 * self.confidence:g} % interval {100 * found.low:+.2g} "
-            f"to {100 * found.high:+.2g} %), within {100 * self.tolerance:g} %"
+            f"flatness follows a trend of {100 * trend.change:+.2g} % per epoch over the last "
+            f"{self.patience} epochs ({100 * self.confidence:g} % interval {100 * trend.low:+.2g} "
+            f"to {100 * trend.high:+.2g} %), within {100 * self.tolerance:g} %"
         )
 
     # -- what comes in -----------------------------------------------------------------------
@@ -263,8 +263,9 @@ class FlatnessStopping:
             )
         if self._epochs and epoch <= self._epochs[-1]:
             raise SpiritlevelError(
-                f"The 'epoch' argument must grow. Got {epoch:g} after {self._epochs[-1]:g}. "
-                "Start another run with another FlatnessStopping."
+                "The 'epoch' argument must be larger than in the last update. "
+                f"Got {epoch:g} after {self._epochs[-1]:g}. Use a new FlatnessStopping for a new "
+                "run."
             )
 
     # -- resuming ----------------------------------------------------------------------------
@@ -282,7 +283,7 @@ class FlatnessStopping:
         return state | ({"best_state": self._best_state} if self.restore_best else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; rule and patience are those of this object."""
+        """Continue from a `state_dict`; rule and patience are those of this object."""
         self._epochs = list(state["epochs"])
         self._losses, self._values = list(state["losses"]), list(state["flatness"])
         self.best_epoch, self.best_loss = state["best_epoch"], state["best_loss"]
@@ -291,7 +292,7 @@ class FlatnessStopping:
 
 
 def _copied(model: nn.Module) -> dict[str, Any]:
-    """A state_dict of its own, on the CPU."""
+    """A copy of the model's state_dict, on the CPU."""
     return {
         name: value.detach().cpu().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
         for name, value in unwrapped(model).state_dict().items()

@@ -119,6 +119,8 @@ def files_named(settings: RunSettings) -> list[str]:
     task = None if settings.task is None else settings.task.name
     given = [settings.model.name, task, settings.data.name]
     given += [settings.data.test, settings.model.init_from]
+    if settings.training.penalty is not None:
+        given.append(settings.training.penalty.name)
     return [
         name
         for name in given

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ... import api
 from ...errors import SpiritlevelError
+from ...training.penalties.registry import check_penalty
 from ..models.registry import find_factory
 from ..registry import registered_task
 from ..settings.definition import Study
@@ -20,6 +21,7 @@ from .batch_changes import BatchChanges
 from .networks import build_model, find_start
 from .results import describe
 from .run_data import load_data
+from .steps import make_penalty
 from .tasks import find_task
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
@@ -31,6 +33,9 @@ def check(study: Study) -> None:
     """Refuse what would fail in every run: tasks, models, data, measures."""
     runs = study.runs()
     _check_tasks([run for run in runs if run.task is not None])
+    for penalty in (run.training.penalty for run in runs):
+        if penalty is not None:
+            check_penalty(penalty.name, {"weight": penalty.weight, **penalty.arguments})
     _check_starts(runs)
     if any(run.task is None for run in runs):  # a task may return measures that have no card
         rules = [run.stop.measure for run in runs if run.stop.measure is not None]
@@ -48,6 +53,7 @@ def check(study: Study) -> None:
             model, look = build_model(run, "cpu").eval(), looks[_data_of(run)]
             _check_fit(run, model, look)
             _check_layers(run, model, look)
+            _check_penalty(run, model)
 
 
 def _different(runs: Sequence[RunSettings], key: Callable[[RunSettings], str]) -> list[RunSettings]:
@@ -64,7 +70,7 @@ def _network_of(run: RunSettings) -> str:
     """All that decides which network is built and how it is used, apart from random numbers."""
     changes = [getattr(run.interventions, name) for name in CHANGING]
     layers = [run.measure_options.layers, run.measure_options.head]
-    use = [run.training.norm_control, run.training.dtype, run.task is None]
+    use = [run.training.norm_control, run.training.dtype, run.training.penalty, run.task is None]
     return repr([run.model, changes, layers, use])
 
 
@@ -153,6 +159,16 @@ def _check_fit(run: RunSettings, model: nn.Module, look: Look) -> None:
                 f"{network} must have {need} for {came}. Got outputs of shape "
                 f"{tuple(outputs.shape[1:])}. Set its argument for this number; it takes {takes}."
             )
+
+
+def _check_penalty(run: RunSettings, model: nn.Module) -> None:
+    """Refuse a penalty that this network cannot have, such as one of a layer that is not there."""
+    try:
+        make_penalty(model, run)
+    except SpiritlevelError as error:
+        raise SpiritlevelError(
+            f"The study's training.penalty does not suit its model {run.model.name!r}: {error}"
+        ) from error
 
 
 # -- measures ------------------------------------------------------------------------------------

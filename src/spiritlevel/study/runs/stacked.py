@@ -35,7 +35,7 @@ ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evalu
 EVALUATED = 1 << 31  # and bytes of what leads to them
 ALONE = {  # keys of `training` that work for a single network only, and why
     "method": "looks at displaced weights of one network",
-    "penalty": "differentiates the curvature of one network",
+    "penalty": "is computed for one network",
     "norm_control": "sets the weights of one network after each step",
     "freeze": "trains a part of one network",
     "lr_backbone": "trains the parts of one network differently",

@@ -40,7 +40,7 @@ class Steps:
         if training.norm_control:
             WeightConstraint(model).attach(self._plain)
         self._perturbed = _perturbed(self._plain, model, settings)
-        self._penalty = _penalty(model, settings)
+        self._penalty = make_penalty(model, settings)
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
         self._gradients: Captured = functools.partial(gradients, model, self._trained)
@@ -155,15 +155,16 @@ def _perturbed(
     )
 
 
-def _penalty(model: nn.Module, settings: RunSettings) -> Penalty | None:
-    training = settings.training
-    if training.penalty is None:
+def make_penalty(model: nn.Module, settings: RunSettings) -> Penalty | None:
+    """The penalty that the settings ask for, or None."""
+    penalty = settings.training.penalty
+    if penalty is None:
         return None
     return build_penalty(
-        training.penalty.name,
+        penalty.name,
         model,
-        weight=training.penalty.weight,
-        every=training.every,
+        weight=penalty.weight,
+        every=settings.training.every,
         generator=derived_generator(settings.seed, "penalty"),
-        **training.penalty.arguments,
+        **penalty.arguments,
     )

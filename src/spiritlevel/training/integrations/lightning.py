@@ -38,9 +38,9 @@ __all__ = ["FlatnessMonitorCallback", "FlatnessStoppingCallback", "PenaltyCallba
 class FlatnessMonitorCallback(Callback):
     """A FlatnessMonitor of the module that is trained.
 
-    With every="epoch" it measures after the last batch of an epoch, before validation begins, so
-    that the value is there for whoever looks at the end of validation. A callback that monitors
-    it must come later in the list; ModelCheckpoint always does.
+    With every="epoch" it measures after the last batch of an epoch and before validation, so that
+    the value is available at the end of validation. A callback that monitors it must come later in
+    the list; ModelCheckpoint always does.
 
     Args:
         data: what FlatnessMonitor takes, or a function of the trainer that returns it, for data
@@ -48,7 +48,7 @@ class FlatnessMonitorCallback(Callback):
         module: the path of the network inside the LightningModule; None takes all of it, calling
             its `forward`.
         prog_bar: also show the values in the progress bar.
-        to, num_samples, strict, measure_options: as in FlatnessMonitor.
+        to, num_samples, strict, measure_arguments: as in FlatnessMonitor.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class FlatnessMonitorCallback(Callback):
         to: Any = None,
         num_samples: int | None = None,
         strict: bool = False,
-        **measure_options: Any,
+        **measure_arguments: Any,
     ) -> None:
         super().__init__()
-        check_settings(measures, every, max_overhead, measure_options)
+        check_settings(measures, every, max_overhead, measure_arguments)
         self.data, self.module, self.prog_bar = data, module, prog_bar
-        self.options = measure_options | {
+        self.monitor_arguments = measure_arguments | {
             "measures": measures,
             "every": every,
             "max_overhead": max_overhead,
@@ -83,19 +83,19 @@ class FlatnessMonitorCallback(Callback):
 
     @property
     def rows(self) -> list[Row]:
-        """What was measured so far."""
+        """The rows measured so far."""
         return [] if self.monitor is None else self.monitor.rows
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is measured, from the start of training on."""
+        """The names of the measures, from the start of training on."""
         return () if self.monitor is None else self.monitor.names
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the monitor: the module is on its device now, and the data is there."""
+        """Make the monitor: the module is on its device now, and the data is available."""
         model = pl_module if self.module is None else pl_module.get_submodule(self.module)
         data = self.data(trainer) if callable(self.data) else self.data
-        self.monitor = FlatnessMonitor(model, data, **self.options)
+        self.monitor = FlatnessMonitor(model, data, **self.monitor_arguments)
         if self._state is not None:
             self.monitor.load_state_dict(self._state)
         self._step = trainer.global_step
@@ -114,7 +114,7 @@ class FlatnessMonitorCallback(Callback):
             self._end_epoch(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An epoch that was broken off, by max_steps for example, has no last batch."""
+        """Measure at the end of an epoch without a last batch, ended by max_steps for example."""
         self._end_epoch(trainer, pl_module)
 
     def _end_epoch(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -130,32 +130,32 @@ class FlatnessMonitorCallback(Callback):
             pl_module.log(
                 name, torch.tensor(value), prog_bar=self.prog_bar, logger=False, batch_size=1
             )
-        # past `log_every_n_steps`, which would drop most rows; numbered as Lightning numbers steps
+        # without `log_every_n_steps`, which would drop most rows; steps as Lightning counts them
         for logger in trainer.loggers:
             logger.log_metrics(
                 values | {"epoch": trainer.current_epoch}, step=max(trainer.global_step - 1, 0)
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Goes into Lightning's checkpoints."""
+        """The state that Lightning saves in its checkpoints."""
         return (self._state or {}) if self.monitor is None else self.monitor.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From a checkpoint; the monitor is made later."""
+        """Keep the state of a checkpoint until the monitor is made."""
         self._state = state_dict or None
 
 
 class FlatnessStoppingCallback(Callback):
     """A FlatnessStopping at the end of every training epoch.
 
-    An epoch without a new flatness (`every`, `max_overhead`), or without validation where the rule
-    needs one, is left out: `patience` counts the others.
+    An epoch without a new flatness value (because of `every` or `max_overhead`), or without
+    validation if the rule needs it, is skipped: `patience` counts the others.
 
     Args:
         flatness: the logged name of the flatness, from FlatnessMonitorCallback (which must stand
-            before this one in the list) or from the module's own `self.log`.
+            before this one in the list) or from `self.log` of the module.
         monitor: the logged name of the validation loss.
-        verbose: say in a log line why training stops.
+        verbose: log why training stops.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class FlatnessStoppingCallback(Callback):
         return self.stopping.reason
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A rule that can never be met is refused before the first batch."""
+        """Refuse a rule that can never be met before the first batch."""
         if self.stopping.needs_loss and not trainer.enable_validation:
             raise SpiritlevelError(
                 f"The rule {self.stopping.rule!r} needs the validation loss {self.monitor!r}, and "
@@ -198,11 +198,11 @@ class FlatnessStoppingCallback(Callback):
             )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The loss is a new one; that of the sanity check is none."""
+        """Note that there is a new validation loss; the sanity check does not count."""
         self._validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Decide, in all processes alike."""
+        """Decide whether to stop, the same in all processes."""
         rule = self.stopping
         value = self._flatness_now(trainer) if rule.needs_flatness else None
         if (rule.needs_loss and not self._validated) or (rule.needs_flatness and value is None):
@@ -220,12 +220,12 @@ class FlatnessStoppingCallback(Callback):
             rank_zero_info(f"Stopping after epoch {trainer.current_epoch}: {self.reason}.")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the module its best weights back, if they were kept."""
+        """Restore the best weights, if they were kept."""
         if self.stopping.restore_best and self.stopping.best_epoch is not None:
             self.stopping.restore(pl_module)
 
     def _flatness_now(self, trainer: Trainer) -> float | None:
-        """None where this epoch has none: an old value would look like one that does not change."""
+        """The flatness of this epoch; None if there is none, since an old one would look stable."""
         name = self.flatness.removeprefix(PREFIX)
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
@@ -236,19 +236,19 @@ class FlatnessStoppingCallback(Callback):
         return self._metric(trainer, self.flatness)
 
     def _metric(self, trainer: Trainer, name: str) -> float:
-        known = trainer.callback_metrics
-        if name in known:
-            return float(known[name])
-        have = ", ".join(map(str, known)) or "nothing"
+        logged = trainer.callback_metrics
+        if name in logged:
+            return float(logged[name])
+        names = ", ".join(map(str, logged)) or "nothing"
         raise SpiritlevelError(
-            f"FlatnessStoppingCallback looks for {name!r} among the logged metrics. Logged are: "
-            f"{have}. Put a FlatnessMonitorCallback before it, or call self.log({name!r}, ...)."
+            f"FlatnessStoppingCallback needs {name!r} among the logged metrics. Logged are: "
+            f"{names}. Put a FlatnessMonitorCallback before it, or call self.log({name!r}, ...)."
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Goes into Lightning's checkpoints."""
+        """The state that Lightning saves in its checkpoints."""
         return self.stopping.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From a checkpoint."""
+        """Continue from the state in a checkpoint."""
         self.stopping.load_state_dict(state_dict)

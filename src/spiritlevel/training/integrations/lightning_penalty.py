@@ -134,11 +134,11 @@ class PenaltyCallback(Callback):
         self._forward.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Goes into Lightning's checkpoints."""
+        """The state that Lightning saves in its checkpoints."""
         return (self._state or {}) if self.penalty is None else self.penalty.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From a checkpoint; a penalty that is made later loads it then."""
+        """Continue from the state in a checkpoint; a penalty that is made later loads it then."""
         if self.penalty is not None and state_dict:
             self.penalty.load_state_dict(state_dict)
         else:

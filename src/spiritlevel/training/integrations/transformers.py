@@ -7,9 +7,9 @@
 A value is logged as "flatness/NAME" by `trainer.log`, so it reaches `report_to` and
 `state.log_history`. Checkpoints keep the state of monitor and stopping in trainer_state.json.
 
-The Trainer calls `optimizer.step()` without a closure, so SAM cannot make its second pass by
-itself there, and says so. `SAMTrainer` makes both passes; `PenaltyTrainer` adds a penalty, logs it
-and keeps its state in the checkpoints:
+The Trainer calls `optimizer.step()` without a closure, so SAM cannot make its second pass there and
+raises an error. `SAMTrainer` makes both passes; `PenaltyTrainer` adds a penalty, logs it and keeps
+its state in the checkpoints:
 
     SAMTrainer(model, args, ..., optimizers=(SAM(AdamW(model.parameters()), rho=0.05), None))
     PenaltyTrainer(model, args, ..., penalty=FlatnessPenalty(model, weight=0.01))
@@ -40,8 +40,8 @@ require("accelerate", what="The Trainer callback", extra="transformers")
 
 from transformers import Trainer, TrainerCallback  # noqa: E402
 
-# Where trainer_state.json has ours. Not the name of a class, of which the Trainer would make a new
-# one with restore_callback_states_from_checkpoint=True.
+# Keys in trainer_state.json. Not names of classes, of which the Trainer would make new objects with
+# restore_callback_states_from_checkpoint=True.
 STATE = "spiritlevel.flatness"
 PENALTY_STATE = "spiritlevel.penalty"
 TENSOR = "tensor"  # where an encoded state holds a tensor
@@ -49,17 +49,17 @@ PENALTY = "penalty"  # its name in the logs
 
 
 class FlatnessTrainerCallback(TrainerCallback):
-    """A FlatnessMonitor, and if wanted a FlatnessStopping, of the model that is trained.
+    """A FlatnessMonitor, and optionally a FlatnessStopping, of the model that is trained.
 
     With every="epoch" it measures at the end of an epoch, before the evaluation that follows. A
-    rule without a loss decides then; one with a loss decides at the evaluation, each of which is
-    an epoch for `patience` (so are those of eval_strategy="steps").
+    rule without a loss decides then; one with a loss decides at the evaluation. Each evaluation
+    counts as an epoch for `patience`, also with eval_strategy="steps".
 
     Args:
         trainer: the one it is added to; its `log` takes the values.
         data: what FlatnessMonitor takes: a loader of dicts with labels, or one such dict.
         stopping: decides by the measure `flatness` and by the metric `eval_loss`.
-        to, num_samples, strict, measure_options: as in FlatnessMonitor.
+        to, num_samples, strict, measure_arguments: as in FlatnessMonitor.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class FlatnessTrainerCallback(TrainerCallback):
         to: Any = None,
         num_samples: int | None = None,
         strict: bool = False,
-        **measure_options: Any,
+        **measure_arguments: Any,
     ) -> None:
-        check_settings(measures, every, max_overhead, measure_options)
+        check_settings(measures, every, max_overhead, measure_arguments)
         _check_stopping(stopping)
         self.trainer, self.data = trainer, data
         self.stopping, self.flatness, self.eval_loss = stopping, flatness, eval_loss
-        self.options = measure_options | {
+        self.monitor_arguments = measure_arguments | {
             "measures": measures,
             "every": every,
             "max_overhead": max_overhead,
@@ -96,32 +96,32 @@ class FlatnessTrainerCallback(TrainerCallback):
 
     @property
     def rows(self) -> list[Row]:
-        """What was measured so far."""
+        """The rows measured so far."""
         return [] if self.monitor is None else self.monitor.rows
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Make the monitor, and go on from what a checkpoint kept."""
-        self.monitor = FlatnessMonitor(kwargs["model"], self.data, **self.options)
+        """Make the monitor, and continue from the state in a checkpoint."""
+        self.monitor = FlatnessMonitor(kwargs["model"], self.data, **self.monitor_arguments)
         self._training = True
         if self.stopping is not None:
             self._check_run(args, self.stopping)
-        kept = state.stateful_callbacks.get(STATE) if state.global_step else None
-        if kept is not None:
-            self.monitor.load_state_dict(kept["monitor"])
-            self._judged = kept["judged"]
-            if self.stopping is not None and kept["stopping"] is not None:
-                self.stopping.load_state_dict(kept["stopping"])
+        saved = state.stateful_callbacks.get(STATE) if state.global_step else None
+        if saved is not None:
+            self.monitor.load_state_dict(saved["monitor"])
+            self._judged = saved["judged"]
+            if self.stopping is not None and saved["stopping"] is not None:
+                self.stopping.load_state_dict(saved["stopping"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Count the step."""
+        """Count the step, and measure if it is time."""
         if self.monitor is not None:
             self._note(state, control, self.monitor.step(state.global_step))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure, and decide if no evaluation is needed for that."""
+        """Measure, and decide whether to stop if the rule needs no evaluation."""
         if self.monitor is None:
             return
-        # state.epoch is 1.0 after the first one, and less where it was broken off
+        # state.epoch is 1.0 after the first epoch, and less if it was ended early
         self._note(state, control, self.monitor.epoch_end(max(0, math.ceil(state.epoch) - 1)))
         if self.stopping is not None and not self.stopping.needs_loss:
             self._decide(state, control, loss=None)
@@ -134,26 +134,30 @@ class FlatnessTrainerCallback(TrainerCallback):
         metrics: Mapping[str, float] = MappingProxyType({}),
         **kwargs: Any,
     ) -> None:
-        """Decide by the loss of this evaluation."""
+        """Decide whether to stop, with the loss of this evaluation."""
         if not self._training or self.stopping is None or not self.stopping.needs_loss:
             return
         if self.eval_loss in metrics:
             self._decide(state, control, loss=metrics[self.eval_loss])
-        elif not isinstance(self.trainer.eval_dataset, dict):  # of several, one has that name
+        elif not isinstance(
+            self.trainer.eval_dataset, dict
+        ):  # of several data sets, one has that name
             raise SpiritlevelError(
                 f"The rule {self.stopping.rule!r} needs the metric {self.eval_loss!r}. The "
                 f"evaluation gave {', '.join(metrics)}. Pass the right name as eval_loss=."
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation from here on is somebody else's."""
+        """Ignore evaluations after training."""
         self._training = False
 
     def _note(self, state: Any, control: Any, row: Row | None) -> None:
         if row is not None and self.monitor is not None:
-            wanted = control.should_log
+            should_log = control.should_log
             self.trainer.log(scalars(row, self.monitor.names))
-            control.should_log = wanted  # the Trainer takes any log for its own, which is to come
+            control.should_log = (
+                should_log  # the Trainer resets it, but has not logged its loss yet
+            )
         self._keep(state)
 
     def _decide(self, state: Any, control: Any, loss: float | None) -> None:
@@ -169,7 +173,7 @@ class FlatnessTrainerCallback(TrainerCallback):
         self._keep(state)
 
     def _keep(self, state: Any) -> None:
-        """Into what the next checkpoint saves."""
+        """Put the state where the next checkpoint saves it."""
         if self.monitor is not None:
             state.stateful_callbacks[STATE] = {
                 "monitor": self.monitor.state_dict(),
@@ -194,7 +198,7 @@ class FlatnessTrainerCallback(TrainerCallback):
 
 
 class SAMTrainer(Trainer):
-    """A Trainer that makes both passes of SAM or ASAM (NoiseSAM: of every draw) at each step."""
+    """A Trainer that makes both passes of SAM or ASAM, or all draws of NoiseSAM, in each step."""
 
     def training_step(
         self,
@@ -202,7 +206,7 @@ class SAMTrainer(Trainer):
         inputs: dict[str, Any],
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """The first loss is the one that is reported."""
+        """All passes of one step; returns the loss of the first."""
         optimizer: Any = self.optimizer
         while not isinstance(optimizer, AbstractPerturbedOptimizer):
             if not hasattr(optimizer, "optimizer"):  # accelerate's wrapper has
@@ -290,7 +294,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """The inverse of `_encoded`."""
+    """The value that `_encoded` turned into text."""
     if not isinstance(value, Mapping) or TENSOR not in value:
         return value
     return torch.load(io.BytesIO(base64.b64decode(value[TENSOR])), weights_only=True)
@@ -300,7 +304,7 @@ def _refuse_accumulation(trainer: Trainer, name: str) -> None:
     if trainer.args.gradient_accumulation_steps > 1:
         raise SpiritlevelError(
             f"{name} needs gradient_accumulation_steps=1, because it must see the loss of a whole "
-            f"step. Got {trainer.args.gradient_accumulation_steps}. Take larger batches, or write "
+            f"step. Got {trainer.args.gradient_accumulation_steps}. Use larger batches, or write "
             "the loop yourself: see spiritlevel.training.sam.optimizers."
         )
 

@@ -1,4 +1,4 @@
-"""When to measure: every so many steps or epochs, and only as far as a share of time allows."""
+"""When to measure: every so many steps or epochs, within a share of the training time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Every:
     unit: Literal["step", "epoch"]
 
     def due(self, unit: Literal["step", "epoch"], finished: int) -> bool:
-        """Whether it is time when so many of the unit are finished."""
+        """Whether to measure when `finished` steps or epochs are done."""
         return unit == self.unit and finished % self.count == 0
 
 
 def parse_every(every: int | str) -> Every:
-    """How often, from what a user writes.
+    """What a user wrote for `every`, as a count and a unit.
 
     >>> parse_every("epoch"), parse_every(50), parse_every("10 steps")
     (Every(count=1, unit='epoch'), Every(count=50, unit='step'), Every(count=10, unit='step'))
@@ -36,18 +36,18 @@ def parse_every(every: int | str) -> Every:
     if isinstance(every, int) and not isinstance(every, bool):
         count, unit = every, "step"
     else:
-        found = re.fullmatch(r"\s*(\d*)\s*(step|epoch)s?\s*", str(every))
-        count, unit = (int(found[1] or 1), found[2]) if found else (0, "")
+        match = re.fullmatch(r"\s*(\d*)\s*(step|epoch)s?\s*", str(every))
+        count, unit = (int(match[1] or 1), match[2]) if match else (0, "")
     if count < 1:
         raise SpiritlevelError(
-            "The 'every' argument must be a number of steps of at least 1, 'epoch', or words such "
-            f"as '10 steps' or '2 epochs'. Got {every!r}."
+            "The 'every' argument must be a number of steps of at least 1, 'epoch', or a text "
+            f"such as '10 steps' or '2 epochs'. Got {every!r}."
         )
     return Every(count, "step" if unit == "step" else "epoch")
 
 
 def check_overhead(share: float | None) -> None:
-    """Refuse a share of the training time that is none."""
+    """Refuse what is not a share of the training time between 0 and 1."""
     if share is not None and not 0 < share < 1:
         raise SpiritlevelError(
             "The 'max_overhead' argument must be a share of the training time between 0 and 1. "
@@ -56,7 +56,7 @@ def check_overhead(share: float | None) -> None:
 
 
 class TimeBudget:
-    """Time spent on measuring, held against the time that everything else took.
+    """Compares the time spent on measuring with the time that everything else took.
 
     A measurement is allowed when, if it takes as long as expected, all of them together stay
     within `share` of the training time. Expected is what the last one took; before the first, what
@@ -78,16 +78,16 @@ class TimeBudget:
         return self._before + since
 
     def allows(self) -> bool:
-        """Whether another measurement fits in."""
+        """Whether another measurement fits into the budget."""
         if self.share is None or self.expected is None:
             return True
         return self.measuring + self.expected <= self.share * self.training
 
     @contextlib.contextmanager
     def spending(self, device: torch.device) -> Iterator[None]:
-        """Whatever happens in the block counts as measuring."""
+        """The time spent in the block counts as measuring."""
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # what training still has to do there is not ours
+            torch.cuda.synchronize(device)  # what training still has to do there does not count
         start = self.clock()
         try:
             yield
@@ -101,7 +101,7 @@ class TimeBudget:
         return times | {"expected": self.expected}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from those times; the time in between counts for nothing."""
+        """Continue from those times; the time in between is not counted."""
         self.measuring, self.expected = float(state["measuring"]), state["expected"]
         self._before = float(state["training"])
         self._began, self._measured_then = self.clock(), self.measuring

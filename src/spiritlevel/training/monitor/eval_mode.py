@@ -1,4 +1,4 @@
-"""Looking at a network in the middle of its training without leaving a trace."""
+"""Measuring a network in the middle of its training without changing it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ...model.batches import map_tensors, num_samples, take
 
 
 @contextlib.contextmanager
-def bystander(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """The model is in eval mode in the block; afterwards it and all random states are as before.
 
-    Modes are set and put back module by module: `model.train()` would thaw what was frozen on
-    purpose, and a `train` of the user's own may do more than set them. Where no parameter is
-    trainable (the copies that EMA libraries keep are like that) all of them are for the block.
+    Modes are set and restored module by module: `model.train()` would also change modules that are
+    in eval mode on purpose, and a user's own `train` may do more than set the mode. If no parameter
+    is trainable, as in the copies that EMA libraries keep, all of them are trainable in the block.
     """
     modes = [(module, module.training) for module in model.modules()]
     parameters = list(model.parameters())
     frozen = [] if any(p.requires_grad for p in parameters) else parameters
     frozen = [p for p in frozen if p.is_floating_point()]
-    # the caller may stand in a block without gradients
+    # the caller may be inside torch.no_grad()
     with _random_states(model), torch.inference_mode(False), torch.enable_grad():
         try:
             for module, _ in modes:
@@ -45,7 +45,7 @@ def bystander(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _random_states(model: nn.Module) -> Iterator[None]:
-    """Those of torch on the CPU and the model's GPUs, of Python, and of numpy if it is in use."""
+    """Restores the random states of torch (CPU and the model's GPUs), Python and numpy."""
     devices = {p.device for p in itertools.chain(model.parameters(), model.buffers())}
     numpy = sys.modules.get("numpy.random")
     plain = random.getstate()
@@ -60,16 +60,16 @@ def _random_states(model: nn.Module) -> Iterator[None]:
 
 
 def fixed_samples(data: Any, count: int | None) -> list[Any]:
-    """The batches of a loader, or one batch, copied once: what shuffles then stays in this order.
+    """The batches of a loader, or one batch, copied once, so that the samples stay the same.
 
-    `count` keeps the first samples only. The loader's generators are left as they were.
+    `count` keeps the first samples only. The loader's generators are restored.
     """
     if count is not None and (isinstance(count, bool) or count < 1):
         raise SpiritlevelError(
             f"The 'num_samples' argument must be at least 1. Got {count!r}. Leave it out to "
             "measure on all of the data."
         )
-    kept: list[Any] = []
+    batches: list[Any] = []
     missing = count
     with _generators(data):
         for batch in _batches(data):
@@ -81,14 +81,14 @@ def fixed_samples(data: Any, count: int | None) -> list[Any]:
                 batch = take(batch, slice(missing)) if size > missing else batch
                 missing -= size
             if size:
-                kept.append(batch)
-    if not kept:
+                batches.append(batch)
+    if not batches:
         raise SpiritlevelError(
             "The 'data' argument must hold at least one sample. Got an empty loader. Check the "
             "data set's length, drop_last=True with a batch larger than the data, or an exhausted "
             "generator."
         )
-    return kept
+    return batches
 
 
 def _batches(data: Any) -> Iterable[Any]:
@@ -105,11 +105,11 @@ def _batches(data: Any) -> Iterable[Any]:
 
 @contextlib.contextmanager
 def _generators(loader: Any) -> Iterator[None]:
-    """A shuffling loader draws from its generator whenever it is read."""
+    """Restores the loader's generators, which a shuffling loader draws from when it is read."""
     sources = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
     sources.append(getattr(sources[-1], "sampler", None))
-    found = [getattr(source, "generator", None) for source in sources]
-    states = [(g, g.get_state()) for g in found if isinstance(g, torch.Generator)]
+    generators = [getattr(source, "generator", None) for source in sources]
+    states = [(g, g.get_state()) for g in generators if isinstance(g, torch.Generator)]
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Flatness while a network trains: measured now and then on fixed samples, changing nothing."""
+"""Flatness while a network trains, measured on fixed samples without changing the training."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ...model.batches import num_samples
 from ...model.distributed import Processes
 from ...results import Measurement, Status
 from .budget import Clock, TimeBudget, check_overhead, parse_every
-from .eval_mode import bystander, fixed_samples
+from .eval_mode import eval_mode, fixed_samples
 from .rows import Row, open_sinks
 
 FAILED = "failed"
-TRIAL_PART = 8  # one in so many samples
-_OWN = {"model", "data", "measures", "progress"}  # arguments of `measure` that are set here
+TRIAL_PART = 8  # the trial uses one in this many samples
+_SET_HERE = {"model", "data", "measures", "progress"}  # arguments of `measure` that are set here
 
 
 class FlatnessMonitor:
-    """Measures a network while it trains, and leaves the training bit by bit as it would have been.
+    """Measures a network while it trains; training is the same to the last bit without it.
 
         monitor = sl.FlatnessMonitor(model, probe, measures=["relative.kappa"], to="run.jsonl")
         for epoch in range(10):
@@ -37,27 +37,27 @@ class FlatnessMonitor:
                 ...; optimizer.step(); monitor.step()
             monitor.epoch_end()
 
-    A row is {"step", "epoch", "seconds", one value a measure, "status"}; beside a value that is not
-    exact stand "NAME.stderr", "NAME.residual" or "NAME.status". A measurement that fails (a loss
-    that is NaN) gives a row with status "failed", its text, and NaN as values.
+    A row is {"step", "epoch", "seconds", one value per measure, "status"}. A value that is not
+    exact also has "NAME.stderr", "NAME.residual" or "NAME.status". A measurement that fails (a loss
+    that is NaN, for example) gives a row with status "failed", its text, and NaN as values.
 
     Args:
         model: measured in eval mode, whatever mode it is in. May be an EMA copy of the network, or
             wrapped in DistributedDataParallel.
         data: a loader or one batch. Its samples are copied once, so every row is about the same
-            ones. Give a loader that trains with persistent workers a copy of its own.
+            ones. If the training loader has persistent workers, pass a second loader.
         measures: names or patterns. The eigenvalues curvature.lambda_max and lambda_min start from
-            the vector they found last time.
-        every: "epoch", a number of steps, or words such as "10 steps" or "2 epochs".
+            the vector of the row before.
+        every: "epoch", a number of steps, or a text such as "10 steps" or "2 epochs".
         max_overhead: the share of the training time that measuring may add, such as 0.05. A
-            measurement that is due and would not fit is left out. How long one takes is known from
-            the one before, and at first from a trial on an eighth of the samples.
+            measurement that would exceed it is skipped. Its time is estimated from the one before,
+            and at first from a trial on an eighth of the samples.
         to: "run.jsonl", "run.csv", a TensorBoard SummaryWriter, a function of a row, or a list of
             these; `rows` keeps them in memory in any case.
-        num_samples: keep only the first ones.
+        num_samples: use only this many samples, the first ones.
         strict: raise when a measurement fails.
-        clock: seconds, for tests.
-        measure_options: further arguments of `spiritlevel.measure`, such as loss="mse".
+        clock: returns seconds; for tests.
+        measure_arguments: further arguments of `spiritlevel.measure`, such as loss="mse".
 
     Under torch.distributed every process makes a monitor and calls it at the same steps; they
     measure together, each on its own samples (the same ones in all will do), have the same rows,
@@ -77,42 +77,44 @@ class FlatnessMonitor:
         num_samples: int | None = None,
         strict: bool = False,
         clock: Clock = time.perf_counter,
-        **measure_options: Any,
+        **measure_arguments: Any,
     ) -> None:
-        check_settings(measures, every, max_overhead, measure_options)
+        check_settings(measures, every, max_overhead, measure_arguments)
         self.model = model
-        self.options = {"max_passes": 100} | measure_options
+        self.measure_arguments = {"max_passes": 100} | measure_arguments
         self.strict = strict
         self.rows: list[Row] = []
         self.steps, self.epoch = 0, 0
         self._every = parse_every(every)
         self._vectors: dict[str, Eigenvalues] = {}
         self._trainable: tuple[str, ...] = ()  # what the vectors are about
-        self._resumed: int | None = None  # the step to go on from
+        self._resumed: int | None = None  # the step to continue from
         self._started = False  # whether the sinks know where to begin
-        with bystander(model):
+        with eval_mode(model):
             self.data = fixed_samples(data, num_samples)
-            # what was asked for in vain is better known now than after the first epoch
-            self.names = preflight(model, self.data, measures=measures, **self.options).measures
+            # an unsuitable measure is better refused now than after the first epoch
+            self.names = preflight(
+                model, self.data, measures=measures, **self.measure_arguments
+            ).measures
         self._sinks = open_sinks(to, _columns(self.names))
         self._budget = TimeBudget(max_overhead, clock)
 
     # -- the training loop calls these -------------------------------------------------------
 
     def step(self, step: int | None = None) -> Row | None:
-        """After an optimizer step; `step` is its number where it is counted elsewhere."""
+        """Call after an optimizer step; `step` is its number, if you count the steps yourself."""
         self.steps = self.steps + 1 if step is None else step
         return self._maybe() if self._every.due("step", self.steps) else None
 
     def epoch_end(self, epoch: int | None = None) -> Row | None:
-        """After an epoch; `epoch` is its number, from 0, where it is counted elsewhere."""
+        """Call after an epoch; `epoch` is its number from 0, if you count the epochs yourself."""
         self.epoch = self.epoch if epoch is None else epoch
         row = self._maybe() if self._every.due("epoch", self.epoch + 1) else None
         self.epoch += 1
         return row
 
     def start(self) -> None:
-        """Training begins now: time that passed since this was made does not count for it."""
+        """Training starts now: the time since the monitor was made is not training time."""
         self._budget.restart()
 
     @property
@@ -124,15 +126,15 @@ class FlatnessMonitor:
     # -- measuring ---------------------------------------------------------------------------
 
     def measure(self) -> Row | None:
-        """A row about the network as it is now, whatever `every` and `max_overhead` say."""
+        """Measure the network now, whatever `every` and `max_overhead` say."""
         rank = Processes().rank
-        if rank and not self.options.get("distributed", True):
+        if rank and not self.measure_arguments.get("distributed", True):
             return None
         row: Row = {"step": self.steps, "epoch": self.epoch, "seconds": 0.0}
-        with self._budget.spending(_device(self.model)), bystander(self.model):
+        with self._budget.spending(_device(self.model)), eval_mode(self.model):
             try:
                 row |= self._values(self.data) | {"status": Status.OK.value}
-            except Exception as error:  # whatever it is, training is worth more than a number
+            except Exception as error:  # whatever it is, training must go on
                 if self.strict:
                     raise
                 row |= dict.fromkeys(self.names, math.nan)
@@ -144,7 +146,7 @@ class FlatnessMonitor:
         return row
 
     def _maybe(self) -> Row | None:
-        together = Processes(join=self.options.get("distributed", True))
+        together = Processes(join=self.measure_arguments.get("distributed", True))
         if Processes().rank != together.rank:
             return None  # process 0 measures alone
         if self._budget.share is not None and self._budget.expected is None:
@@ -154,40 +156,39 @@ class FlatnessMonitor:
         return self.measure() if allowed else None
 
     def _try_out(self) -> None:
-        """Find out how long a measurement may take, from a part of the samples."""
+        """Estimate how long a measurement takes, from a part of the samples."""
         total = sum(num_samples(batch) for batch in self.data)
         count = max(1, total // TRIAL_PART)
         part = fixed_samples(self.data, count)
-        failing = contextlib.suppress(Exception)  # the row that follows will tell
-        with self._budget.spending(_device(self.model)), bystander(self.model), failing:
+        failing = contextlib.suppress(Exception)  # the row that follows will show the error
+        with self._budget.spending(_device(self.model)), eval_mode(self.model), failing:
             self._values(part)
         self._vectors.clear()
         self._budget.expected = (self._budget.expected or 0.0) * total / count
 
     def _values(self, data: list[Any]) -> Row:
-        found: dict[str, Row] = {}
+        entries: dict[str, Row] = {}
         plain = [name for name in self.names if name not in ENDS]
         if plain:
-            report = measure(self.model, data, measures=plain, **self.options)
-            found |= {name: _entries(measurement) for name, measurement in report.items()}
+            report = measure(self.model, data, measures=plain, **self.measure_arguments)
+            entries |= {name: _entries(measurement) for name, measurement in report.items()}
         trainable = tuple(n for n, p in self.model.named_parameters() if p.requires_grad)
         if trainable != self._trainable:  # layers were frozen or thawed
             self._vectors.clear()
             self._trainable = trainable
         for name in self.names:
             if name in ENDS:
-                found[name] = self._eigenvalue(name, data)
-        return {key: value for name in self.names for key, value in found[name].items()}
+                entries[name] = self._eigenvalue(name, data)
+        return {key: value for name in self.names for key, value in entries[name].items()}
 
     def _eigenvalue(self, name: str, data: list[Any]) -> Row:
-        taken = inspect.signature(eigenvalues).parameters
-        options = {k: v for k, v in self.options.items() if k in taken}
-        which = ENDS[name]
+        accepted = inspect.signature(eigenvalues).parameters
+        arguments = {k: v for k, v in self.measure_arguments.items() if k in accepted}
         start = self._vectors.pop(name, None)
-        found = eigenvalues(self.model, data, which=which, start=start, **options)
-        self._vectors[name] = found
-        row: Row = {name: found.values[0], f"{name}.residual": found.residuals[0]}
-        return row if found.converged[0] else row | {f"{name}.status": Status.NOT_CONVERGED.value}
+        result = eigenvalues(self.model, data, which=ENDS[name], start=start, **arguments)
+        self._vectors[name] = result
+        row: Row = {name: result.values[0], f"{name}.residual": result.residuals[0]}
+        return row if result.converged[0] else row | {f"{name}.status": Status.NOT_CONVERGED.value}
 
     def _write(self, row: Row) -> None:
         for sink in self._sinks:
@@ -199,7 +200,7 @@ class FlatnessMonitor:
     # -- resuming ----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain types, fit for JSON. Eigenvectors are not in it: after a resume they start anew."""
+        """Plain types that fit into JSON. Eigenvectors are not included: they start anew."""
         return {
             "step": self.steps,
             "epoch": self.epoch,
@@ -208,7 +209,7 @@ class FlatnessMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. Rows that a file has from later steps are cut off before the next."""
+        """Continue from a `state_dict`. Rows of later steps are removed from files."""
         self.steps, self.epoch = int(state["step"]), int(state["epoch"])
         self.rows = [dict(row) for row in state["rows"]]
         self._budget.load_state_dict(state["time"])
@@ -219,9 +220,9 @@ def check_settings(
     names: str | Sequence[str],
     every: int | str,
     max_overhead: float | None,
-    measure_options: Mapping[str, Any],
+    measure_arguments: Mapping[str, Any],
 ) -> None:
-    """Raise for whatever is wrong with a monitor's arguments before there is a model."""
+    """Refuse wrong arguments of a monitor before there is a model."""
     patterns = [names] if isinstance(names, str) else list(names)
     if not patterns:
         raise SpiritlevelError(
@@ -229,19 +230,19 @@ def check_settings(
             "`spiritlevel list`."
         )
     for pattern in patterns:
-        cards(pattern)  # raises for a name that is none, with what it may have meant
+        cards(pattern)  # raises for an unknown name, with a suggestion
     parse_every(every)
     check_overhead(max_overhead)
-    known = [name for name in inspect.signature(measure).parameters if name not in _OWN]
-    if unknown := [name for name in measure_options if name not in known]:
+    allowed = [name for name in inspect.signature(measure).parameters if name not in _SET_HERE]
+    if unknown := [name for name in measure_arguments if name not in allowed]:
         raise SpiritlevelError(
-            f"The monitor has no argument {unknown[0]!r}, and `measure` has none either that could "
-            f"be passed on. Those of `measure` are {', '.join(known)}."
+            f"Neither the monitor nor `measure` has an argument {unknown[0]!r}. "
+            f"Arguments that are passed on to `measure`: {', '.join(allowed)}."
         )
 
 
 def _entries(m: Measurement) -> Row:
-    """The value, and beside it what keeps it from being exact."""
+    """The value, and its error and status where it is not exact."""
     row: Row = {m.name: m.value}
     if not m.exact:
         notes = {"stderr": m.stderr, "residual": m.residual}

@@ -1,7 +1,7 @@
-"""Where the rows of a monitor go: JSON lines, CSV, TensorBoard, or a function of the user's.
+"""Where the rows of a monitor go: JSON lines, CSV, TensorBoard, or a user's function.
 
 A row is a flat dict. A file is appended to and closed after every row, so that a run which is
-killed loses nothing. A monitor that goes on from a checkpoint first cuts off the rows which an
+killed loses nothing. A monitor that is resumed from a checkpoint first removes the rows that an
 interrupted run wrote after that checkpoint: they will be measured again.
 """
 
@@ -27,14 +27,14 @@ class Sink(Protocol):
     """Something that rows are written to."""
 
     def start(self, after: int | None) -> None:
-        """Before the first row: keep what was written up to step `after`; None begins anew."""
+        """Called before the first row. Keep the rows up to step `after`; None starts a new run."""
 
     def write(self, row: Row) -> None:
-        """One row, for good."""
+        """Write one row at once, so that a killed run does not lose it."""
 
 
 def open_sinks(to: Any, columns: Sequence[str]) -> list[Sink]:
-    """From what a user passes: None, a path, a SummaryWriter, a function, or a list of these."""
+    """The sinks for what a user passes as `to`; `columns` are those of a CSV file."""
     if to is None:
         return []
     if isinstance(to, list | tuple):
@@ -55,18 +55,18 @@ def open_sinks(to: Any, columns: Sequence[str]) -> list[Sink]:
 
 
 def scalars(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """The measured values of a row as loggers take them; a failed row has none.
+    """The finite measured values of a row, under the names that loggers show.
 
     >>> scalars({"step": 3, "status": "ok", "relative.kappa": 2.0}, ["relative.kappa"])
     {'flatness/relative.kappa': 2.0}
     """
-    found = {name: float(row[name]) for name in names if row.get(name) is not None}
-    return {PREFIX + name: value for name, value in found.items() if math.isfinite(value)}
+    values = {name: float(row[name]) for name in names if row.get(name) is not None}
+    return {PREFIX + name: value for name, value in values.items() if math.isfinite(value)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How rows stand in a file, one a line."""
+    """How rows are written to a file, one per line."""
 
     line: Callable[[Row], str]
     step_of: Callable[[str], int | None]  # of a line; None for one that is damaged
@@ -74,7 +74,7 @@ class Form:
 
 
 class File:
-    """Rows in a file of their own."""
+    """A file that rows are appended to."""
 
     def __init__(self, path: pathlib.Path, form: Form) -> None:
         if not path.parent.is_dir():
@@ -90,18 +90,18 @@ class File:
             return
         text = self.path.read_text(encoding="utf-8")
         heading = self.form.heading
-        if after is None or not text.startswith(heading):  # other columns: another run as well
+        if after is None or not text.startswith(heading):  # other columns: also another run
             self.path.rename(_free_name(self.path))
             return
         lines = text[len(heading) :].splitlines(keepends=True)
-        kept = heading + "".join(line for line in lines if self._belongs(line, after))
-        if kept != text:
+        remaining = heading + "".join(line for line in lines if self._belongs(line, after))
+        if remaining != text:
             beside = self.path.with_name(self.path.name + ".part")
-            beside.write_text(kept, encoding="utf-8")
+            beside.write_text(remaining, encoding="utf-8")
             beside.replace(self.path)  # in one move: the old rows or the new ones, never half
 
     def write(self, row: Row) -> None:
-        """Append a line."""
+        """Append the row as one line, after the heading if the file is new."""
         heading = "" if self._written() else self.form.heading
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(heading + self.form.line(row))
@@ -116,7 +116,7 @@ class File:
 
 
 def json_lines(columns: Sequence[str]) -> Form:
-    """One JSON object a row; what is not a number is null."""
+    """One JSON object per row; NaN is written as null."""
 
     def line(row: Row) -> str:
         plain = {key: _plain(value) for key, value in row.items()}
@@ -136,7 +136,7 @@ def table(columns: Sequence[str]) -> Form:
 
     def line(row: Row) -> str:
         cells = [row.get(column) for column in columns]
-        # one line a row, also where the text of an error has several
+        # one line per row, even if the text of an error has several
         flat = [" ".join(cell.split()) if isinstance(cell, str) else cell for cell in cells]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(flat)
@@ -159,10 +159,10 @@ class Scalars:
         self.writer = writer
 
     def start(self, after: int | None) -> None:
-        """TensorBoard itself shows the newest value of a step."""
+        """Nothing to do: TensorBoard shows the newest value of a step."""
 
     def write(self, row: Row) -> None:
-        """Every finite value under flatness/name."""
+        """Add every finite value as flatness/NAME."""
         names = [key for key, value in row.items() if "." in key and isinstance(value, float)]
         for name, value in scalars(row, names).items():
             self.writer.add_scalar(name, value, row["step"])
@@ -177,10 +177,10 @@ class Function:
         self.function = function
 
     def start(self, after: int | None) -> None:
-        """What it did with earlier rows is its own affair."""
+        """Nothing to do: the function keeps its rows itself."""
 
     def write(self, row: Row) -> None:
-        """With a copy: the monitor's rows stay as they are."""
+        """Call the function with a copy, so that it cannot change the monitor's rows."""
         self.function(dict(row))
 
 

@@ -24,11 +24,11 @@ from .weight_matrices import weight_matrices
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _HALF = (torch.float16, torch.bfloat16)
-_ROUND_OFF = 16  # spacings of numbers of that size: a spread below it is the error of the mean
+_ROUND_OFF = 16  # units of round-off: a smaller spread is only the error of the mean
 
 
 class MeanVarianceNorm(nn.Module):
-    """Each sample's activations shifted and scaled to mean 0 and variance 1, all of them together.
+    """Shifts and scales all activations of each sample together, to mean 0 and variance 1.
 
     No learned parameters, no statistics of the batch, and no ε: the variance is 1 to round-off. A
     sample that is constant to round-off gives zeros, and gets a gradient of 0. `batch_dim` says
@@ -51,26 +51,26 @@ class MeanVarianceNorm(nn.Module):
                 f"for activations. Got shape {tuple(x.shape)}. Add one: x.unsqueeze(0)."
             )
         wide = x.float() if x.dtype in _HALF else x
-        own = [dim for dim in range(x.ndim) if dim != self.batch_dim % x.ndim]
-        variance, mean = torch.var_mean(wide, dim=own, correction=0, keepdim=True)
+        sample_dims = [dim for dim in range(x.ndim) if dim != self.batch_dim % x.ndim]
+        variance, mean = torch.var_mean(wide, dim=sample_dims, correction=0, keepdim=True)
         constant = _is_constant(variance, mean)
         # Chosen twice, so that no gradient of 1/√0 comes near the result.
         scale = torch.where(constant, 0.0, torch.where(constant, 1.0, variance).rsqrt())
         return ((wide - mean) * scale).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """What print(model) shows."""
+        """The arguments that print(model) shows."""
         return f"batch_dim={self.batch_dim}"
 
 
 def replace_norms(
     model: nn.Module, kinds: tuple[type[nn.Module], ...] = NORMS, *, batch_dim: int = 0
 ) -> list[str]:
-    """Put a MeanVarianceNorm in the place of every norm layer, *in* `model`; gives their paths.
+    """Replace every norm layer of `model`, in place, by a MeanVarianceNorm; returns their paths.
 
-    Kinds: BatchNorm, SyncBatchNorm, InstanceNorm, LayerNorm, GroupNorm and RMSNorm unless said
-    otherwise. A layer that stands in several places is replaced by one in all of them. Learned
-    scales, shifts and statistics are gone: train afterwards, with an optimizer made afterwards.
+    The default `kinds` are BatchNorm, SyncBatchNorm, InstanceNorm, LayerNorm, GroupNorm and
+    RMSNorm. A layer used in several places is replaced by one layer in all of them. Learned scales,
+    shifts and statistics are lost: train afterwards, with an optimizer made afterwards.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU())
     >>> replace_norms(model)
@@ -80,8 +80,8 @@ def replace_norms(
     if isinstance(model, kinds):
         raise SpiritlevelError(
             "The 'model' argument of replace_norms must contain norm layers, and is one itself "
-            f"({type(model).__name__}): nothing holds it in which it could be replaced. Use "
-            "MeanVarianceNorm() in its place."
+            f"({type(model).__name__}), so there is no parent in which to replace it. Use "
+            "MeanVarianceNorm() instead."
         )
     paths = [
         path
@@ -96,27 +96,28 @@ def replace_norms(
         )
     if batch_dim == 0:
         _refuse_sequence_first(model)
-    put: dict[nn.Module, MeanVarianceNorm] = {}
+    replacements: dict[nn.Module, MeanVarianceNorm] = {}
     for path in paths:
         parent_path, _, name = path.rpartition(".")
         parent = model.get_submodule(parent_path)
         old = parent._modules[name]
-        if isinstance(old, MeanVarianceNorm):  # its parent stands in several places
+        if isinstance(old, MeanVarianceNorm):  # its parent is used in several places
             continue
         assert old is not None
-        if old not in put:
-            put[old] = MeanVarianceNorm(batch_dim=batch_dim).train(old.training)
-        parent._modules[name] = put[old]
-    _leave_fast_paths(model, set(put.values()))
+        if old not in replacements:
+            replacements[old] = MeanVarianceNorm(batch_dim=batch_dim).train(old.training)
+        parent._modules[name] = replacements[old]
+    _leave_fast_paths(model, set(replacements.values()))
     return paths
 
 
 @torch.no_grad()
 def constrain_weights_(model: nn.Module) -> list[str]:
-    """Give every weight matrix and kernel mean 0 and variance 2/n_in, in place; gives their names.
+    """Give every weight matrix and kernel mean 0 and variance 2/n_in, in place; returns the names.
 
-    Those of linear, bilinear, convolution, attention and recurrent layers, also frozen ones.
-    Biases, embeddings and the scales of norm layers stay. If one cannot be, nothing is changed.
+    These are the weights of linear, bilinear, convolution, attention and recurrent layers, also
+    frozen ones. Biases, embeddings and the scales of norm layers stay. If one weight cannot be
+    constrained, none is changed.
 
     >>> layer = nn.Linear(2, 2)
     >>> layer.weight.data = torch.tensor([[1.0, 2.0], [4.0, 5.0]])
@@ -144,9 +145,9 @@ def constrain_weights_(model: nn.Module) -> list[str]:
 
 
 class WeightConstraint:
-    """constrain_weights_ for one model, to be called after each step or hooked to an optimizer.
+    """Applies constrain_weights_ to one model, when called or after each step of an optimizer.
 
-    The optimizer's own state, such as momentum, does not know of it.
+    The optimizer's state, such as momentum, is not adjusted.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -154,7 +155,7 @@ class WeightConstraint:
         self.model = model
 
     def __call__(self, *_: Any) -> None:
-        """Constrain the weights now. What an optimizer hands to its hooks is not needed."""
+        """Constrain the weights now; the arguments that an optimizer passes are ignored."""
         constrain_weights_(self.model)
 
     def attach(self, optimizer: Optimizer) -> RemovableHandle:
@@ -174,7 +175,7 @@ def _refuse_sequence_first(model: nn.Module) -> None:
         if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
             raise SpiritlevelError(
                 f"The attention layer {path!r} takes sequence-first tensors (batch_first=False), "
-                "where dimension 0 does not count samples. Give replace_norms batch_dim=1, or "
+                "where dimension 0 does not count samples. Pass batch_dim=1 to replace_norms, or "
                 "build the model with batch_first=True."
             )
 
@@ -185,6 +186,6 @@ def _leave_fast_paths(model: nn.Module, norms: set[MeanVarianceNorm]) -> None:
         if isinstance(module, nn.TransformerEncoderLayer) and not norms.isdisjoint(
             module.children()
         ):
-            module.activation_relu_or_gelu = 0  # its own sign for "not the fused one"
+            module.activation_relu_or_gelu = 0  # torch's own flag for "not the fused one"
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False

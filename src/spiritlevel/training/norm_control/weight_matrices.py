@@ -16,7 +16,7 @@ _LAYERS = (nn.Linear, nn.Bilinear, _ConvNd, nn.MultiheadAttention, nn.RNNBase)
 
 @dataclasses.dataclass(frozen=True)
 class WeightMatrix:
-    """A weight, or the part of one that is a matrix of its own."""
+    """A weight, or a part of one that is used as a separate matrix."""
 
     name: str
     weight: Tensor  # shares memory with the parameter
@@ -24,14 +24,14 @@ class WeightMatrix:
 
 
 def weight_matrices(model: nn.Module) -> list[WeightMatrix]:
-    """Of linear, bilinear, convolution, attention and recurrent layers; a shared one counts once.
+    """The weights of linear, bilinear, convolution, attention and recurrent layers, each once.
 
     >>> for matrix in weight_matrices(nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.Linear(5, 2))):
     ...     print(matrix.name, matrix.num_in)
     0.weight 18
     1.weight 5
     """
-    found: dict[tuple[int, int], WeightMatrix] = {}
+    matrices: dict[tuple[int, int], WeightMatrix] = {}
     for path, module in model.named_modules():
         if isinstance(module, _LAYERS):
             if is_parametrized(module) or hasattr(module, "weight_g"):  # and the older weight_norm
@@ -42,17 +42,17 @@ def weight_matrices(model: nn.Module) -> list[WeightMatrix]:
                 )
             for name, weight, num_in in _of_layer(module):
                 matrix = WeightMatrix(f"{path}.{name}" if path else name, weight, num_in)
-                found.setdefault((weight.data_ptr(), weight.numel()), matrix)
-    if not found:
+                matrices.setdefault((weight.data_ptr(), weight.numel()), matrix)
+    if not matrices:
         raise SpiritlevelError(
             "The 'model' argument must contain a linear, bilinear, convolution, attention or "
             f"recurrent layer. Got {type(model).__name__} without any: it has no weight to control."
         )
-    return list(found.values())
+    return list(matrices.values())
 
 
 def _of_layer(module: nn.Module) -> Iterator[tuple[str, Tensor, int]]:
-    """Name, matrix and fan-in: the entries that an output sums over, in a grouped layer its own."""
+    """Name, matrix and fan-in: the number of inputs that one output sums over."""
     if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
         for name, weight in module._parameters.items():
             if weight is None or weight.ndim != 2:

@@ -19,7 +19,7 @@ from ...model.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredE
 
 
 class GapSoftmax(SoftmaxCurvature):
-    """mass_n · (diag p_n − p_n p_nᵀ), to be differentiated."""
+    """mass_n · (diag p_n − p_n p_nᵀ) in a form that can be differentiated."""
 
     def __init__(self, logits: Tensor, mass: Tensor | None = None) -> None:
         """As for `SoftmaxCurvature`, which this replaces where gradients are wanted."""

@@ -79,8 +79,8 @@ class PenaltyBatch:
         loss = getattr(self._returned, "loss", None)
         loss = self._loss if loss is None else loss
         with torch.no_grad():
-            own = None if loss is None else float(loss)
-            _, targets, *mask = reader.align(self.outputs, labels, own)
+            model_loss = None if loss is None else float(loss)
+            _, targets, *mask = reader.align(self.outputs, labels, model_loss)
         return (
             self._loss_function.apply_mask(targets, mask[0], where="the batch") if mask else targets
         )

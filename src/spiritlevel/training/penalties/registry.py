@@ -69,12 +69,8 @@ def penalty_names() -> list[str]:
 
 
 def check_penalty(name: str, arguments: dict[str, Any]) -> None:
-    """Refuse an unknown name or argument before there is a model.
-
-    A 'module:factory' is not imported here, so its arguments are checked by `build_penalty`.
-    """
-    if ":" not in name:
-        _check_arguments(name, _registered(name), arguments)
+    """Refuse an unknown name or argument before there is a model."""
+    _check_arguments(name, _factory(name), arguments)
 
 
 def build_penalty(name: str, model: nn.Module, **arguments: Any) -> Penalty:
@@ -84,7 +80,7 @@ def build_penalty(name: str, model: nn.Module, **arguments: Any) -> Penalty:
     >>> penalty.kind, penalty.every
     ('kappa', 4)
     """
-    factory = _imported(name) if ":" in name else _registered(name)
+    factory = _factory(name)
     _check_arguments(name, factory, arguments)
     penalty = factory(model, **arguments)
     if not isinstance(penalty, Penalty):
@@ -95,7 +91,9 @@ def build_penalty(name: str, model: nn.Module, **arguments: Any) -> Penalty:
     return penalty
 
 
-def _registered(name: str) -> PenaltyFactory:
+def _factory(name: str) -> PenaltyFactory:
+    if ":" in name:
+        return _imported(name)
     names = penalty_names()
     if name not in names:
         raise SpiritlevelError(

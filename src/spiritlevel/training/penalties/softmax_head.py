@@ -49,7 +49,7 @@ def _row_dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _squares(features: Tensor, mass: Tensor | None) -> Tensor:
-    """Column of mass ‖φ‖²."""
+    """The column mass · ‖φ‖², shape (N, 1)."""
     lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True)
     return _counted(lengths * lengths, mass)
 
@@ -74,7 +74,7 @@ def trace(logits: Tensor, features: Tensor, weight: Tensor, mass: Tensor | None)
 
 
 def trace_gradients(factor: Tensor, *saved: Tensor) -> Gradients:
-    """G_i = −2 p_i."""
+    """The gradients of `trace`, with G_i = −2 p_i."""
     p, p_top, squares, pull, features = saved
     in_logits = _in_logits(p, p_top - p, squares * factor)
     return in_logits, features * (pull * factor), None

@@ -1,9 +1,9 @@
 """Tr(H²)/B as a penalty that can be differentiated (paper 004), by random directions.
 
 H is the Hessian of the batch's mean loss, B the batch size: E‖Hv‖² = Tr(H²) for random signs v. One
-direction takes the gradient, a second backward for Hv, and a third in the training step's own
-backward: about 3.5 training steps for a multilayer perceptron, 6 for a convolutional network, where
-the forward is shared with the training loss (`trace_squared_of`). In float32 or float64.
+direction takes the gradient, a second backward pass for Hv, and a third in the backward pass of the
+training step: about 3.5 training steps for a multilayer perceptron, 6 for a convolutional network,
+if the forward pass is shared with the training loss (`trace_squared_of`). In float32 or float64.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def trace_squared_penalty(
     """An unbiased estimate of Tr(H²)/B of a batch; gradients flow into all parameters.
 
     It runs the model once more, in the mode it is in: batch statistics of BatchNorm are part of the
-    function, its running statistics are not touched, and dropout draws a mask of its own without
-    moving torch's random state. Where that second forward matters, or the mask should be that of
-    the training loss, use `trace_squared_of`.
+    function, its running statistics are not touched, and dropout draws its own mask without moving
+    torch's random state. To avoid the second forward pass, or to use the mask of the training loss,
+    use `trace_squared_of`.
 
     Args:
         x: the model's input, or a dict or tuple of its inputs.
@@ -77,8 +77,8 @@ def trace_squared_of(
     """Tr(H²)/B from a loss that is already computed: the batch goes through the model once.
 
     Compute the loss inside `with thrice_differentiable():`. A network with LayerNorm, BatchNorm in
-    train mode or attention needs it, one with convolutions is faster for it. `create_graph=False`
-    gives the number alone, at the price of Hv.
+    train mode or attention needs it, and one with convolutions is faster with it.
+    `create_graph=False` gives the number alone, for the price of Hv.
 
     >>> w = torch.tensor([3.0, 5.0], requires_grad=True)
     >>> loss = (w**2 * torch.tensor([1.0, 2.0])).sum()              # H = diag(2, 4)
@@ -143,7 +143,7 @@ def _check_parameters(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """What torch says when a derivative is missing, with what to do about it."""
+    """Adds what to do to the errors that torch raises when a derivative is missing."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:

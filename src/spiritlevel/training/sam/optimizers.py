@@ -1,4 +1,4 @@
-"""SAM, ASAM and their isotropic sibling, around any torch optimizer. These change training.
+"""SAM, ASAM and NoiseSAM, around any torch optimizer. These change training.
 
     optimizer = SAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), rho=0.05)
 
@@ -23,12 +23,12 @@ Or, for SAM and ASAM, with both passes written out:
 
 Schedulers, checkpoints and hooks take the wrapper as the optimizer it is. A group may have its own
 radius ("rho" beside "lr"). Dropout draws a new mask in each pass. Running statistics of BatchNorm
-change once a step, in the modules called in the first displaced pass. Give `model=` where that is
-not all: if a function given to torch.compile calls the model, or another model joins later.
+change once per step, in the modules called in the first displaced pass. Pass `model=` if that
+misses some: if a function given to torch.compile calls the model, or another model joins later.
 
 With DistributedDataParallel the gradients, and so the displacements, are equal in all processes. A
 first pass under `no_sync()` gives each process its own displacement (m-SAM, and less traffic); the
-weights stay equal all the same.
+weights stay equal nevertheless.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from .perturbed_optimizer import AbstractPerturbedOptimizer
 
 
 class SAM(AbstractPerturbedOptimizer):
-    """Sharpness-aware minimization: steps with ∇L(w + ρ g/‖g‖), g = ∇L(w). Two passes a step.
+    """Sharpness-aware minimization: steps with ∇L(w + ρ g/‖g‖), g = ∇L(w). Two passes per step.
 
     Foret et al. 2021 (arXiv 2010.01412). `every=k` does so on one step in k and is the plain
-    optimizer on the others. ‖g‖ is that of all weights together; groups with radii ρ_i of their own
+    optimizer on the others. ‖g‖ is that of all weights together; groups with different radii ρ_i
     share the ellipsoid Σ ‖ε_i/ρ_i‖² ≤ 1, so that ε_i = ρ_i² g_i / √(Σ ρ_j²‖g_j‖²). Memory: one more
     copy of the weights.
 
@@ -110,10 +110,10 @@ class ASAM(AbstractPerturbedOptimizer):
 
 
 class NoiseSAM(AbstractPerturbedOptimizer):
-    """Isotropic SAM: steps with the mean of ∇L(w + ε) over `draws` of ε. One pass a draw.
+    """Isotropic SAM: steps with the mean of ∇L(w + ε) over `draws` of ε. One pass per draw.
 
     Paper 001, A.6. ε is uniform *in the ball* ‖ε‖ ≤ ρ of all weights together: with d weights its
-    length is ρ·u^(1/d), next to ρ in a network. No gradient at w is needed, so one draw costs a
+    length is ρ·u^(1/d), in a network almost ρ. No gradient at w is needed, so one draw costs a
     plain step. Statistics of BatchNorm are those of the first draw. `generator` (torch's global one
     if None) is part of the state dict.
     """

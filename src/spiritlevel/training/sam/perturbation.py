@@ -1,6 +1,6 @@
-"""Where the SAM family looks: displacements of the weights, tensors in and tensors out.
+"""Displacements of the weights for SAM and its variants: tensors in, tensors out.
 
-With several radii the ball becomes an ellipsoid, Σ ‖ε_i / (ρ_i T_i)‖² ≤ 1, one term a weight. The
+With several radii the ball becomes an ellipsoid, Σ ‖ε_i / (ρ_i T_i)‖² ≤ 1, one term per weight. The
 same formula then covers SAM (T = 1) and ASAM (T = |w| + η), and a radius of 0 takes its weights
 out altogether. Nothing here waits for the device: lengths stay tensors.
 """
@@ -35,18 +35,18 @@ class Displacement:
 
 
 def blocks_of(weights: Sequence[tuple[Tensor, float]]) -> list[Block]:
-    """Weights and their radii, gathered; those of radius 0 are left out.
+    """Weights grouped by radius and device; those of radius 0 are left out.
 
     >>> a, b, c = torch.zeros(3)
     >>> [(block.radius, len(block.weights)) for block in blocks_of([(a, 0.1), (b, 0), (c, 0.1)])]
     [(0.1, 2)]
     """
-    found: dict[tuple[float, torch.device], Block] = {}
+    blocks: dict[tuple[float, torch.device], Block] = {}
     for weight, radius in weights:
         if radius > 0:
-            block = found.setdefault((radius, weight.device), Block(radius, []))
+            block = blocks.setdefault((radius, weight.device), Block(radius, []))
             block.weights.append(weight)
-    return list(found.values())
+    return list(blocks.values())
 
 
 @torch.no_grad()
@@ -55,13 +55,13 @@ def climb_(
     gradients: list[list[Tensor]],
     sizes: Sequence[list[Tensor]] | None = None,
 ) -> Displacement:
-    """ε = T²g/‖Tg‖ with T = ρ · size, one list a radius; the gradients are worked on in place.
+    """ε = T²g/‖Tg‖ with T = ρ · size, one list per radius; the gradients are changed in place.
 
-    It raises a linear loss most in the ellipsoid. A gradient of 0 gives 0. A factor common to all
-    gradients, such as a GradScaler's, drops out.
+    Within the ellipsoid it raises a linear loss the most. A gradient of 0 gives 0. A factor common
+    to all gradients, such as a GradScaler's, drops out.
 
-    >>> found = climb_([0.5], [[torch.tensor([3.0, 4.0])]])
-    >>> found.directions[0][0] * found.factors[0]
+    >>> displacement = climb_([0.5], [[torch.tensor([3.0, 4.0])]])
+    >>> displacement.directions[0][0] * displacement.factors[0]
     tensor([0.3000, 0.4000])
     """
     if sizes is not None:
@@ -95,18 +95,18 @@ def draw_in_ball(blocks: Sequence[Block], generator: torch.Generator | None) -> 
 def displaced(
     blocks: Sequence[Block], by: Displacement, spares: Mapping[Tensor, Tensor]
 ) -> Iterator[None]:
-    """ε is added to the weights in the block, and they are the same bit for bit afterwards.
+    """ε is added to the weights in the block; afterwards they are the same, bit for bit.
 
-    Every weight has a spare of its shape. On a CPU, where memory is slow, the displaced weights are
-    written there and take the place of the weights; elsewhere the spares keep the weights, whose
-    addresses a captured graph may rely on. The directions may be spent on it.
+    Every weight has a spare tensor of its shape. On a CPU, where memory is slow, the displaced
+    weights are written there and take the place of the weights; elsewhere the spares keep the
+    weights, whose addresses a captured graph may rely on. The directions may be overwritten.
     """
     with contextlib.ExitStack() as stack:
         for block, direction, factor in zip(blocks, by.directions, by.factors, strict=True):
-            kept = [spares[weight] for weight in block.weights]
-            way = _exchanged if block.weights[0].device.type == "cpu" else _added
-            stack.enter_context(way(block.weights, direction, factor, kept))
-        del by, direction  # gone before the next backward asks for memory
+            block_spares = [spares[weight] for weight in block.weights]
+            displace = _exchanged if block.weights[0].device.type == "cpu" else _added
+            stack.enter_context(displace(block.weights, direction, factor, block_spares))
+        del by, direction  # freed before the next backward pass needs memory
         yield
 
 
@@ -114,7 +114,7 @@ def displaced(
 def _exchanged(
     weights: list[Tensor], direction: list[Tensor], factor: Tensor, spares: list[Tensor]
 ) -> Iterator[None]:
-    own = [weight.data for weight in weights]
+    original = [weight.data for weight in weights]
     try:
         with torch.no_grad():
             for weight, step, spare in zip(weights, direction, spares, strict=True):
@@ -122,7 +122,7 @@ def _exchanged(
         del direction, step
         yield
     finally:
-        for weight, before in zip(weights, own, strict=True):
+        for weight, before in zip(weights, original, strict=True):
             weight.data = before
 
 
@@ -152,7 +152,7 @@ def _normal_like(weight: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _length(tensors: list[Tensor]) -> Tensor:
-    """‖all of them‖, all on one device."""
+    """The norm of all of them together; all are on one device."""
     if any(tensor.dtype in _HALF for tensor in tensors):
         parts = [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
     else:
@@ -167,5 +167,5 @@ def _joined(lengths: Sequence[Tensor]) -> Tensor:
 
 
 def _finite(factor: Tensor) -> Tensor:
-    """One that is not finite, because a length of 0 was divided by, counts as 0."""
+    """0 in place of a factor that is not finite because a length of 0 was divided by."""
     return torch.where(factor < torch.inf, factor, 0.0)

@@ -1,4 +1,4 @@
-"""What the SAM family refuses, and in which words."""
+"""Checks of the arguments of SAM and its variants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RADIUS = "rho"  # the name of a group's own radius
 
 
 def check_wrappable(name: str, optimizer: object) -> None:
-    """Refuse what is no optimizer, or one that does not step from one gradient."""
+    """Refuse what is not an optimizer, or does not step from one gradient."""
     if not isinstance(optimizer, Optimizer):
         raise SpiritlevelError(
             f"The 'optimizer' argument of {name} must be a torch optimizer. Got {optimizer!r}. "
@@ -25,18 +25,18 @@ def check_wrappable(name: str, optimizer: object) -> None:
         kind = type(optimizer).__name__
         raise SpiritlevelError(
             f"The 'optimizer' argument of {name} must make one step from one gradient. Got {kind}, "
-            "which evaluates the loss at several places itself. Take SGD, Adam or AdamW."
+            "which evaluates the loss at several places itself. Use SGD, Adam or AdamW."
         )
     if RADIUS in optimizer.defaults:
         kind = type(optimizer).__name__
         raise SpiritlevelError(
-            f"The 'optimizer' argument of {name} must leave the group option 'rho' to {name}. Got "
-            f"{kind}, whose own option has that name. Take SGD, Adam or AdamW."
+            f"The 'optimizer' argument of {name} must not have its own 'rho': {name} "
+            f"keeps its radius under that name. Got {kind}, which has one. Use SGD, Adam or AdamW."
         )
 
 
 def check_radius(name: str, rho: Any) -> None:
-    """Refuse a radius that is negative, not finite or no number."""
+    """Refuse a radius that is not a finite number of at least 0."""
     if isinstance(rho, bool) or not isinstance(rho, (int, float)) or not 0 <= rho < math.inf:
         raise SpiritlevelError(
             f"The 'rho' argument of {name}, and that of each parameter group, must be a number "

@@ -1,7 +1,7 @@
-"""An optimizer that steps with the gradient found at displaced weights: what SAM, ASAM share.
+"""An optimizer that steps with the gradient at displaced weights: what SAM and its variants share.
 
-It wraps a torch optimizer and is one for everybody else: groups, state and defaults *are* those of
-the wrapped one. All that changes between steps is in the groups ("rho", "steps_taken") or in one
+It wraps a torch optimizer and can be used as one: groups, state and defaults *are* those of the
+wrapped one. All that changes between steps is in the groups ("rho", "steps_taken") or in one
 `_Phase`, because Lightning calls these methods on a proxy, which keeps nothing that is assigned.
 """
 
@@ -42,8 +42,8 @@ class _Phase:
 
     def spares(self, blocks: list[Block]) -> dict[Tensor, Tensor]:
         for weight in (weight for block in blocks for weight in block.weights):
-            kept = self.memory.get(weight)
-            if kept is None or _layout(kept) != _layout(weight):
+            spare = self.memory.get(weight)
+            if spare is None or _layout(spare) != _layout(weight):
                 self.memory[weight] = torch.empty_like(weight, requires_grad=False)
         return self.memory
 
@@ -53,7 +53,7 @@ class _Phase:
 
 
 class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
-    """See SAM for how it is used."""
+    """The base of SAM, ASAM and NoiseSAM; see SAM for how it is used."""
 
     def __init__(
         self,
@@ -88,16 +88,16 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
 
     @abc.abstractmethod
     def _displacement(self, blocks: list[Block]) -> Displacement:
-        """The gradients may be spent on it, they are cleared next."""
+        """How far to move each weight. The gradients may be overwritten: they are cleared next."""
 
     # How a step is made
 
     @property
     def due(self) -> bool:
-        """Whether the next step is one of those that use displaced weights (one in `every`)."""
+        """Whether the next step uses displaced weights, as one in `every` does."""
         first = self.param_groups[0]
-        wanted = first[_COUNT] % self.every == 0
-        return wanted and any(group[RADIUS] > 0 for group in self.param_groups)
+        its_turn = first[_COUNT] % self.every == 0
+        return its_turn and any(group[RADIUS] > 0 for group in self.param_groups)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step; returns the loss at the weights (NoiseSAM: the mean over its draws).
@@ -112,8 +112,8 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
         elif closure is None:
             name = type(self).__name__
             raise SpiritlevelError(
-                f"{name}.step() needs a gradient at displaced weights, and since the last step "
-                "none was made. Call step(closure), or write `for _ in optimizer.passes():` around "
+                f"{name}.step() needs a gradient at displaced weights, and none was computed since "
+                "the last step. Call step(closure), or write `for _ in optimizer.passes():` around "
                 "forward and backward before step(). A plain loop, the Hugging Face Trainer and "
                 f"Lightning's automatic 16-bit mode call step() alone: there {name} would be the "
                 "plain optimizer."
@@ -152,10 +152,11 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
 
     @contextlib.contextmanager
     def perturbed(self) -> Iterator[None]:
-        """The weights are displaced in the block and bit for bit the same afterwards.
+        """The weights are displaced in the block; afterwards they are the same, bit for bit.
 
-        Gradients are cleared on entering, so that those found in the block (of one batch, or summed
-        over several) are the ones `step()` uses. Running statistics do not change in the block.
+        Gradients are cleared on entering, so that those computed in the block (of one batch, or
+        summed over several) are the ones `step()` uses. Running statistics do not change in the
+        block.
         """
         phase = self._phase
         self._refuse_displaced("perturbed()")
@@ -168,10 +169,10 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
         try:
             with contextlib.ExitStack() as stack:
                 if blocks:
-                    found = self._displacement(blocks)
-                    length = found.length
-                    stack.enter_context(displaced(blocks, found, phase.spares(blocks)))
-                    del found  # gone before the next backward asks for memory
+                    displacement = self._displacement(blocks)
+                    length = displacement.length
+                    stack.enter_context(displaced(blocks, displacement, phase.spares(blocks)))
+                    del displacement  # freed before the next backward pass needs memory
                 self.zero_grad()
                 torch.clear_autocast_cache()  # half-precision copies of the weights as they were
                 if not tracked:
@@ -189,8 +190,8 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
     def _finish_pass(self, length: Tensor | None) -> None:
         """Keep the gradients of this draw; after the last one, their mean is the gradient."""
         phase = self._phase
-        found = [weight for weight in self._weights() if weight.grad is not None]
-        if not found:
+        with_gradient = [weight for weight in self._weights() if weight.grad is not None]
+        if not with_gradient:
             phase.restart()
             raise SpiritlevelError(
                 f"The pass of {type(self).__name__} at displaced weights left no gradient. The "
@@ -201,12 +202,12 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
         if length is not None:
             # A first gradient that overflowed must show in the one that a GradScaler looks at:
             # 0·length is 0, or NaN. Nothing waits for the device to find out which.
-            smallest = min(found, key=Tensor.numel)
+            smallest = min(with_gradient, key=Tensor.numel)
             smallest.grad.add_(0.0 * length.to(smallest.device))  # type: ignore[union-attr]
         if self.draws == 1:
             return
         if phase.done < self.draws:
-            for weight in found:
+            for weight in with_gradient:
                 assert weight.grad is not None
                 if weight in phase.sums:
                     phase.sums[weight].add_(weight.grad)
@@ -223,25 +224,25 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
         return (weight for group in self.param_groups for weight in group["params"])
 
     def _blocks(self) -> list[Block]:
-        """The weights to displace. Where the gradient leads, a weight without one stays."""
+        """The weights to displace; in SAM and ASAM a weight without gradient stays."""
         name = type(self).__name__
-        found = []
+        weights = []
         for group in self.param_groups:
             check_radius(name, group[RADIUS])
             for weight in group["params"]:
                 if weight.requires_grad and not (self._gradient_first and weight.grad is None):
-                    found.append((weight, group[RADIUS]))
-        if self._gradient_first and not found:
+                    weights.append((weight, group[RADIUS]))
+        if self._gradient_first and not weights:
             raise SpiritlevelError(
                 f"{name}.perturbed() needs the gradient at the weights, and no weight has one. "
                 "Call loss.backward() before it."
             )
-        if any(weight.grad is not None and weight.grad.is_sparse for weight, _ in found):
+        if any(weight.grad is not None and weight.grad.is_sparse for weight, _ in weights):
             raise SpiritlevelError(
                 f"{name} needs dense gradients, and one is sparse. Make the embedding with "
                 "sparse=False."
             )
-        return blocks_of(found)
+        return blocks_of(weights)
 
     def _refuse_displaced(self, call: str) -> None:
         if self._phase.inside:
@@ -250,7 +251,7 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
                 "the block of perturbed(), or end the loop over passes(), first."
             )
 
-    # What makes it an optimizer to everybody else
+    # What makes it a torch optimizer
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -293,13 +294,13 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """That of the wrapped optimizer; radii and the step count are in its groups."""
-        found = self.base.state_dict()
+        state = self.base.state_dict()
         if self._generator is not None:
-            found[_GENERATOR] = self._generator.get_state()
-        return found
+            state[_GENERATOR] = self._generator.get_state()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where a state dict was made; one of the plain optimizer will do as well."""
+        """Continue from a state dict; that of the plain optimizer works as well."""
         self._refuse_displaced("load_state_dict()")
         radii = [group[RADIUS] for group in self.param_groups]
         for group in state_dict["param_groups"]:

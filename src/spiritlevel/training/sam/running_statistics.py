@@ -1,4 +1,4 @@
-"""Forward passes that leave no trace in the running statistics of normalization layers."""
+"""Forward passes that do not change the running statistics of normalization layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 @contextlib.contextmanager
 def untouched_statistics(models: MutableSet[nn.Module]) -> Iterator[None]:
-    """BatchNorm and its kin in train mode normalize by the batch in the block, and forget it.
+    """Norm layers in train mode normalize by the batch in the block, without recording it.
 
     On leaving, the layers are as they were. Those in eval mode use their statistics and keep them.
 
@@ -67,8 +67,8 @@ def _before_outermost_calls(act: Callable[[nn.Module], None]) -> Iterator[None]:
     """Call `act(module)` before a module runs that no other module has called.
 
     A global hook of torch would be seen by inner and by compiled modules, which would compile
-    again. Here nothing is left to be seen while the outermost call lasts. It costs a fraction of a
-    millisecond, since Python forgets what it knew of every kind of module.
+    again. Here nothing is left to be seen during the outermost call. It costs a fraction of a
+    millisecond, since it empties Python's method caches of all module classes.
     """
     original = nn.Module.__call__
     active = True

@@ -1,7 +1,7 @@
 """Convolutions whose third derivatives are convolutions.
 
 A convolution x∗w, the gradient in its input and the gradient in its weight are three bilinear maps,
-and the derivatives of each are the other two. torch differentiates twice in another way, with
+and the derivatives of each are the other two. torch takes the second derivative differently, with
 kernels as large as the image. The values are the same; on a CPU a third derivative of VGG-small
 takes a fifth less time.
 """
@@ -46,14 +46,14 @@ def _sizes(value: Any, spatial: int) -> list[int]:
 
 
 class _Convolution(torch.autograd.Function):
-    """x∗w + b."""
+    """The convolution x∗w + b."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geometry
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.geometry, ctx.deferred = geometry, False  # see _deferral.py
+        ctx.geometry, ctx.deferred = geometry, False  # see deferral.py
         return torch.convolution(x, weight, bias, *geometry)
 
     @staticmethod
@@ -72,7 +72,7 @@ class _Convolution(torch.autograd.Function):
 
 
 class _InputGradient(torch.autograd.Function):
-    """What a signal at the output of x∗w says about x."""
+    """The gradient in x for a gradient `signal` at the output of x∗w."""
 
     @staticmethod
     def forward(
@@ -95,7 +95,7 @@ class _InputGradient(torch.autograd.Function):
 
 
 class _WeightGradient(torch.autograd.Function):
-    """What a signal at the output of x∗w says about w."""
+    """The gradient in w for a gradient `signal` at the output of x∗w."""
 
     @staticmethod
     def forward(
@@ -147,6 +147,6 @@ def _gradient(
     signal: Tensor, x: Tensor, weight: Tensor, geometry: _Geometry, *, which: int
 ) -> Tensor:
     wanted = [which == 0, which == 1, False]
-    found = torch.ops.aten.convolution_backward(signal, x, weight, None, *geometry, wanted)
-    result: Tensor = found[which]
+    gradients = torch.ops.aten.convolution_backward(signal, x, weight, None, *geometry, wanted)
+    result: Tensor = gradients[which]
     return result

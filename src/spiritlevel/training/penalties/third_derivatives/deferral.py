@@ -1,9 +1,9 @@
 """Weight gradients of which only the graph is wanted.
 
 A Hessian-vector product is the derivative of ⟨g, v⟩. It needs to know how the gradient g depends on
-the parameters, not what it is: while a loss's functions are deferred, their gradients in weights
-that are parameters themselves are stand-ins with the right derivatives. That saves one of the six
-large products in a penalty on the first layer of a perceptron.
+the parameters, not its value: while the functions of a loss are deferred, their gradients in
+weights that are parameters themselves are placeholders with the right derivatives. That saves one
+of the six large products in a penalty on the first layer of a perceptron.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def deferred(functions: Sequence[Any]) -> Iterator[None]:
 
 
 def may_skip(function: Any, weight: Tensor) -> bool:
-    """Whether nobody but the caller of `deferred` will see this weight's gradient."""
+    """Whether only the caller of `deferred` will see this weight's gradient."""
     return bool(function.deferred) and weight.is_leaf and not weight._backward_hooks
 
 

@@ -1,4 +1,4 @@
-"""A linear layer that can leave out the value of its weight's gradient."""
+"""A linear layer that can skip computing the value of its weight's gradient."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """x wᵀ + b."""
+    """The linear layer x wᵀ + b."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.deferred = False  # see _deferral.py
+        ctx.deferred = False  # see deferral.py
         return F.linear(x, weight, bias)
 
     @staticmethod
@@ -45,7 +45,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _WeightGradient(torch.autograd.Function):
-    """Σ_n signal_n x_nᵀ."""
+    """The gradient in w, Σ_n signal_n x_nᵀ."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, signal: Tensor, skip: bool) -> Tensor:

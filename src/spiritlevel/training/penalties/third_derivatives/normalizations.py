@@ -2,7 +2,7 @@
 
 torch's own batch_norm (in train mode), instance_norm and layer_norm have right first and second
 derivatives, but their second derivative holds mean and variance fixed when it is differentiated
-again: the third is wrong, without a word (seen in torch 2.13).
+again: the third derivative is wrong, without any warning (seen in torch 2.13).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """F.instance_norm, with the names of its arguments."""
-    own = running_mean, running_var
+    statistics = running_mean, running_var
     if not use_input_stats:
-        return F.instance_norm(input, *own, weight, bias, False, momentum, eps)
+        return F.instance_norm(input, *statistics, weight, bias, False, momentum, eps)
     with torch.no_grad():
-        F.instance_norm(input, *own, None, None, True, momentum, eps)
+        F.instance_norm(input, *statistics, None, None, True, momentum, eps)
     return _by_channel(_standardized(input, list(range(2, input.dim())), eps), weight, bias)
 
 
@@ -60,9 +60,9 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """F.layer_norm, with the names of its arguments."""
-    found = _standardized(input, list(range(-len(normalized_shape), 0)), eps)
-    found = found if weight is None else found * weight
-    return found if bias is None else found + bias
+    output = _standardized(input, list(range(-len(normalized_shape), 0)), eps)
+    output = output if weight is None else output * weight
+    return output if bias is None else output + bias
 
 
 def _standardized(x: Tensor, dims: list[int], eps: float) -> Tensor:

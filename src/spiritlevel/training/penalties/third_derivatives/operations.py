@@ -31,7 +31,7 @@ def thrice_differentiable() -> Iterator[None]:
         yield
 
 
-_EQUALS: dict[Any, Any] = {
+_SUBSTITUTES: dict[Any, Any] = {
     F.batch_norm: batch_norm,
     F.instance_norm: instance_norm,
     F.layer_norm: layer_norm,
@@ -47,13 +47,15 @@ class _Substitutes(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Every call of a function of torch comes by here."""
+        """Called for every function of torch."""
         kwargs = kwargs or {}
-        if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func has its own ways
+        if (
+            torch._C._functorch.peek_interpreter_stack() is not None
+        ):  # torch.func needs the original functions
             return func(*args, **kwargs)
         if func in SPATIAL:
             return convolve(func, *args, **kwargs)
-        return _EQUALS.get(func, func)(*args, **kwargs)
+        return _SUBSTITUTES.get(func, func)(*args, **kwargs)
 
 
 def check_graph(loss: Tensor, *, third: bool) -> list[Any]:
@@ -61,7 +63,7 @@ def check_graph(loss: Tensor, *, third: bool) -> list[Any]:
 
     Raises SpiritlevelError if torch would differentiate it wrongly the `third` time.
     """
-    found: list[Any] = []
+    functions: list[Any] = []
     seen, stack = set(), [loss.grad_fn]
     while stack:
         node = stack.pop()
@@ -78,6 +80,6 @@ def check_graph(loss: Tensor, *, third: bool) -> list[Any]:
                 "write them out, or use penalty(x, y), which does so itself."
             )
         if hasattr(node, "deferred"):
-            found.append(node)
+            functions.append(node)
         stack.extend(following for following, _ in node.next_functions)
-    return found
+    return functions

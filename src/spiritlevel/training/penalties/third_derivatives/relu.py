@@ -1,4 +1,4 @@
-"""ReLU as a gate: where it is open is fixed, and what passes is linear.
+"""ReLU as a gate: open or closed is fixed, and what passes is linear.
 
 Differentiated twice, torch's own adds up tensors of zeros for how the gate itself would move; on
 VGG-small that is a tenth of the time.
@@ -22,7 +22,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 class _Relu(torch.autograd.Function):
-    """max(x, 0)."""
+    """max(x, 0), with a backward pass that is linear in its input."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class _Relu(torch.autograd.Function):
 
 
 class _Gate(torch.autograd.Function):
-    """What comes through where `open` is positive."""
+    """The signal where `open` is positive, 0 elsewhere."""
 
     @staticmethod
     def forward(ctx: Any, signal: Tensor, open: Tensor) -> Tensor:
