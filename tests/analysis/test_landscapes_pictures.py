@@ -225,7 +225,7 @@ def test_ctrl_c_without_a_cache_says_so(monkeypatch):
     monkeypatch.setattr(grid_evaluation, "heights", interrupted)
     done = run(*SMALL)
     assert done.exit_code == 130
-    assert "Give --cache PATH to keep them" in " ".join(done.stderr.split())
+    assert "give --cache PATH to keep them" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
