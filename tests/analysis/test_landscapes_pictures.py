@@ -9,7 +9,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from spiritlevel.analysis.landscape import Axis, Landscape, Mark, evaluation, landscape, walk
+from spiritlevel.analysis.landscape import (
+    Axis,
+    Landscape,
+    Mark,
+    evaluation,
+    grid_evaluation,
+    landscape,
+)
 from spiritlevel.cli.app import app
 from spiritlevel.pages.figures import save
 from spiritlevel.pages.figures.landscapes import contour_levels
@@ -199,7 +206,7 @@ def test_ctrl_c_keeps_the_points_and_says_how_to_go_on(tmp_path, two, monkeypatc
         return evaluation.heights(*positional, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(walk, "heights", interrupted)
+        patch.setattr(grid_evaluation, "heights", interrupted)
         done = run(*arguments)
     assert done.exit_code == 130
     said = " ".join(done.stderr.split())
@@ -215,10 +222,10 @@ def test_ctrl_c_without_a_cache_says_so(monkeypatch):
     def interrupted(*positional, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(walk, "heights", interrupted)
+    monkeypatch.setattr(grid_evaluation, "heights", interrupted)
     done = run(*SMALL)
     assert done.exit_code == 130
-    assert "Give --cache PATH to keep them" in " ".join(done.stderr.split())
+    assert "give --cache PATH to keep them" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
