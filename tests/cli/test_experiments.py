@@ -71,7 +71,8 @@ def report(folder, *more, columns: int = 80) -> str:
 
 
 def test_every_study_is_listed_with_presets_and_description():
-    files = resources.files("spiritlevel.study.library").iterdir()
+    folders = ("spiritlevel.study.library", "spiritlevel.papers.studies")
+    files = [file for folder in folders for file in resources.files(folder).iterdir()]
     given = [yaml.safe_load(file.read_text()) for file in files if file.name.endswith(".yaml")]
     listed = json.loads(said("study", "list", "--json", "-").stdout)
     assert listed["format"] == "spiritlevel-studies-1"
@@ -87,7 +88,7 @@ def test_every_study_is_listed_with_presets_and_description():
 def test_the_list_fits_the_terminal():
     text = said("study", "list").stdout
     assert max(map(len, text.splitlines())) <= 80
-    assert " 002-fig-4     quick, paper           Do flatness and a kernel density" in text
+    assert " 002-fig-4     quick, paper                         Do flatness and a kernel" in text
     assert "  002  Relative Flatness and Generalization\n" in text
     assert "spiritlevel study run NAME --preset quick" in text
     quiet = said("-q", "study", "list").stdout
@@ -105,7 +106,9 @@ def test_run_says_where_the_names_are():
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_claim_comes_before_the_statistics(folder, monkeypatch, columns):
     analysed_by(monkeypatch, lambda rows: OUTCOME)
-    claim, heading, _ = report(folder, columns=columns).partition(f"{NAME}: what the measures say")
+    claim, heading, _ = report(folder, columns=columns).partition(
+        f"{NAME}: how the measures relate"
+    )
     assert heading
     assert max(map(len, claim.splitlines())) <= columns
     text = one_line(claim)
@@ -177,7 +180,7 @@ def test_what_cannot_be_judged_names_what_is_missing(tmp_path, monkeypatch):
     assert "Here: cannot be judged by these runs." in text
     assert "  • No run is finished yet with variant: R = 10.\n" in text
     assert "part of the claim" not in text
-    assert f"{NAME}: what the measures say" in text  # the statistics are there all the same
+    assert f"{NAME}: how the measures relate" in text  # the statistics are there all the same
     claim = json.loads(report(folder, "--json", "-"))["experiment"]
     assert claim["verdict"] == "cannot be judged by these runs"
     assert claim["missing"] == ["No run is finished yet with variant: R = 10."]
@@ -186,7 +189,7 @@ def test_what_cannot_be_judged_names_what_is_missing(tmp_path, monkeypatch):
 
 def test_a_study_that_is_no_experiment_has_statistics_alone(tmp_path):
     planted(tmp_path).close()
-    assert report(tmp_path).startswith("planted: what the measures say")
+    assert report(tmp_path).startswith("planted: how the measures relate")
     assert "experiment" not in json.loads(report(tmp_path, "--json", "-"))
 
 

@@ -95,7 +95,7 @@ def test_what_was_learned_is_held_fixed(name, varied, settings, fixed, names):
     rows = learning(name, varied, settings, fixed, names)
     (section,) = find(name).analyse(rows).more
     assert [cells[0] for cells in section.rows] == names
-    assert "not judged" in section.text
+    assert "not judged" in section.caption
     for measure, *_, left in section.rows:
         columns = ([row[key] for row in rows] for key in (varied, measure, fixed))
         assert left.value == pytest.approx(left_over(*columns))
@@ -116,7 +116,7 @@ def test_training_accuracy_is_held_fixed_for_trained_networks_alone():
         assert left.value == pytest.approx(
             left_over([steps[row["variant"]] for row in trained], *columns)
         )
-    assert "with R = 10 (1 of 4 reached it)" in section.text
+    assert "with R = 10 (1 of 4 reached it)" in section.caption
     reached = {cells[0]: cells[2] for cells in outcome.table.rows}
     assert reached == {name: None if "one epoch" in name else 4 for name in steps} | {"R = 10": 1}
 

@@ -5,8 +5,7 @@ import dataclasses
 import numpy
 import pytest
 
-from spiritlevel.papers import Result, find
-from spiritlevel.papers.publishing import render
+from spiritlevel.papers import ScaleResult, find, render
 from spiritlevel.papers.publishing.records import Record
 from spiritlevel.study import control
 
@@ -42,7 +41,7 @@ def test_page_of_every_experiment_can_be_written(name):
     empty = dict.fromkeys(find(name).columns, 1.0) | {"outcome": "epochs"}
     rows = [empty | axis | {"seed": seed} for axis in axes for seed in range(2)]
     record = Record(name, "", (), 1.0, 0, tuple(rows))
-    page = render([Result.of(record)])
+    page = render([ScaleResult.of(record)])
     assert f"# {name}" in page
     assert "nan" not in page
 
