@@ -1,4 +1,4 @@
-"""The public verbs: measure a network, look at the plan first, browse the measures."""
+"""The public verbs: measure a network, see the cost first, look up the measures."""
 
 from __future__ import annotations
 
@@ -52,20 +52,21 @@ def measure(
         model: any module in eval mode; its trainable parameters are measured.
         data: a loader of (x, y) batches or of dicts with labels, or one pair of tensors (x, y).
         loss: "cross_entropy", "mse", "bce", a torch loss module, or a function
-            (outputs, targets) -> one loss a sample.
-        measures: names or patterns such as "relative.*"; None takes those that suit the network.
+            (outputs, targets) -> one loss per sample.
+        measures: names or patterns such as "relative.*"; None takes the defaults that apply to the
+            network.
         layers: module paths or patterns to restrict the per-layer measures to; "head" for the head.
-        head: the path of the last linear layer, where it is not found by itself.
+        head: the path of the last linear layer, if it is not found automatically.
         forward: (model, batch) -> (outputs, targets), for batches of another form; a third value
             is a mask of the targets that count.
         method: "auto" takes the exact value where that is cheap and certified, and otherwise the
             cheapest estimate; or "exact", "output_probes", "split", "hutchinson", "hutch++".
         rtol: estimates are refined until their interval is this narrow, relative to the value.
         confidence: the probability with which the interval covers the true value.
-        max_passes: probes an estimate may take, each one pass over the data.
-        options: settings of single measures, such as {"rho": 0.1}; the cards name them.
-        memory: bytes that a chunk of samples may take; None: 640 MiB, or half the free GPU memory.
-        seed: of all random directions and signs.
+        max_passes: how many probes an estimate may use; each is one pass over the data.
+        options: for single measures, such as {"rho": 0.1}; their cards name them. See `Options`.
+        memory: bytes that a chunk of samples may use; None: 640 MiB, or half the free GPU memory.
+        seed: for all random directions and signs.
         distributed: under torch.distributed, measure the data of all processes together; every
             process must call this. False measures in this process alone.
         progress: called with (samples done, samples in all or None, what is being done); the count
@@ -113,7 +114,7 @@ def measure_also(
             except NotApplicable:  # what only a pattern matched is left out
                 if card.name in named or len(chosen) == 1:
                     raise
-    workspace.cache.clear()  # what is in it holds the work itself, and would wait for the collector
+    workspace.cache.clear()  # it refers to the workspace: the cycle would keep both in memory
     return Report(
         {name: m.whole for name, m in measured.items()},
         layers={name: m.layers for name, m in measured.items() if m.layers},
@@ -124,7 +125,7 @@ def measure_also(
 
 @dataclasses.dataclass(frozen=True)
 class Preflight:
-    """What a measurement would take, before it is started."""
+    """What a measurement would cost, before it is started."""
 
     cost_per_sample: Cost
     num_columns: int
@@ -138,28 +139,28 @@ class Preflight:
     def __str__(self) -> str:
         passes = self.cost_per_sample.passes(1)
         lines = [
-            f"{passes} a sample, {self.chunk} samples at a time, "
-            f"about {_size(self.memory)} beside the model"
+            f"{passes} per sample, {self.chunk} samples at a time, "
+            f"about {_size(self.memory)} in addition to the model"
         ]
         if self.num_probes is not None:
             lines.append(
-                f"{self.num_probes} output probes stand for {self.num_columns} columns; more "
-                "follow if the precision asks for them"
+                f"{self.num_probes} output probes instead of {self.num_columns} columns; more "
+                "follow if the precision requires it"
             )
         if self.products:
-            lines.append("products with the Hessian come on top, as many as it takes to converge")
+            lines.append("plus products with the Hessian, as many as it takes to converge")
         if self.slow_parameters:
             shown = ", ".join(self.slow_parameters[:3])
             more = len(self.slow_parameters) - 3
             lines.append(
-                f"by per-sample gradients, twice the work: {shown}"
+                f"twice the work, because they need per-sample gradients: {shown}"
                 + (f" and {more} more" if more > 0 else "")
             )
         return "\n".join(lines)
 
 
 def _size(num_bytes: int) -> str:
-    """Bytes in words.
+    """A number of bytes, as text.
 
     >>> _size(700), _size(5 << 20)
     ('1 KiB', '5 MiB')
@@ -189,7 +190,7 @@ def preflight(
     distributed: bool = True,
     progress: Progress | None = None,
 ) -> Preflight:
-    """What `measure` with the same arguments will take at least; runs a few samples only."""
+    """What `measure` with these arguments will cost at least; runs only a few samples."""
     arguments = {
         "loss": loss,
         "measures": measures,
@@ -260,7 +261,7 @@ def open_workspace(
     distributed: bool = True,
     progress: Progress | None = None,
 ) -> Workspace:
-    """What every verb starts from: the surface over the chosen layers, checked."""
+    """The workspace every verb starts from: over the chosen layers, with checked arguments."""
     if memory is not None and memory <= 0:
         raise SpiritlevelError(
             f"The 'memory' argument must be a positive number of bytes. Got {memory!r}. "
@@ -285,7 +286,7 @@ def open_workspace(
 
 
 def open_measurement(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Workspace:
-    """The same from the arguments of `measure`."""
+    """As `open_workspace`, from the arguments of `measure`."""
     return open_workspace(model, data, **_parsed(arguments))
 
 
@@ -305,7 +306,7 @@ def _prepare(
     also: Iterable[str] = (),
     **arguments: Any,
 ) -> tuple[Workspace, list[catalogue.Card], set[str]]:
-    """The work, the measures that suit the network, and which of them were asked for by name."""
+    """The workspace, the cards that apply to the network, and which were asked for by name."""
     cards, named = _choose(measures)
     asked_for = {card.name for card in cards}
     cards = cards + [catalogue.get(name) for name in also if name not in asked_for]
@@ -336,7 +337,7 @@ def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | N
 def _with_options(
     card: catalogue.Card, measured: catalogue.Measured, workspace: Workspace
 ) -> catalogue.Measured:
-    """The record of the settings that this measure read."""
+    """The measurements, with the options that the measure read in their settings."""
     settings = workspace.options.chosen(card.options)
     return measured.recording(settings) if settings else measured
 

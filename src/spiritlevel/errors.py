@@ -1,4 +1,4 @@
-"""How a refusal reads: what was needed, what came, what to do next."""
+"""Errors that say what was needed, what came, and what to do next."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from types import ModuleType
 
 
 class SpiritlevelError(ValueError):
-    """A request that cannot be met; the text names argument, need, what came, next step."""
+    """A request that cannot be met. The text names the argument, the need, and what to do."""
 
 
 class NotApplicable(SpiritlevelError):
-    """A measure is not made for this network, which was seen only when all data went through it."""
+    """A measure does not apply to this network, which only the pass over all data showed."""
 
 
 class MissingExtra(SpiritlevelError, ImportError):
-    """An optional package is absent; the text is the pip line that brings it.
+    """An optional package is missing; the text shows the pip command that installs it.
 
     >>> print(MissingExtra(what="Report tables", package="pandas", extra="frames"))
     Report tables needs pandas: pip install 'spiritlevel[frames]'
@@ -28,7 +28,7 @@ class MissingExtra(SpiritlevelError, ImportError):
 
 
 def require(package: str, *, what: str, extra: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it."""
+    """Import an optional package, or raise with the pip command that installs it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -36,11 +36,11 @@ def require(package: str, *, what: str, extra: str) -> ModuleType:
         raise MissingExtra(what=what, package=name, extra=extra) from error
 
 
-def suggestion(name: str, known: Iterable[str], *, most: int = 2) -> str:
-    """What was probably meant, to follow a refusal.
+def suggestion(name: str, possible: Iterable[str], *, most: int = 2) -> str:
+    """A hint at what was probably meant, for the end of an error text.
 
     >>> suggestion("momentun", ["lr", "momentum"])
     " Did you mean 'momentum'?"
     """
-    close = difflib.get_close_matches(name, list(known), n=most)
+    close = difflib.get_close_matches(name, list(possible), n=most)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,4 +1,4 @@
-"""What a result is: values with their errors, what they cost, and reports of them."""
+"""Records: a value with its error, what it cost, and a report of several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Progress: TypeAlias = Callable[[int, int | None, str], None]
 
 
 class Status(enum.Enum):
-    """How far a value may be trusted; `text` says what to do next."""
+    """How far a value can be trusted; its `text` says what to do next."""
 
     OK = "ok"
     GGN = "ggn"
@@ -29,7 +29,7 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Counted work, in passes of one sample: 1,000 samples through 9 backwards count 9,000.
+    """Work counted per sample: 9 backward passes over 1,000 samples count 9,000.
 
     >>> (Cost(forwards=10) + Cost(forwards=5, backwards=20)).passes(5)
     '3 forwards, 4 backwards'
@@ -54,7 +54,7 @@ class Cost:
         )
 
     def passes(self, num_samples: int) -> str:
-        """The same in words, as passes over a data set of `num_samples`."""
+        """As text, in passes over a data set of `num_samples`."""
         parts = []
         for name, count in dataclasses.asdict(self).items():
             number = f"{count / num_samples:.3g}"
@@ -65,12 +65,12 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One number with everything needed to read it.
+    """One number with everything needed to interpret it.
 
     `exact` says that `value` is the quantity itself up to round-off. Otherwise `stderr` (the
     standard error of the probes) is given with the interval it leads to, or `residual` (an
     eigenvalue lies within it), or `status` says which other quantity this is.
-    `data_stderr` is the standard error from having only these samples of the data distribution.
+    `data_stderr` is the sampling error: how much other data would change the value.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Measurement:
 
     @property
     def mark(self) -> str:
-        """How far the value can be trusted, in a word or two."""
+        """How far the value can be trusted, for the table: "exact", "± 0.1", "not_converged"."""
         if self.exact:
             return "exact"
         error = self.residual if self.stderr is None else self.stderr
@@ -244,7 +244,7 @@ class Report(Mapping[str, Measurement]):
         )
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame: one row a measure and layer (the whole network has layer "")."""
+        """A pandas DataFrame: one row per measure and layer (the network itself has layer "")."""
         pandas = require("pandas", what="Report.to_frame", extra="frames")
         rows = [("", m) for m in self.values()]
         rows += [(layer, m) for table in self.layers.values() for layer, m in table.items()]

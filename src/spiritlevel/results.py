@@ -21,12 +21,8 @@ from .analysis.spectra import Eigenvalues as Eigenvalues
 from .api import Preflight as Preflight
 from .engine.weight_space.density import SpectralDensity as SpectralDensity
 from .measures import Card as Card
-from .records import REPORT_FORMAT as REPORT_FORMAT
 from .records import Cost as Cost
 from .records import Measurement as Measurement
 from .records import Progress as Progress
 from .records import Report as Report
 from .records import Status as Status
-from .records import __version__ as __version__
-from .records import aligned as aligned
-from .records import read_json as read_json

@@ -59,12 +59,12 @@ def test_a_move_that_is_open_is_not_passed_over():
         ({"layer_rescale": clear, "neuron_rescale": wide}, "scale", "under layer_rescale"),
         ({"layer_rescale": same, "logit_temperature": wide}, "open", "(logit_temperature)"),
         ({"logit_temperature": wide, "weight_scale": clear}, "confidence", "under weight_scale"),
-        ({}, "open", "no move was found here"),
+        ({}, "open", "no move could be tried"),
     ]
     for after, kind, text in cases:
         verdict = planted(same, **after).verdict("pac_bayes.sigma")
         assert (verdict.kind, text in verdict.text) == (kind, True), after
-    assert "Not decided: nothing could be tried: pac_bayes.sigma." in str(planted(same))
+    assert "Not decided: no move could be tried: pac_bayes.sigma." in str(planted(same))
 
 
 def test_a_number_that_vanishes_or_appears_is_the_strongest_move():

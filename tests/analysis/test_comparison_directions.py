@@ -88,8 +88,8 @@ def test_the_table_shows_values_without_a_rank(temperatures):
         assert "#" not in lines[name]
         for network in ("sure", "unsure"):
             assert f"{found.value(name, network).value:.4g}" in lines[name]
-    assert "Flatter where larger: norms.margin." in str(found)
-    without = "No measure of flatness, so without a rank: activity.activation_norm, "
+    assert "Larger values are flatter for norms.margin." in str(found)
+    without = "Not flatness measures, so without a rank: activity.activation_norm, "
     assert without in str(found)
 
 
@@ -131,7 +131,7 @@ def test_what_has_no_card_here_or_measures_no_flatness_is_not_ranked():
     )
     assert found.ranked == []
     text = str(found)
-    assert "Nothing here measures flatness: no ranks." in text
-    assert "No card in this version, so without a rank: other.version." in text
+    assert "None of these measures flatness, so there are no ranks." in text
+    assert "Unknown to this version, so without a rank: other.version." in text
     assert "opposite ways" not in text
     assert "nothing here says which network is flatter" in pages.html(found)

@@ -117,7 +117,7 @@ def test_scale_that_could_not_be_checked_is_said_so(problem):
     found = sl.compare(models, problem.data, measures=["head.trace_squared", "head.kappa"])
     assert found.explained() == []
     assert list(found.unchecked()) == ["head.trace_squared"]
-    assert "moves the value: head.trace_squared; the catalogue has no measure that" in str(found)
+    assert "changes the value: head.trace_squared; no other measure is like it" in str(found)
     assert found.to_dict()["unchecked"] == found.unchecked()
     assert "Not checked for scale" in pages.html(found)
 
@@ -167,7 +167,7 @@ def test_what_scale_and_confidence_both_account_for_names_both():
     )
     [(by, text)] = [(e.by, e.text) for e in found.explained()]  # κ stays as it was
     assert by == "scale"
-    assert text.startswith("the order turns round under relative.kappa")
+    assert text.startswith("the order is reversed under relative.kappa")
     assert "; the order is lost once both are equally confident (Gini impurity 0.2" in text
 
 

@@ -41,10 +41,10 @@ def test_audit_prints_a_table_and_sentences():
     words = " ".join(out.split())
     assert "layer_rescale: multiply 'fc1' by α, divide 'fc2' by it" in words
     assert (
-        "Not comparable here: it moves although the function stays the same: curvature.trace."
-        in words
+        "Not comparable: it changes although the network's function stays the same: "
+        "curvature.trace." in words
     )
-    assert "attention_rescale does not exist here" in words
+    assert "attention_rescale does not apply to this network" in words
     assert max(map(len, lines)) <= 80
 
 
@@ -107,7 +107,7 @@ def test_ctrl_c_keeps_what_was_measured(checkpoints, monkeypatch):
     monkeypatch.setattr(compare_command.subject, "load", load)
     names = [f"{name}={checkpoints[i % 2]}" for i, name in enumerate("abc")]
     result = run("compare", *names, *FEW, *MEASURES)
-    assert "interrupted: not measured, and left out: c" in result.stderr
+    assert "interrupted; left out because not measured: c" in result.stderr
     assert "measure a b" in " ".join(result.stdout.split())
 
 

@@ -239,7 +239,7 @@ def test_own_model_and_data(workshop):
     assert report.settings["num_samples"] == 30
     assert report.settings["loss"] == "mse"
     assert "as my_nets:make returns them" in result.stderr
-    assert "Unless it loads weights itself" in result.stderr
+    assert "Unless it loads weights itself" in " ".join(result.stderr.split())
 
 
 # -- refusals --------------------------------------------------------------------------------
@@ -383,6 +383,8 @@ def test_missing_safetensors_answers_with_its_pip_line(tmp_path):
 def test_missing_matplotlib_answers_before_training(tmp_path):
     done = fresh("demo", blocked=("matplotlib",), cwd=tmp_path)
     assert done.returncode == 1
-    expected = "error: The demo's picture needs matplotlib: pip install 'spiritlevel[plots]'\n"
+    expected = (
+        "error: Drawing the demo's figures needs matplotlib: pip install 'spiritlevel[plots]'\n"
+    )
     assert done.stderr == expected
     assert list(tmp_path.iterdir()) == []

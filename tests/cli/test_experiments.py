@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from importlib import resources
@@ -71,8 +72,11 @@ def report(folder, *more, columns: int = 80) -> str:
 
 
 def test_every_study_is_listed_with_presets_and_description():
-    folders = ("spiritlevel.study.library", "spiritlevel.papers.studies")
-    files = [file for folder in folders for file in resources.files(folder).iterdir()]
+    folders = (
+        resources.files("spiritlevel.study") / "library",
+        resources.files("spiritlevel.papers") / "studies",
+    )
+    files = [file for folder in folders for file in folder.iterdir()]
     given = [yaml.safe_load(file.read_text()) for file in files if file.name.endswith(".yaml")]
     listed = json.loads(said("study", "list", "--json", "-").stdout)
     assert listed["format"] == "spiritlevel-studies-1"
@@ -88,7 +92,7 @@ def test_every_study_is_listed_with_presets_and_description():
 def test_the_list_fits_the_terminal():
     text = said("study", "list").stdout
     assert max(map(len, text.splitlines())) <= 80
-    assert " 002-fig-4     quick, paper                         Do flatness and a kernel" in text
+    assert re.search(r"^ 002-fig-4 +quick, paper +Do flatness and a", text, re.MULTILINE)
     assert "  002  Relative Flatness and Generalization\n" in text
     assert "spiritlevel study run NAME --preset quick" in text
     quiet = said("-q", "study", "list").stdout

@@ -64,5 +64,5 @@ def test_a_page_that_cannot_be_made_is_refused_before_measuring(monkeypatch, tmp
     monkeypatch.setitem(sys.modules, "plotly", None)
     result = run("measure", *SMALL, "--html", tmp_path / "page.html", code=1)
     assert result.stdout == ""
-    expected = "error: A page with pictures needs plotly: pip install 'spiritlevel[report]'\n"
+    expected = "error: An HTML page needs plotly: pip install 'spiritlevel[report]'\n"
     assert result.stderr == expected

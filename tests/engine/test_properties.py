@@ -322,7 +322,7 @@ def test_preflight_names_the_cost_of_the_first_probes():
     x, y = torch.randn(50, 4).double(), torch.arange(50) % 40
     plan = sl.preflight(model, (x, y), measures="curvature.trace")
     assert plan.num_columns == 39
-    assert f"{plan.num_probes} output probes stand for 39 columns" in str(plan)
+    assert f"{plan.num_probes} output probes instead of 39 columns" in str(plan)
     assert plan.cost_per_sample == sl.results.Cost(forwards=1, backwards=plan.num_probes)
     few = {"measures": "curvature.trace", "max_passes": plan.num_probes}
     found = sl.measure(model, (x, y), **few)["curvature.trace"]
@@ -347,8 +347,8 @@ def test_preflight_names_what_is_slow():
     model, batches = CASES["borrowed_weight"].make()
     plan = sl.preflight(model, batches)
     assert plan.slow_parameters == ("a.weight",)
-    assert "by per-sample gradients, twice the work: a.weight" in str(plan)
-    assert "2 forwards, 4 backwards a sample, 4 samples at a time" in str(plan)
+    assert "twice the work, because they need per-sample gradients: a.weight" in str(plan)
+    assert "2 forwards, 4 backwards per sample, 4 samples at a time" in str(plan)
 
 
 def test_the_cost_counts_what_goes_through_the_model():

@@ -10,7 +10,7 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
 from spiritlevel.engine.weight_space.long_rows import orthonormal, outside
-from spiritlevel.measures.curvature.cards import trace_squared as module
+from spiritlevel.measures.curvature import trace_squared as module
 from spiritlevel.measures.curvature.deflation import LanczosDeflation, sketched
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from zoo.dense_problem import DenseProblem

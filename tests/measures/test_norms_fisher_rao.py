@@ -9,7 +9,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.measures.norms.cards import radial
+from spiritlevel.measures.norms import radial
 from spiritlevel.model.losses import CrossEntropy
 from zoo import references
 from zoo.cases import CASES

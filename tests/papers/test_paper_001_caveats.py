@@ -9,13 +9,13 @@ from scipy import stats
 from papers.known_rows import judged, rows_of, students
 from spiritlevel.papers import find
 from spiritlevel.papers.experiment import Series
-from spiritlevel.papers.paper_001.held_fixed import Confounder
+from spiritlevel.papers.paper_001.confounded_trends import ConfoundedTrend
 from spiritlevel.papers.paper_001.log_figure import log_figure
 
 LARGEST, TRACE, KAPPA = "curvature.lambda_max", "curvature.trace", "relative.kappa"
 GINI, FREQUENCY = "softmax.gini", "activity.frequency"
 NOISE, SHIFT, MASK = "interventions.input_noise", "interventions.bias_shift", "interventions.mask"
-VARIED = Confounder("v", "the knob", "f", "the loss")
+VARIED = ConfoundedTrend("v", "the knob", "f", "the loss")
 
 
 def left_over(varied, measured, fixed):

@@ -92,7 +92,7 @@ def test_labels_out_of_range(label, batch, sample):
 def test_labels_of_a_wrong_shape():
     x, y = batches(3)[0]
     text = refused(r"need shape \(3,\).* Got \(3, 1\) in batch 0", data=(x, y[:, None]))
-    assert "one class number a sample" in text
+    assert "one class number per sample" in text
     refused(r"class probabilities .* shape \(3, 3\)\. Got \(3,\) in batch 0", data=(x, y.double()))
 
 

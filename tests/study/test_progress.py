@@ -11,7 +11,8 @@ from forked import forks
 from spiritlevel.cli import console, progress
 from spiritlevel.pages.watch.studies import study_state
 from spiritlevel.study import Store, control, execute
-from spiritlevel.study.executors import live, processes
+from spiritlevel.study.executors import processes
+from spiritlevel.study.executors import progress as executor_progress
 from spiritlevel.study.executors.progress import ProgressReporter, StudyStatus
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import RunResult
@@ -37,7 +38,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(store_module, "time", found)
-    monkeypatch.setattr(live, "time", found)
+    monkeypatch.setattr(executor_progress, "time", found)
     return found
 
 
@@ -58,7 +59,7 @@ def left(store: Store) -> float | None:
     said = {
         control.state(store).seconds_left,
         study_state(store.folder, "")["seconds_left"],
-        live.study_status(store).seconds_left,
+        executor_progress.study_status(store).seconds_left,
     }
     [same] = said
     return same
@@ -212,7 +213,7 @@ def test_failed_runs_take_their_time_too(tmp_path, clock):
 
 @pytest.fixture
 def always(monkeypatch) -> None:
-    monkeypatch.setattr(live, "EVERY", 0.0)
+    monkeypatch.setattr(executor_progress, "EVERY", 0.0)
 
 
 def test_every_epoch_of_a_long_run_is_told(tmp_path, always):

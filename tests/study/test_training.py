@@ -12,6 +12,8 @@ from spiritlevel.study.models import build
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.runs.schedules import rate_factor
+from spiritlevel.training.penalties.flatness_penalty import FlatnessPenalty
+from spiritlevel.training.penalties.head_penalty import HeadPenalty
 from study.tiny_study import tiny
 
 EPOCHS, BATCH, BATCHES = 4, 20, 3  # 60 samples
@@ -171,6 +173,10 @@ def test_isotropic_noise_depends_on_the_seed_alone_and_on_the_radius():
     assert run_one(only(rho=0.1, **noise)).checkpoint != first
 
 
+def flatness_of_the_first_layer(model):
+    return FlatnessPenalty(model, 0.2, layers="fc1", generator=derived_generator(0, "penalty"))
+
+
 def test_a_penalty_makes_the_trained_network_flatter():
     measured = {}
     for weight in (0.0, 0.3):
@@ -183,6 +189,38 @@ def test_a_penalty_makes_the_trained_network_flatter():
         result = run_one(run)
         measured[weight] = next(m.value for m in result.measurements if m.layer == "")
     assert measured[0.3] < 0.8 * measured[0.0]
+
+
+@pytest.mark.parametrize(
+    ("penalty", "made"),
+    [
+        ({"name": "head_kappa"}, lambda model: HeadPenalty(model, 0.2, kind="kappa")),
+        ({"name": "trace_squared", "layers": "fc1"}, flatness_of_the_first_layer),
+    ],
+    ids=["head", "layers"],
+)
+def test_any_penalty_can_be_named_with_its_arguments(penalty, made):
+    settings = only(lr=0.1, dtype="float64", penalty={"weight": 0.2, **penalty})
+    model = build("mlp", hidden=4, seed=0).double()
+    term = made(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, y, number):
+        optimizer.zero_grad()
+        with term.shared_forward():
+            loss = F.cross_entropy(model(x), y)
+        (loss + term(x, y, loss=loss)).backward()
+        optimizer.step()
+
+    by_hand(settings, model, step)
+    assert_weights(run_one(settings), model, tolerance=1e-10)
+
+
+def test_a_weight_alone_is_the_penalty_on_the_trace_of_the_squared_hessian():
+    named = only(penalty={"name": "trace_squared", "weight": 0.3})
+    assert named.id == only(penalty=0.3).id
+    assert only(penalty={"name": "head_kappa", "weight": 0.3}).id != named.id
+    assert only(penalty={"name": "head_kappa", "weight": 0}).id == only().id
 
 
 def test_norm_control_holds_every_weight_matrix_at_mean_0_and_variance_2_over_inputs():
@@ -270,6 +308,11 @@ def test_the_control_group_has_patches_that_tell_nothing_and_change_with_each_ba
         ({"training": {"warmup": 20}}, "warmup must be less than its epochs (20). Got 20"),
         ({"training": {"method": "sma"}}, "must be one of plain, sam, asam, noise_sam"),
         ({"training": {"method": "sam", "penalty": 1}}, "penalty goes with method: plain"),
+        ({"training": {"penalty": "kappa"}}, "penalty must be a number of at least 0"),
+        ({"training": {"penalty": {"name": "kapa"}}}, "No penalty is called 'kapa'. Did you mean"),
+        ({"training": {"penalty": {"name": "head_kappa"}}}, "penalty.weight must be a number"),
+        ({"training": {"penalty": {"name": "kappa", "weight": 1}}}, "needs the argument 'layer'"),
+        ({"training": {"penalty": {"name": "a:b", "every": 2}}}, "Use training.every"),
         ({"training": {"norm_control": 1}}, "must be true or false. Got 1"),
         ({"training": {"freeze": "head"}}, "must be one of none, backbone. Got 'head'"),
         ({"training": {"freeze": "backbone", "lr_backbone": 1}}, "Leave out one of freeze"),

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from spiritlevel import SpiritlevelError
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
-from spiritlevel.symmetries import Found, find_moves, temperature_move
+from spiritlevel.symmetries import FoundMoves, find_moves, temperature_move
 from zoo.moves import NETS
 
 
-def found_in(model: nn.Module, samples: Tensor, head: str | None = None) -> Found:
+def found_in(model: nn.Module, samples: Tensor, head: str | None = None) -> FoundMoves:
     generator = torch.Generator().manual_seed(0)
     return find_moves(model, lambda m: m(samples), head=head, generator=generator)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, Found, Move, find_moves
+from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, FoundMoves, Move, find_moves
 from zoo import cases
 from zoo.moves import NETS
 
@@ -20,11 +20,13 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def found_in(model: nn.Module, samples: Tensor, *, head: str | None = None, seed: int = 0) -> Found:
+def found_in(
+    model: nn.Module, samples: Tensor, *, head: str | None = None, seed: int = 0
+) -> FoundMoves:
     return find_moves(model, lambda m: m(samples), head=head, generator=seeded(seed))
 
 
-def functions(found: Found) -> dict[str, Move]:
+def functions(found: FoundMoves) -> dict[str, Move]:
     return {name: move for name, move in found.moves.items() if name in FUNCTION_PRESERVING}
 
 

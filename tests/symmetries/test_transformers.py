@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spiritlevel.symmetries import FUNCTION_PRESERVING, Found, find_moves
+from spiritlevel.symmetries import FUNCTION_PRESERVING, FoundMoves, find_moves
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -44,12 +44,12 @@ def llama() -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
-def found_in(model: nn.Module) -> Found:
+def found_in(model: nn.Module) -> FoundMoves:
     generator = torch.Generator().manual_seed(0)
     return find_moves(model, lambda m: m(TOKENS).logits, head="lm_head", generator=generator)
 
 
-def assert_kept(model: nn.Module, found: Found) -> None:
+def assert_kept(model: nn.Module, found: FoundMoves) -> None:
     def logits(network: nn.Module) -> Tensor:
         with torch.no_grad():
             return network(OTHERS).logits

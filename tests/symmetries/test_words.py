@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, SYMMETRIES, Found, find_moves
+from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, SYMMETRIES, FoundMoves, find_moves
 from zoo.moves import NETS
 
 
-def found_in(name: str) -> Found:
+def found_in(name: str) -> FoundMoves:
     model, samples, _ = NETS[name].make()
     return find_moves(
         model, lambda m: m(samples), head=None, generator=torch.Generator().manual_seed(0)

@@ -178,7 +178,7 @@ class InputNorm(Penalty):
         self.recorder = ForwardRecorder(self.model.get_submodule(layer))
 
     def around_forward(self):
-        return self.recorder.recording()
+        return self.recorder
 
     def compute(self, batch):
         return self.recorder.take().args[0].square().mean()

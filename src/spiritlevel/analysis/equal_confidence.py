@@ -1,7 +1,7 @@
 """Networks at equal confidence: logits scaled until the mean Gini impurity is the same.
 
-Every curvature of cross-entropy falls as a network grows certain. What is left of a difference
-between two networks once both are equally certain is not explained by that.
+Every curvature of cross-entropy falls as a network becomes more certain. What remains of a
+difference between two networks when both are equally certain is not explained by that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..math.curvature import SoftmaxCurvature
 from ..model.losses import CrossEntropy
 from ..symmetries import temperature_move
 
-HALVINGS = 60  # of the interval of temperatures: to the last digit
-SMALLEST = 1e-6  # temperature that is tried: the predictions are then uniform
+HALVINGS = 60  # of the interval of temperatures: enough for the last digit
+SMALLEST = 1e-6  # the lowest temperature tried: predictions are then uniform
 
 
 @dataclasses.dataclass(frozen=True)
 class Logits:
-    """One row a target that counts, with its weight in the loss."""
+    """One row of logits per target that counts, with its weight in the loss."""
 
     rows: Tensor
     weights: Tensor
@@ -34,11 +34,11 @@ class Logits:
     def gini(self, temperature: float) -> float:
         """Mean Gini impurity of the predictions if all logits are multiplied by this."""
         ones = torch.ones_like(self.weights)
-        found = SoftmaxCurvature(temperature * self.rows, ones).gini()
-        return float((found * self.weights).sum() / self.weights.sum())
+        impurities = SoftmaxCurvature(temperature * self.rows, ones).gini()
+        return float((impurities * self.weights).sum() / self.weights.sum())
 
     def temperature(self, gini: float) -> float:
-        """The factor at most 1 that brings the impurity to a value no smaller than it is now."""
+        """The factor of at most 1 that raises the impurity to this value."""
         low, high = SMALLEST, 1.0
         for _ in range(HALVINGS):
             middle = (low * high) ** 0.5
@@ -53,18 +53,18 @@ def equally_confident(
 
     Takes what `measure` takes. Raises SpiritlevelError where a network has no head to scale.
     """
-    found = {name: _logits(model, data, arguments) for name, model in models.items()}
-    target = max(logits.gini(1.0) for _, logits in found.values())
+    heads = {name: _logits(model, data, arguments) for name, model in models.items()}
+    target = max(logits.gini(1.0) for _, logits in heads.values())
     return {
         name: temperature_move(models[name], head).at(models[name], logits.temperature(target))
-        for name, (head, logits) in found.items()
+        for name, (head, logits) in heads.items()
     }
 
 
 def _logits(
     model: nn.Module, data: Iterable[Any], arguments: Mapping[str, Any]
 ) -> tuple[str, Logits]:
-    """The path of the head and what it gives."""
+    """The path of the head, and its logits."""
     workspace = api.open_measurement(
         model, data, **{k: v for k, v in arguments.items() if k != "layers"}
     )

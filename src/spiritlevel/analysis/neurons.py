@@ -76,14 +76,14 @@ def neurons(
     with workspace.surface.preserved():
         weights = measured_weights(workspace, "neuron.rho_sum")
         rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
-        found = {}
+        by_layer = {}
         for layer in weights:
             estimates = rows.neurons(layer)
             whole = rows.result({layer: 1.0})
-            found[layer] = Neurons(
+            by_layer[layer] = Neurons(
                 values=torch.tensor([e.value for e in estimates], dtype=torch.float64),
                 stderr=torch.tensor([e.stderr for e in estimates], dtype=torch.float64),
                 exact=whole.exact,
                 text=whole.text,
             )
-    return found
+    return by_layer

@@ -40,8 +40,8 @@ class Eigenvalues:
     def __str__(self) -> str:
         rows = zip(self.values, self.residuals, self.converged, strict=True)
         lines = [
-            f"{value:14.6g}  residual {residual:.1e}" + ("" if found else "  not converged")
-            for value, residual, found in rows
+            f"{value:14.6g}  residual {residual:.1e}" + ("" if converged else "  not converged")
+            for value, residual, converged in rows
         ]
         count = self.settings["num_samples"]
         return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
@@ -71,7 +71,7 @@ class Eigenvalues:
         )
 
     def vector(self, index: int = 0) -> dict[str, Tensor]:
-        """One eigenvector by parameter name, flat."""
+        """One eigenvector by parameter name, each part flattened."""
         sizes = [self.settings["sizes"][name] for name in self.names]
         return dict(zip(self.names, self.vectors[index].split(sizes), strict=True))
 
@@ -178,7 +178,7 @@ def eigenvalues(
     with workspace.surface.preserved():
         workspace.run(workspace.wanted)
         space = ParameterSpace(workspace.surface)
-        (found,) = eigenpairs_of(
+        (pairs,) = eigenpairs_of(
             workspace.products,
             [space],
             operator=matrix,
@@ -190,10 +190,10 @@ def eigenvalues(
             starts=[_warm(start, space)],
         )
     return Eigenvalues(
-        values=found.values.tolist(),
-        residuals=found.residuals.tolist(),
-        converged=found.converged.tolist(),
-        vectors=found.vectors,
+        values=pairs.values.tolist(),
+        residuals=pairs.residuals.tolist(),
+        converged=pairs.converged.tolist(),
+        vectors=pairs.vectors,
         names=space.names,
         cost=workspace.cost,
         settings=_settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes},
@@ -270,5 +270,5 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
 
 def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
     sizes = {name: part.stop - part.start for name, part in space.slices.items()}
-    kept = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
-    return {key: workspace.settings()[key] for key in kept} | {"matrix": matrix, "sizes": sizes}
+    shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
+    return {key: workspace.settings()[key] for key in shown} | {"matrix": matrix, "sizes": sizes}

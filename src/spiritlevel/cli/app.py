@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from .. import api
 from ..errors import SpiritlevelError
-from ..results import __version__
+from ..records import __version__
 from . import cards, common, completion, console, subject
 from .audit import audit
 from .check import check

@@ -21,7 +21,7 @@ from rich.table import Table
 from .. import api
 from ..analysis.reference_problems import ALL
 from ..errors import SpiritlevelError
-from ..results import __version__
+from ..records import __version__
 from ..study.data import digits
 from ..study.models import build
 from . import console, subject

@@ -37,7 +37,7 @@ SAMPLES = 200  # of the training data, for the audit
 PICTURES = ("gap-log", "correlations")
 NEEDS = (  # checked before the training
     ("plotly", "The demo's report", "report"),
-    ("matplotlib", "The demo's figures", "plots"),
+    ("matplotlib", "Drawing the demo's figures", "plots"),
     ("yaml", "The demo's study", "study"),
 )
 

@@ -30,8 +30,8 @@ TEXTS = {
     "delta": "relative size of the feature perturbations",
     "region": "top, left, height and width of the part of an image to leave out",
     "bandwidth": "of the kernel: 'likelihood', 'scott', 'silverman', or a share of the spread",
-    "splits": "number of random splits of the data that representativeness is averaged over",
-    "failure": "probability that the bound fails",
+    "splits": "number of random splits into halves that representativeness is averaged over",
+    "failure": "largest probability that the bound fails",
 }
 MINIMUM = {"ascent_steps": 1, "restarts": 0, "m": 1, "draws": 2, "splits": 1}  # whole numbers
 POSITIVE = (

@@ -19,13 +19,11 @@ from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimate_from_repetitions
 from .sweep.feature_scales import POWERS
-from .sweep.sums import RowKind
+from .sweep.sums import Factors, RowKind
 from .weight_space.metrics import Metric
 from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
 from .weight_space.products import Operator
 from .workspace import Workspace
-
-Factors = Mapping[str, float]  # by row
 
 # What choosing between two operators may cost: less than a fifth of the probes of either alone.
 GLANCE = 6  # probes of each before the first choice; 32 of one may be all that is needed

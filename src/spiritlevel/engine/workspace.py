@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ from .sweep.feature_scales import (
     scales_from_spreads,
     unseen_layers,
 )
-from .sweep.sums import RowKind, pooled_estimate
+from .sweep.sums import Factors, RowKind, pooled_estimate
 from .weight_space.noise import Draws
 from .weight_space.perturbed import PerturbedLoss
 from .weight_space.products import Products
@@ -263,9 +263,7 @@ class Workspace:
         offset = sum(self._counts[: self.surface.processes.rank])
         return Probes(self.seed, range(first, first + count), offset)
 
-    def sweep_to(
-        self, needs: Needs, kind: RowKind, factors: Mapping[str, float], rtol: float
-    ) -> None:
+    def sweep_to(self, needs: Needs, kind: RowKind, factors: Factors, rtol: float) -> None:
         """Add output probes until Σ factor × value of a kind of rows is within `rtol`."""
         self.run(needs)
         while self.probed:
@@ -314,7 +312,7 @@ class Workspace:
         """The work of all passes with a sweep."""
         return sum((p.cost for p in self._passes), Cost())
 
-    def sweep_estimate(self, kind: RowKind, factors: Mapping[str, float]) -> Estimate:
+    def sweep_estimate(self, kind: RowKind, factors: Factors) -> Estimate:
         """Σ factor × value over the GGN's rows of a kind."""
         parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
         return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
@@ -330,7 +328,7 @@ class Workspace:
             return f"{self.num_probes} output probes for {self.plan.num_columns} columns"
         return "the GGN exactly"
 
-    def sweep_budget(self, kind: RowKind, factors: Mapping[str, float]) -> str:
+    def sweep_budget(self, kind: RowKind, factors: Factors) -> str:
         """How many passes would have reached the precision that was missed."""
         estimate, asked = self.sweep_estimate(kind, factors), self.precision
         excess = estimate.half_width(asked.confidence) / (asked.rtol * abs(estimate.value))

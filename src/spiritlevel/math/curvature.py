@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-Signed = tuple[Tensor, Tensor]  # a column s_k of every sample, shape (N, C), and its σ_k, (N,)
+SignedColumn = tuple[
+    Tensor, Tensor
+]  # a column s_k of every sample, shape (N, C), and its σ_k, (N,)
 
 
 class SoftmaxCurvature:
@@ -106,7 +108,7 @@ class SoftmaxCurvature:
         inner = self.tail * (1.0 - self.tail)
         return inner.scatter(1, self.top, (self.p_top * self.rest)[:, None])
 
-    def columns(self) -> Iterator[Signed]:
+    def columns(self) -> Iterator[SignedColumn]:
         """diag(√p) times the Householder reflection that maps √p to e_top, without column top."""
         root = self.p.sqrt()
         root_top = self.p_top.sqrt()[:, None]
@@ -123,7 +125,7 @@ class SoftmaxCurvature:
             column = column.scatter(1, self.top, root_top * root_k)
             yield self.mass.sqrt()[:, None] * column, sign
 
-    def probe(self, signs: Tensor) -> list[Signed]:
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
         """√p∘r − p (√p·r); at the most likely class 1 − p_top is factored out: nothing cancels."""
         x = self.p.sqrt() * signs
         x_top = x.gather(1, self.top)
@@ -176,14 +178,14 @@ class DiagonalCurvature:
         """Tr(A_n A'_m) = a_n · a'_m."""
         return self.diagonal @ other.diagonal.T
 
-    def columns(self) -> Iterator[Signed]:
+    def columns(self) -> Iterator[SignedColumn]:
         """√|a_k| e_k."""
         for k in range(self.num_columns):
             column = torch.zeros_like(self.diagonal)
             column[:, k] = self.diagonal[:, k].abs().sqrt()
             yield column, self.diagonal[:, k].sign()
 
-    def probe(self, signs: Tensor) -> list[Signed]:
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
         """√|a_k| r_k, with positive and negative entries in separate columns."""
         return _by_sign(self.diagonal, lambda part: part.sqrt() * signs)
 
@@ -226,13 +228,13 @@ class DenseCurvature:
         """Tr(A_n A'_m)."""
         return self.matrices.flatten(1) @ other.matrices.flatten(1).T
 
-    def columns(self) -> Iterator[Signed]:
+    def columns(self) -> Iterator[SignedColumn]:
         """√|λ_k| v_k of each sample's eigendecomposition."""
         values, vectors = self._decomposed()
         for k in range(self.num_columns):
             yield vectors[:, :, k] * values[:, k, None].abs().sqrt(), values[:, k].sign()
 
-    def probe(self, signs: Tensor) -> list[Signed]:
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
         """Σ_k r_k √|λ_k| v_k, with positive and negative eigenvalues in separate columns."""
         values, vectors = self._decomposed()
         return _by_sign(
@@ -245,7 +247,7 @@ class DenseCurvature:
         return self._eigen
 
 
-def _by_sign(values: Tensor, column: Callable[[Tensor], Tensor]) -> list[Signed]:
+def _by_sign(values: Tensor, column: Callable[[Tensor], Tensor]) -> list[SignedColumn]:
     """One column for the positive values, and one for the negative values if there are any."""
     ones = torch.ones_like(values[:, 0])
     columns = [(column(values.clamp(min=0)), ones)]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .curvature import DiagonalCurvature, RowCurvature, Signed
+from .curvature import DiagonalCurvature, RowCurvature, SignedColumn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class PositionCurvature:
         """A_n v_n for v of shape (N, elements)."""
         return self.positions.flat(self.rows.apply(self.positions.rows(v)))
 
-    def columns(self) -> Iterator[Signed]:
+    def columns(self) -> Iterator[SignedColumn]:
         """The columns of one position after the other, with zeros at all other positions."""
         count = self.positions.count
         for column, sign in self.rows.columns():
@@ -90,7 +90,7 @@ class PositionCurvature:
                 alone[:, position] = blocks[:, position]
                 yield self.positions.flat(alone.flatten(0, 1)), signs[:, position]
 
-    def probe(self, signs: Tensor) -> list[Signed]:
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
         """Σ_k r_k s_k over all columns of all positions."""
         drawn = self.rows.probe(signs.reshape(-1, self.rows.num_signs))
         return [

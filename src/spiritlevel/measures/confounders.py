@@ -15,7 +15,7 @@ class Confounder:
     """A quantity, and where it is taken into account."""
 
     label: str
-    measured_along: bool = True  # audit and compare measure it beside what was asked for
+    measured_along: bool = True  # audit and compare measure it in addition to what was asked for
     held_fixed: bool = False  # in a study's partial correlations, unless the user names others
     paper_label: str = ""  # in the papers' populations, where it is held fixed; "" where it is not
 

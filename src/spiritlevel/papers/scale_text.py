@@ -89,6 +89,7 @@ def _setting(study: Study, field: str) -> Any:
         return len(study.runs()) // _setting(study, "seeds")
     if field == "variants":
         return list(study.variants)
+    values: Any
     if match := VARIANTS.fullmatch(field):
         values = _of_variants(study, match["pattern"] or "*", match["key"])
     else:

@@ -7,18 +7,18 @@ between networks.
 
 from __future__ import annotations
 
-from .by_name import permute_units, rescale_layers, rescale_neurons
 from .confidence import temperature_move
 from .moves import Group, Move, Role, Site
+from .named_layers import permute_units, rescale_layers, rescale_neurons
 from .names import CONFIDENCE_ONLY, FUNCTION_PRESERVING, MOVES, SYMMETRIES
-from .search import Found, find_moves
+from .search import FoundMoves, find_moves
 
 __all__ = [
     "CONFIDENCE_ONLY",
     "FUNCTION_PRESERVING",
     "MOVES",
     "SYMMETRIES",
-    "Found",
+    "FoundMoves",
     "Group",
     "Move",
     "Role",

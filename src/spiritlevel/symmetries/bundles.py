@@ -1,4 +1,4 @@
-"""Bundles: layers whose units must move together, and which bundles can be tried in one run."""
+"""Bundles of layers whose units must move together, and trying them in as few runs as possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Bundle:
 
     @property
     def label(self) -> str:
-        """The layers' paths."""
+        """The path of the first layer, and how many more there are."""
         first = _shown(self.ports[0])
         others = len(self.ports) - 1
         return first + (f" (with {others} more)" if others else "")
@@ -33,24 +33,24 @@ class Bundle:
 
 
 @dataclasses.dataclass
-class Outcome:
-    """What a run showed about a bundle: the unit each entry of a reader belongs to, or why not."""
+class Reading:
+    """What a run showed about a bundle: the unit of each entry of its readers, or why it failed."""
 
     units: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     attends: bool = False
     reason: str | None = None
 
     def note(self, port: Port, units: Tensor | None, reason: str) -> None:
-        """One call's reading; None where it cannot be told apart by units."""
+        """Record the units that one call reads; None if its entries mix units."""
         if units is None:
             self.refuse(reason)
             return
-        found = tuple(units.tolist())
-        if self.units.setdefault(port.path, found) != found:
+        read_units = tuple(units.tolist())
+        if self.units.setdefault(port.path, read_units) != read_units:
             self.refuse(f"{port.path!r} reads the units at different places in different calls")
 
     def refuse(self, reason: str) -> None:
-        """The first reason is the one to tell."""
+        """Mark the bundle as failed; the first reason is kept."""
         self.reason = self.reason or reason
 
 
@@ -76,7 +76,7 @@ def bundles_of(trace: Trace, meetings: Iterable[frozenset[str]]) -> list[Bundle]
 
 
 def _met_in_one_layer(trace: Trace) -> list[frozenset[str]]:
-    """A layer that is called twice must find the same units where it reads different layers."""
+    """Layers that one layer reads in different calls must have the same units."""
     behind: dict[str, list[frozenset[str]]] = {}
     for call, layers in zip(trace.calls, trace.reach.behind, strict=True):
         behind.setdefault(call.port.path, []).append(layers)
@@ -86,15 +86,15 @@ def _met_in_one_layer(trace: Trace) -> list[frozenset[str]]:
     return [layers for layers in differing if layers]
 
 
-Attempt = Callable[[list[Bundle], dict[Bundle, Outcome]], None]
+Attempt = Callable[[list[Bundle], dict[Bundle, Reading]], None]
 
 
-def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundle, Outcome]:
+def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundle, Reading]:
     """Try bundles that share no reader in one run: what a reader sees then has one cause."""
-    outcomes = {bundle: Outcome(reason=_obstacle(trace, bundle)) for bundle in bundles}
+    readings = {bundle: Reading(reason=_obstacle(trace, bundle)) for bundle in bundles}
     planned: list[tuple[list[Bundle], set[int]]] = []
     for bundle in bundles:
-        if outcomes[bundle].reason is not None:
+        if readings[bundle].reason is not None:
             continue
         calls = readers(trace, bundle)
         for chosen, taken in planned:
@@ -106,14 +106,14 @@ def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundl
             planned.append(([bundle], set(calls)))
     for active, _ in planned:
         try:
-            attempt(active, outcomes)
+            attempt(active, readings)
         except Diverged as diverged:
             for bundle in active:
-                outcomes[bundle].refuse(f"with other values of {bundle.label} {diverged}")
+                readings[bundle].refuse(f"with other values of {bundle.label} {diverged}")
         for bundle in active:
-            if not any(_reads_any(units) for units in outcomes[bundle].units.values()):
-                outcomes[bundle].refuse(f"no layer of a known kind reads {bundle.label}")
-    return outcomes
+            if not any(_reads_any(units) for units in readings[bundle].units.values()):
+                readings[bundle].refuse(f"no layer of a known kind reads {bundle.label}")
+    return readings
 
 
 def readers(trace: Trace, bundle: Bundle) -> list[int]:
@@ -129,16 +129,16 @@ def cause_of(trace: Trace, call: int, active: list[Bundle]) -> Bundle | None:
 
 
 def _obstacle(trace: Trace, bundle: Bundle) -> str | None:
-    """What keeps a bundle from moving before anything is run."""
+    """Why a bundle cannot be moved, as far as that is known without a run."""
     for port in bundle.ports:
         if port.path in trace.reach.behind_outputs:
             return f"{_shown(port)} gives the outputs"
-    found = readers(trace, bundle)
-    if not found:
+    calls = readers(trace, bundle)
+    if not calls:
         return f"no layer of a known kind reads {bundle.label}"
-    reading = {trace.calls[i].port for i in found}
+    reading = {trace.calls[i].port for i in calls}
     for i, call in enumerate(trace.calls):
-        if call.port in reading and i not in found:
+        if call.port in reading and i not in calls:
             return f"{_shown(call.port)} reads {bundle.label} in one call and not in another"
     return None
 
@@ -156,11 +156,11 @@ def _shown(port: Port) -> str:
 
 
 def even(units: Tensor, width: int) -> bool:
-    """Whether every unit is read equally often; one read less often was silent in this run."""
+    """Whether every unit is read equally often; one read less often was inactive in this run."""
     counts = units[units != NOBODY].bincount(minlength=width)
     return bool((counts == counts[0]).all())
 
 
 def as_group(bundle: Bundle, sites: Sequence[Site]) -> Group:
-    """The group of a bundle; tensors that stay with α are named last."""
+    """The group of a bundle; tensors that α does not change are named last."""
     return Group(bundle.width, tuple(sorted(sites, key=lambda site: list(Role).index(site.role))))

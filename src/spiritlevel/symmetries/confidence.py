@@ -1,4 +1,4 @@
-"""The temperature: a head multiplied by one factor, so that only the size of the logits changes."""
+"""The temperature: multiply the head by one factor, so that only the size of the logits changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers stand directly behind a tensor, read from autograd's graph."""
+"""Which layers a tensor directly comes from, read from autograd's graph."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class _View:
 
 def reach_of(calls: list[list[Any]], outputs: list[Any], leaves: dict[int, str]) -> Reach:
     """Survey the graph behind each call's inputs and the outputs; leaves name a layer by id."""
-    known: dict[Any, _View] = {None: _View()}
+    views_by_node: dict[Any, _View] = {None: _View()}
     sums: set[frozenset[str]] = set()
     products: set[frozenset[str]] = set()
     for root in (*(node for nodes in calls for node in nodes), *outputs):
-        for node in _children_first(root, known):
+        for node in _children_first(root, views_by_node):
             name = node.name()
             variable = getattr(node, "variable", None)
             if variable is not None:
                 layer = leaves.get(id(variable))
-                known[node] = _View(frozenset() if layer is None else frozenset({layer}))
+                views_by_node[node] = _View(frozenset() if layer is None else frozenset({layer}))
                 continue
-            behind = [known[following] for following, _ in node.next_functions]
-            known[node] = _merged(behind, name)
+            behind = [views_by_node[following] for following, _ in node.next_functions]
+            views_by_node[node] = _merged(behind, name)
             if sum(bool(view.layers) for view in behind) > 1:
                 if name.startswith(_SUMS):
-                    sums.add(known[node].layers)
+                    sums.add(views_by_node[node].layers)
                 elif name.startswith(_PRODUCTS):
-                    products.add(known[node].layers)
-    views = [_merged([known[node] for node in nodes], "") for nodes in calls]
+                    products.add(views_by_node[node].layers)
+    views = [_merged([views_by_node[node] for node in nodes], "") for nodes in calls]
     return Reach(
         [view.layers for view in views],
-        frozenset().union(*(known[node].layers for node in outputs)),
+        frozenset().union(*(views_by_node[node].layers for node in outputs)),
         [_attends(view.operations) for view in views],
         sums,
         products,
@@ -72,11 +72,11 @@ def _attends(operations: frozenset[str]) -> bool:
     return _FUSED_ATTENTION in operations or {_SOFTMAX, _MATMUL} <= operations
 
 
-def _children_first(root: Any, known: dict[Any, _View]) -> Iterable[Any]:
+def _children_first(root: Any, visited: dict[Any, _View]) -> Iterable[Any]:
     stack = [(root, False)]
     while stack:
         node, expanded = stack.pop()
-        if node in known:
+        if node in visited:
             continue
         if expanded:
             yield node

@@ -1,8 +1,8 @@
 """Multiplying all weights by α so that nothing but the size of the outputs changes.
 
-Behind the first layer everything is multiplied by α, behind the second by α², and so on; with the
-biases left behind, the outputs would lose their proportions. So whatever is added on the way gets
-the power of α that it is added to. The powers are found by running the network, since only that
+After the first layer everything is multiplied by α, after the second by α², and so on. Unscaled
+biases would change the proportions of the outputs. So whatever is added is multiplied by the power
+of α of what it is added to. The powers are found by running the network, since only that
 shows what sums, pooling and activations between the layers do.
 """
 
@@ -26,9 +26,9 @@ class _NotOnePower(Diverged):
 
 
 def weight_scale_move(model: nn.Module, trace: Trace, tolerance: float) -> Move | str:
-    """All weights × α and what is added × the power it needs; or, in words, why that is impossible.
+    """Multiply all weights by α and what is added by the power it needs; or why that is impossible.
 
-    What comes out still has to be verified: the trace does not see what follows the last layer.
+    The result still has to be verified: the trace does not see what follows the last layer.
     """
     read: dict[Port, float] = {}
     written = 0.0
@@ -62,7 +62,7 @@ def weight_scale_move(model: nn.Module, trace: Trace, tolerance: float) -> Move 
 
 
 def power_of(ratio: float, factor: float, tolerance: float) -> float:
-    """The power of the factor that gives the ratio; whole where rounding is all that is missing."""
+    """The power of the factor that gives the ratio; a whole number if only rounding is missing."""
     power = math.log(ratio) / math.log(factor)
     return float(round(power)) if abs(power - round(power)) <= tolerance else power
 
@@ -89,7 +89,7 @@ def _is_weighted(port: Port) -> bool:
 
 
 def _shifts(port: Port) -> list[Site]:
-    """What the layer adds or subtracts."""
+    """The biases and running means of a layer: what it adds or subtracts."""
     slots = [
         *(slot for slot in port.writes if slot.tensor == "bias"),
         *(slot for slot in port.reads if slot.role is Role.MEAN),

@@ -1,4 +1,4 @@
-"""A move: which entries of which tensors are rescaled or reordered together, and doing it.
+"""Moves: entries of tensors that are rescaled or reordered together.
 
 Units are numbered 0 … width − 1 within a group. A site says which unit every entry along one
 dimension of a tensor belongs to, so a flatten, a concatenation or a shuffle between two layers is
@@ -18,7 +18,7 @@ NOBODY = -1  # the unit of an entry that belongs to none of the group
 ROOT = "(model)"  # the path of the outermost module, in words
 
 _FACTORS = (5.0, 25.0)
-# Every layer multiplies once more, so the usual factors would overflow in a deep network.
+# Every layer multiplies again, so the usual factors would overflow in a deep network.
 _FACTORS_OF = {"weight_scale": (1.5, 2.5)}
 _ONE_FACTOR = "layer_rescale"  # of the moves on whole groups, the one that treats all units alike
 _SHOWN = 3  # names of one role in a description
@@ -32,7 +32,7 @@ class Role(enum.Enum):
     MEAN = "a running mean, multiplied by α"
     VARIANCE = "a running variance v with ε, becomes α²(v + ε) − ε"
     ALONG = "stays; only reordered with the units"
-    SHIFT = "added to something that α has multiplied so often: multiplied as often"
+    SHIFT = "added to something multiplied by a power of α: multiplied by the same power"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Site:
         return f"{self.module}.{self.tensor}" if self.module else self.tensor
 
     def of(self, model: nn.Module) -> Tensor:
-        """The tensor itself."""
+        """The tensor of this site in a model."""
         owner, _, name = self.name.rpartition(".")  # 'out_proj.weight' lies one module deeper
-        found: Tensor = getattr(model.get_submodule(owner), name)
-        return found
+        tensor: Tensor = getattr(model.get_submodule(owner), name)
+        return tensor
 
     def rescale(self, model: nn.Module, factors: Tensor) -> None:
         """Apply one factor for each unit, in place."""
@@ -95,7 +95,7 @@ class Group:
     sites: tuple[Site, ...]
 
     def rescale(self, model: nn.Module, factors: Tensor) -> None:
-        """Multiply the units in place, and undo it in what reads them."""
+        """Multiply the units in place, and divide what reads them."""
         for site in self.sites:
             site.rescale(model, factors)
 
@@ -127,7 +127,7 @@ class Move:
         return _FACTORS_OF.get(self.name, _FACTORS)
 
     def apply(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """A moved deep copy of the model; the model stays as it is, bit for bit."""
+        """A moved deep copy; the model itself does not change."""
         moved = copy.deepcopy(model)
         with torch.no_grad():
             for group in self.groups:
@@ -146,7 +146,7 @@ class Move:
         return moved
 
     def draw(self, generator: torch.Generator) -> float:
-        """One random factor for all units."""
+        """Draw one random factor for all units."""
         low, high = self.factors
         draw = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64)
         return low + (high - low) * float(draw)
@@ -188,7 +188,7 @@ def reordered(units: Tensor, order: Tensor) -> Tensor:
 
 def _words(name: str, group: Group) -> str:
     first, readers = group.modules(Role.TIMES), group.modules(Role.OVER)
-    if first == readers:  # attention inside one module: its path would say too little
+    if first == readers:  # attention inside one module: its path alone is not enough
         first, readers = group.tensors(Role.TIMES), group.tensors(Role.OVER)
     if name == "unit_permute":
         along = [path for path in group.modules(Role.ALONG) if path not in first]

@@ -1,4 +1,4 @@
-"""The moves by name: those a measure's card may claim, and those found in a user's network."""
+"""The names of moves: those on a measure's card, and those looked for in a user's network."""
 
 from __future__ import annotations
 

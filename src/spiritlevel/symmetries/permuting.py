@@ -1,4 +1,4 @@
-"""Which units can be renumbered."""
+"""Find the units of a network that can be renumbered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from .bundles import Bundle, Outcome, as_group, bundles_of, cause_of, even, try_all
+from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all
 from .moves import NOBODY, Group, Role, Site, random_order, reordered
 from .ports import Port
 from .tracing import Trace, along, by_entry
@@ -22,25 +22,25 @@ def find_permutations(
         if call.port.carries:  # what goes through a norm keeps its number
             meetings.add(behind | {call.port.path})
 
-    def attempt(active: list[Bundle], outcomes: dict[Bundle, Outcome]) -> None:
-        _locate(trace, active, outcomes, tolerance)
-        _reorder(trace, active, outcomes, tolerance, generator)
+    def attempt(active: list[Bundle], readings: dict[Bundle, Reading]) -> None:
+        _locate(trace, active, readings, tolerance)
+        _reorder(trace, active, readings, tolerance, generator)
 
-    found, reasons = [], []
-    for bundle, outcome in try_all(trace, bundles_of(trace, meetings), attempt).items():
+    groups, reasons = [], []
+    for bundle, reading in try_all(trace, bundles_of(trace, meetings), attempt).items():
         if bundle.width == 1:
             reasons.append(f"{bundle.label} has a single unit")
-        elif outcome.reason is not None:
-            reasons.append(outcome.reason)
+        elif reading.reason is not None:
+            reasons.append(reading.reason)
         else:
-            found.append(_group(trace, bundle, outcome))
-    return found, reasons
+            groups.append(_group(trace, bundle, reading))
+    return groups, reasons
 
 
 def _locate(
-    trace: Trace, active: list[Bundle], outcomes: dict[Bundle, Outcome], tolerance: float
+    trace: Trace, active: list[Bundle], readings: dict[Bundle, Reading], tolerance: float
 ) -> None:
-    """Learn where each unit is read: touch those with a 1 at some binary digit of their number."""
+    """Learn where each unit is read: change those with a 1 at some binary digit of their number."""
     digits = max(bundle.width for bundle in active).bit_length()
     # for each call and input, the number whose digits were seen to respond, entry by entry
     seen = [
@@ -71,24 +71,24 @@ def _locate(
             for number in seen[index]:
                 units = number - 1
                 fits = bool((units < bundle.width).all()) and even(units, bundle.width)
-                outcomes[bundle].note(call.port, units if fits else None, reason)
+                readings[bundle].note(call.port, units if fits else None, reason)
     for bundle in active:
         for port in bundle.ports:
             if _in_fixed_groups(port):
-                outcomes[bundle].refuse(f"{port.path!r} writes the units in fixed groups")
-            if port.carries and port.path not in outcomes[bundle].units:
-                outcomes[bundle].refuse(f"{port.path!r} reads what no layer wrote")
+                readings[bundle].refuse(f"{port.path!r} writes the units in fixed groups")
+            if port.carries and port.path not in readings[bundle].units:
+                readings[bundle].refuse(f"{port.path!r} reads what no layer wrote")
 
 
 def _touch(values: Tensor) -> Tensor:
-    """Nearer to zero, where less saturates; by sign, or a normalization would undo it."""
+    """Move values towards 0, to avoid saturation; by sign, or a normalization would undo it."""
     return torch.where(values > 0, 0.7 * values, 0.4 * values)
 
 
 def _reorder(
     trace: Trace,
     active: list[Bundle],
-    outcomes: dict[Bundle, Outcome],
+    readings: dict[Bundle, Reading],
     tolerance: float,
     generator: torch.Generator,
 ) -> None:
@@ -103,21 +103,21 @@ def _reorder(
 
     def check(index: int, inputs: list[Tensor]) -> None:
         bundle, call = cause_of(trace, index, active), trace.calls[index]
-        if bundle is None or outcomes[bundle].reason is not None:
+        if bundle is None or readings[bundle].reason is not None:
             return
-        units = torch.tensor(outcomes[bundle].units[call.port.path])
+        units = torch.tensor(readings[bundle].units[call.port.path])
         if call.port.carries and not torch.equal(units, torch.arange(call.port.width)):
-            outcomes[bundle].refuse(f"{call.port.path!r} numbers the units differently")
+            readings[bundle].refuse(f"{call.port.path!r} numbers the units differently")
         elif _in_fixed_groups(call.port):
-            outcomes[bundle].refuse(f"{call.port.path!r} reads the units in fixed groups")
+            readings[bundle].refuse(f"{call.port.path!r} reads the units in fixed groups")
         elif not call.port.carries and not call.port.reads:
-            outcomes[bundle].refuse(f"{call.port.path!r} normalizes the units in fixed groups")
+            readings[bundle].refuse(f"{call.port.path!r} normalizes the units in fixed groups")
         else:
             where = reordered(units, orders[bundle])
             for now, then in zip(inputs, call.inputs, strict=True):
                 expected = then.index_select(call.port.axis, where.to(then.device))
                 if bool((now - expected).abs().max() > tolerance * then.abs().max()):
-                    outcomes[bundle].refuse(
+                    readings[bundle].refuse(
                         f"between {bundle.label} and {call.port.path!r} the units are not alike"
                     )
 
@@ -129,12 +129,12 @@ def _in_fixed_groups(port: Port) -> bool:
     return not port.carries and any(slot.groups > 1 for slot in port.reads)
 
 
-def _group(trace: Trace, bundle: Bundle, outcome: Outcome) -> Group:
+def _group(trace: Trace, bundle: Bundle, reading: Reading) -> Group:
     sites: list[Site] = []
     for port in bundle.ports:
         role = Role.ALONG if port.carries else Role.TIMES
         sites += [dataclasses.replace(site, role=role) for site in port.written(bundle.width, 0)]
-    for path, units in outcome.units.items():
+    for path, units in reading.units.items():
         port = trace.ports[path]
         role = Role.ALONG if port.carries else Role.OVER
         # a depthwise weight has one row for each unit, which is renumbered as what it writes

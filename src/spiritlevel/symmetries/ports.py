@@ -1,4 +1,4 @@
-"""Ports: where the layers of a known kind keep their units, on the way in and on the way out."""
+"""Ports: where layers of a known kind keep the units they read and the units they write."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Port:
 
 
 def ports_of(model: nn.Module) -> dict[str, Port]:
-    """The ports of a model by path; a module that is found twice has its first path."""
-    found = {path: port_of(path, module) for path, module in model.named_modules()}
-    return {path: port for path, port in found.items() if port is not None}
+    """The ports of a model by path; a module that is used twice has its first path."""
+    ports = {path: port_of(path, module) for path, module in model.named_modules()}
+    return {path: port for path, port in ports.items() if port is not None}
 
 
 def port_of(path: str, module: nn.Module) -> Port | None:
-    """How the module deals with units, or None for a kind that is not known."""
+    """How the module reads and writes units; None for an unknown kind."""
     if isinstance(module, nn.MultiheadAttention):
         return _attention(path, module)
     if isinstance(module, nn.modules.batchnorm._NormBase):

@@ -1,4 +1,4 @@
-"""Running a network as precisely as it can be run, and saying how precise that is."""
+"""Run a network as precisely as possible, and say how precise that is."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class _Narrowest(TorchDispatchMode):
 
 
 def precise(model: nn.Module, run: Run) -> tuple[nn.Module, Tensor, float]:
-    """A deep copy in float64, or as it is if that does not run; its outputs; the tolerance.
+    """A deep copy in float64, or unchanged if that does not run; its outputs; the tolerance.
 
     A network that computes a part in float32 whatever its weights are is as precise as that part.
     """
     widened = copy.deepcopy(model).double()
     try:
         return widened, *_watched(widened, run)
-    except Exception:  # whatever the user's code raises when its numbers are wider
-        own = copy.deepcopy(model)
-        return own, *_watched(own, run)
+    except Exception:  # anything the user's code may raise in float64
+        unchanged = copy.deepcopy(model)
+        return unchanged, *_watched(unchanged, run)
 
 
 def deviation(outputs: Tensor, reference: Tensor) -> float:
@@ -67,7 +67,7 @@ def multiple(outputs: Tensor, reference: Tensor) -> float:
 
 @contextlib.contextmanager
 def as_written() -> Iterator[None]:
-    """Attention layers run through their parts, so that hooks on these see it."""
+    """Make attention layers call their parts, so that hooks on these parts run."""
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)

@@ -1,11 +1,11 @@
-"""Which units can be multiplied by a factor that the next layers undo."""
+"""Find the units that can be multiplied by a factor that the next layers undo."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .bundles import Bundle, Outcome, as_group, bundles_of, cause_of, even, try_all
+from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all
 from .moves import NOBODY, Group, Role, random_order
 from .ports import Port
 from .tracing import Trace, along, by_entry
@@ -20,7 +20,7 @@ def find_scalings(
     trace: Trace, tolerance: float, generator: torch.Generator
 ) -> tuple[dict[str, list[Group]], list[str]]:
     """The groups that can be rescaled, by move, and why others cannot."""
-    found: dict[str, list[Group]] = {
+    groups: dict[str, list[Group]] = {
         "neuron_rescale": [],
         "attention_rescale": [
             _values_group(port)
@@ -30,15 +30,15 @@ def find_scalings(
         "batchnorm_absorb": [],
     }
 
-    def attempt(active: list[Bundle], outcomes: dict[Bundle, Outcome]) -> None:
-        _attempt(trace, active, outcomes, tolerance, generator)
+    def attempt(active: list[Bundle], readings: dict[Bundle, Reading]) -> None:
+        _attempt(trace, active, readings, tolerance, generator)
 
-    def keep(outcomes: dict[Bundle, Outcome]) -> dict[Bundle, str]:
-        for bundle, outcome in outcomes.items():
-            if outcome.reason is None:
-                name, group = _group(trace, bundle, outcome)
-                found[name].append(group)
-        return {b: outcome.reason for b, outcome in outcomes.items() if outcome.reason is not None}
+    def keep(readings: dict[Bundle, Reading]) -> dict[Bundle, str]:
+        for bundle, reading in readings.items():
+            if reading.reason is None:
+                name, group = _group(trace, bundle, reading)
+                groups[name].append(group)
+        return {b: reading.reason for b, reading in readings.items() if reading.reason is not None}
 
     failed = keep(try_all(trace, bundles_of(trace, trace.reach.sums), attempt))
     whole = [bundle for bundle in failed if len(bundle.ports) == 1]
@@ -48,13 +48,13 @@ def find_scalings(
         done = {bundle for part, bundle in cut.items() if part not in still}
         whole = [bundle for bundle in whole if bundle not in done]
         failed = {bundle: reason for bundle, reason in failed.items() if bundle not in done}
-    return found, list(failed.values())
+    return groups, list(failed.values())
 
 
 def _attempt(
     trace: Trace,
     active: list[Bundle],
-    outcomes: dict[Bundle, Outcome],
+    readings: dict[Bundle, Reading],
     tolerance: float,
     generator: torch.Generator,
 ) -> None:
@@ -77,15 +77,15 @@ def _attempt(
         before = f"what {call.port.path!r} reads is not proportional to {bundle.label}"
         for now, then in zip(inputs, call.inputs, strict=True):
             units = _units(now, then, call.port.axis, ranks[bundle], tolerance)
-            outcomes[bundle].note(call.port, units, before)
-        outcomes[bundle].attends |= trace.reach.attends[index]
+            readings[bundle].note(call.port, units, before)
+        readings[bundle].attends |= trace.reach.attends[index]
         if not call.port.reads:
-            outcomes[bundle].refuse(f"{call.port.path!r} normalizes what it reads")
+            readings[bundle].refuse(f"{call.port.path!r} normalizes what it reads")
 
     for bundle in active:
         for port in bundle.ports:
             if not port.writes:
-                outcomes[bundle].refuse(f"{port.path!r} has no weights to multiply")
+                readings[bundle].refuse(f"{port.path!r} has no weights to multiply")
     trace.replay(change, check)
 
 
@@ -101,8 +101,8 @@ def _units(now: Tensor, then: Tensor, axis: int, ranks: Tensor, tolerance: float
     rank = ((ratio - _LOW) / _SPREAD * width).floor().clamp(0, width - 1).long()
     units = torch.where((ratio - 1).abs() <= tolerance, NOBODY, ranks.argsort()[rank])
     expected = torch.where(units == NOBODY, 1.0, _factors(rank, width))
-    known = bool(((ratio - expected).abs() <= tolerance * ratio.abs()).all())
-    return units if known and even(units, width) else None
+    all_known = bool(((ratio - expected).abs() <= tolerance * ratio.abs()).all())
+    return units if all_known and even(units, width) else None
 
 
 def _factors(ranks: Tensor, width: int) -> Tensor:
@@ -115,13 +115,13 @@ def _part(bundle: Bundle, parts: int, index: int) -> Bundle:
     return Bundle(bundle.ports, width, start=index * width)
 
 
-def _group(trace: Trace, bundle: Bundle, outcome: Outcome) -> tuple[str, Group]:
+def _group(trace: Trace, bundle: Bundle, reading: Reading) -> tuple[str, Group]:
     sites = bundle.sites()
-    for path, units in outcome.units.items():
+    for path, units in reading.units.items():
         port = trace.ports[path]
         sites += [port.site(slot, units) for slot in port.reads if set(units) != {NOBODY}]
     group = as_group(bundle, sites)
-    if outcome.attends:
+    if reading.attends:
         return "attention_rescale", group
     if not group.modules(Role.OVER):
         return "batchnorm_absorb", group

@@ -1,4 +1,4 @@
-"""Finding the moves of a user's network by running it, and keeping those that hold."""
+"""Find the moves of a user's network by running it, and keep those that hold."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .ports import ports_of
 from .precision import as_written, precise
 from .scaling import find_scalings
 from .tracing import Diverged, Run, Trace
-from .verification import NUM_FACTORS, Truth
+from .verification import NUM_FACTORS, Reference
 
-_COARSEST = 1e-2  # with a tolerance above this a wrong move could pass for a right one
+_COARSEST = 1e-2  # above this tolerance a wrong move could be taken for a right one
 _SHOWN = 4  # reasons given for a move that is absent
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """The moves that a network has, each verified, and for the others why it has none."""
+class FoundMoves:
+    """The moves that a network has, each verified, and why the others do not apply."""
 
     moves: dict[str, Move]
     absent: dict[str, str]
@@ -39,7 +39,7 @@ def find_moves(
     head: str | None = None,
     generator: torch.Generator,
     progress: Progress | None = None,
-) -> Found:
+) -> FoundMoves:
     """Look for all of MOVES; each one found was applied to a copy, run and compared.
 
     `run` gives the outputs of the model, or of a copy in another precision, on a few samples that
@@ -49,9 +49,9 @@ def find_moves(
     counted = _Counted(run, progress)
     devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
     with torch.random.fork_rng(devices=sorted(devices, key=str)), as_written():
-        found = _search(model, counted, head, generator)
+        moves = _search(model, counted, head, generator)
     counted.finish()
-    return found
+    return moves
 
 
 class _Counted:
@@ -77,43 +77,49 @@ class _Counted:
             self._progress(self.done, max(self.planned, self.done), "looking for symmetries")
 
 
-def _search(model: nn.Module, run: _Counted, head: str | None, generator: torch.Generator) -> Found:
-    truth = Truth(*precise(model, run), run, generator)
+def _search(
+    model: nn.Module, run: _Counted, head: str | None, generator: torch.Generator
+) -> FoundMoves:
+    reference = Reference(*precise(model, run), run, generator)
     moves: dict[str, Move] = {}
     absent: dict[str, str] = {}
-    if truth.tolerance > _COARSEST:
-        absent = dict.fromkeys(MOVES, "the network computes too coarsely to verify any move")
-        return Found(moves, absent, truth.tolerance)
+    if reference.tolerance > _COARSEST:
+        absent = dict.fromkeys(MOVES, "its precision is too low to verify any move")
+        return FoundMoves(moves, absent, reference.tolerance)
     scaled: Move | str
     try:
-        trace = Trace(truth.model, truth.run, ports_of(truth.model), truth.generator)
-        candidates, why = _candidates(trace, truth)
-        scaled = weight_scale_move(truth.model, trace, truth.tolerance)
+        trace = Trace(
+            reference.model, reference.run, ports_of(reference.model), reference.generator
+        )
+        candidates, why = _candidates(trace, reference)
+        scaled = weight_scale_move(reference.model, trace, reference.tolerance)
     except Diverged as diverged:
         scaled = f"with other values in its layers the network does not run: {diverged}"
         candidates = {name: [] for name in FUNCTION_PRESERVING}
         why = {name: [scaled] for name in FUNCTION_PRESERVING}
     run.planned = run.done + len(candidates) + 2 * NUM_FACTORS
     for name, groups in candidates.items():
-        kept, dropped = truth.holding(name, groups)
-        if kept:
-            moves[name] = Move(name, tuple(kept))
+        verified_groups, dropped = reference.holding(name, groups)
+        if verified_groups:
+            moves[name] = Move(name, tuple(verified_groups))
         else:
             absent[name] = _summary([*dropped, *why[name]])
-    heated = "no head was named" if head is None else temperature_move(truth.model, head)
+    heated = "no head was named" if head is None else temperature_move(reference.model, head)
     for name, move in {"logit_temperature": heated, "weight_scale": scaled}.items():
-        verified = truth.grown(move) if isinstance(move, Move) else move
+        verified = reference.grown(move) if isinstance(move, Move) else move
         if isinstance(verified, Move):
             moves[name] = verified
         else:
             absent[name] = verified
-    return Found(moves, absent, truth.tolerance)
+    return FoundMoves(moves, absent, reference.tolerance)
 
 
-def _candidates(trace: Trace, truth: Truth) -> tuple[dict[str, list[Group]], dict[str, list[str]]]:
-    """Groups for each function-preserving move, not yet verified, and why others are none."""
-    scalings, not_scaled = find_scalings(trace, truth.tolerance, truth.generator)
-    permutations, not_permuted = find_permutations(trace, truth.tolerance, truth.generator)
+def _candidates(
+    trace: Trace, reference: Reference
+) -> tuple[dict[str, list[Group]], dict[str, list[str]]]:
+    """Unverified groups for each function-preserving move, and why other groups fail."""
+    scalings, not_scaled = find_scalings(trace, reference.tolerance, reference.generator)
+    permutations, not_permuted = find_permutations(trace, reference.tolerance, reference.generator)
     neurons = scalings["neuron_rescale"]
     groups = {"layer_rescale": neurons, "unit_permute": permutations, **scalings}
     why = {
@@ -121,7 +127,7 @@ def _candidates(trace: Trace, truth: Truth) -> tuple[dict[str, list[Group]], dic
         "neuron_rescale": not_scaled,
         "unit_permute": not_permuted,
         "batchnorm_absorb": ["no BatchNorm in eval mode reads a layer that nothing else reads"],
-        "attention_rescale": ["there is no attention whose values go to a projection alone"],
+        "attention_rescale": ["there is no attention whose values go only to a projection"],
     }
     return {name: groups[name] for name in FUNCTION_PRESERVING}, why
 

@@ -1,4 +1,4 @@
-"""Running a network with chosen values in place of every layer's output.
+"""Run a network with chosen values in place of every layer's output.
 
 Between two layers of a known kind lies whatever the user wrote: activations, pooling, views,
 additions. To learn what that does with the units, each layer's output is replaced by random
@@ -77,7 +77,7 @@ class Trace:
     def _reference(self) -> None:
         nodes: list[list[Any]] = []
         leaves: dict[int, str] = {}
-        kept: list[Tensor] = []  # an id means something only while its tensor lives
+        alive: list[Tensor] = []  # an id means something only while its tensor lives
 
         def hook(port: Port, inputs: list[Tensor], output: Tensor) -> Tensor:
             count = sum(call.port is port for call in self.calls)
@@ -86,7 +86,7 @@ class Trace:
             nodes.append([x.grad_fn for x in inputs])
             leaf = values.clone().requires_grad_()
             leaves[id(leaf)] = port.path
-            kept.append(leaf)
+            alive.append(leaf)
             return leaf.clone()  # a leaf could not be worked on in place
 
         with self._hooked(hook), _recorded(self._model) as given:
@@ -127,7 +127,7 @@ class Trace:
 
 @contextlib.contextmanager
 def _recorded(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Gradients are on inside the model, whatever `run` does; its outputs, once it has run."""
+    """Turn gradients on inside the model, whatever `run` does, and collect its outputs."""
     modes: list[bool] = []
     given: list[Tensor] = []
 

@@ -1,4 +1,4 @@
-"""Holding a move against the network: applied to a copy, run, compared."""
+"""Verify a move: apply it to a copy, run the copy and compare the outputs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NUM_FACTORS = (
 
 
 @dataclasses.dataclass
-class Truth:
-    """A network as it is, with the outputs that every moved copy must give."""
+class Reference:
+    """The unchanged network, with the outputs that every moved copy must give."""
 
     model: nn.Module
     outputs: Tensor
@@ -29,28 +29,28 @@ class Truth:
     generator: torch.Generator
 
     def holding(self, name: str, groups: list[Group]) -> tuple[list[Group], list[str]]:
-        """The groups that keep the outputs, and why others do not."""
+        """The groups that keep the outputs, and why the others do not."""
         owners = _owners(self.model)
-        dropped, kept = [], []
+        dropped, passing = [], []
         for group in groups:
             shared = _shared(self.model, group, owners)
             dropped += [shared] if shared else []
-            kept += [] if shared else [group]
-        if kept and not self._holds(name, kept):
+            passing += [] if shared else [group]
+        if passing and not self._holds(name, passing):
             # one bad group spoils the others, so each is tried for itself
-            single = {group: self._holds(name, [group]) for group in kept}
-            kept = [group for group in kept if single[group]]
+            single = {group: self._holds(name, [group]) for group in passing}
+            passing = [group for group in passing if single[group]]
             dropped += [
                 f"moving {Move(name, (group,)).describe()!r} changes the outputs"
                 for group, holds in single.items()
                 if not holds
             ]
-            if kept and not self._holds(name, kept):
-                return [], [*dropped, "the moves found hold one by one and not together"]
-        return kept, dropped
+            if passing and not self._holds(name, passing):
+                return [], [*dropped, "the moves hold one by one but not together"]
+        return passing, dropped
 
     def grown(self, move: Move) -> Move | str:
-        """The move with the power by which the outputs grow; or what else it does to them."""
+        """The move with the power by which outputs grow; or why it does more than scale them."""
         if move.name == "logit_temperature":
             shared = _shared(self.model, move.groups[0], _owners(self.model))
             if shared:

@@ -21,7 +21,7 @@ def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):
     ]
     [explained] = rows_of(page, "explained-table")
     assert explained[:4] == ["curvature.trace", "sgd", "adam", "scale"]
-    assert "turns round under relative.kappa" in explained[4]
+    assert "is reversed under relative.kappa" in explained[4]
     assert rows_of(page, "confounder-table")[0][2:] == ["0.2", "0.4"]
     gini = "Gini impurity of the predictions"
     assert rows_of(page, "also-differing-table") == [

@@ -75,10 +75,12 @@ def audit(
     tell = progress or (lambda done, total, text: None)
     tell(0, 1, "looking for symmetries")
     surface = {"loss": loss, "forward": forward}
-    found, num_outputs = _find(model, data, seed, head=head, distributed=distributed, **surface)
+    symmetries_found, num_outputs = _find(
+        model, data, seed, head=head, distributed=distributed, **surface
+    )
     if method is None:  # without weight probes, whose noise could hide what a move does
         method = "exact" if num_outputs <= EXACT_COLUMNS else "output_probes"
-    steps = len(found.moves) + 2
+    steps = len(symmetries_found.moves) + 2
 
     def measured(subject: nn.Module) -> Report:
         return api.measure_also(
@@ -101,12 +103,12 @@ def audit(
 
     tell(1, steps, "measuring")
     original = measured(model)
-    reports, absent = {}, dict(found.absent)
-    for done, (name, move) in enumerate(found.moves.items(), start=2):
+    reports, absent = {}, dict(symmetries_found.absent)
+    for done, (name, move) in enumerate(symmetries_found.moves.items(), start=2):
         tell(done, steps, f"measuring after {name}")
         moved, growth = _moved(model, move, torch.Generator().manual_seed(seed))
         apart = _deviation(model, moved, growth, data, distributed=distributed, **surface)
-        if apart > max(found.tolerance, _rounding(model)):
+        if apart > max(symmetries_found.tolerance, _rounding(model)):
             absent[name] = (
                 f"it holds on {NUM_SAMPLES} samples and not on all: outputs are up to {apart:.2g} "
                 "of the largest away from what they should be"
@@ -117,7 +119,7 @@ def audit(
     return Audit(
         original,
         reports,
-        moves={name: found.moves[name].describe() for name in reports},
+        moves={name: symmetries_found.moves[name].describe() for name in reports},
         absent=absent,
     )
 
@@ -179,7 +181,7 @@ def _find(
     head: str | None,
     distributed: bool,
     **surface: Any,
-) -> tuple[symmetries.Found, int]:
+) -> tuple[symmetries.FoundMoves, int]:
     """The symmetries of the network, looked for on its first samples; and its number of outputs."""
     workspace = api.open_workspace(model, data, head=head, distributed=distributed, **surface)
     with workspace.surface.preserved():

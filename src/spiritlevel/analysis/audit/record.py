@@ -21,27 +21,27 @@ UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up t
 HIDING = 0.12
 NEARLY = 2.0  # a factor that matters little beside those on the weights
 WORDS: dict[Kind, str] = {
-    "comparable": "comparable between networks: no move found here changes it",
+    "comparable": "comparable between networks: no move found in this network changes it",
     "confidence": "comparable at equal confidence: it follows the size of the logits",
-    "nearly": "nearly comparable: factors of 5 to 25 on the weights move it less than twofold",
-    "scale": "not comparable here: it moves although the function stays the same",
+    "nearly": "nearly comparable: factors of 5 to 25 on the weights change it less than twofold",
+    "scale": "not comparable: it changes although the network's function stays the same",
     "open": "not decided: its error could hide what the moves do to it",
-    "confounder": "no measure of flatness; look at it beside the others",
+    "confounder": "not a flatness measure; shown for context",
 }
-UNTRIED = "not decided: nothing could be tried"
+UNTRIED = "not decided: no move could be tried"
 REFINE = "lower rtol, raise max_passes or use more samples"
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a measure is worth for this network."""
+    """Whether a measure can be compared between networks like this one, and why."""
 
     kind: Kind
     text: str
 
 
 class Audit:
-    """Values before and after every move, and what follows from them."""
+    """The values before and after every move, and what they show."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Audit:
         moves: Mapping[str, str],
         absent: Mapping[str, str],
     ) -> None:
-        """`moves` describes what was done, `absent` why other moves do not exist here."""
+        """`moves` describes what was done, `absent` why other moves do not apply to the network."""
         self.original, self.moved = original, dict(moved)
         self.moves, self.absent = dict(moves), dict(absent)
 
@@ -61,7 +61,7 @@ class Audit:
         return [move for move in self.moved if move not in CONFIDENCE_ONLY]
 
     def factor(self, measure: str, move: str) -> float:
-        """By which the number was multiplied; infinite where it was 0 before."""
+        """What the number was multiplied by; infinite where it was 0 before."""
         before, after = self.original[measure].value, self.moved[move][measure].value
         if before == after:
             return 1.0
@@ -82,7 +82,7 @@ class Audit:
         return False if errors <= HIDING * largest else None
 
     def verdict(self, measure: str) -> Verdict:
-        """In plain words."""
+        """What the moves say about this measure, in a sentence."""
         if measure in MEASURED_ALONG:
             return Verdict("confounder", WORDS["confounder"])
         outcomes = {move: self.has_moved(measure, move) for move in self.preserving}
@@ -95,7 +95,7 @@ class Audit:
             if kind == "scale" or not unknown:
                 return Verdict(kind, f"{WORDS[kind]} ({factor:.3g} times under {worst})")
         if not self.moved:
-            return Verdict("open", f"{UNTRIED}: no move was found here")
+            return Verdict("open", UNTRIED)
         sizes = {m: self.has_moved(measure, m) for m in CONFIDENCE_ONLY if m in self.moved}
         following = [move for move, outcome in sizes.items() if outcome]
         if not following:
@@ -109,7 +109,7 @@ class Audit:
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """Of every measure."""
+        """The verdict on every measure."""
         return {measure: self.verdict(measure) for measure in self.original}
 
     def confounders(self) -> dict[str, Measurement]:
@@ -132,9 +132,13 @@ class Audit:
             f"{HIDING:.0%}, ? is not decided."
         ]
         lines += [f"{move}: {text}." for move, text in self.moves.items()]
-        lines += [f"{move} does not exist here: {why}." for move, why in self.absent.items()]
+        lines += [
+            f"{move} does not apply to this network: {why}." for move, why in self.absent.items()
+        ]
         if not self.preserving:
-            lines.append("No symmetry was found, so nothing here shows a number to be misleading.")
+            lines.append(
+                "No symmetry was found, so the audit cannot show that a number is misleading."
+            )
         by_kind: dict[Kind, list[str]] = {}
         for measure, verdict in self.verdicts.items():
             by_kind.setdefault(verdict.kind, []).append(measure)
@@ -148,18 +152,18 @@ class Audit:
         return lines
 
     def _confounder(self, name: str, m: Measurement) -> str:
-        found = [
+        changes = [
             f"{self.factor(name, move):.3g} times under {move}"
             for move in self.moved
             if self.has_moved(name, move)
         ]
         open_ = [move for move in self.moved if self.has_moved(name, move) is None]
-        found += [f"not decided under {move}" for move in open_]
+        changes += [f"not decided under {move}" for move in open_]
         text = f"The {MEASURED_ALONG[name]} ({name}) is {m.value:.4g}"
-        return f"{text}; {', '.join(found) or 'no move tried here changes it'}."
+        return f"{text}; {', '.join(changes) or 'no move that was tried changes it'}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
+        """The audit in plain types, ready for JSON."""
         return {
             "format": FORMAT,
             "original": self.original.to_dict(),

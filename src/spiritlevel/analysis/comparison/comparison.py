@@ -12,9 +12,9 @@ from ... import api
 from ...errors import SpiritlevelError
 from ...measures.confounders import GINI, MEASURED_ALONG
 from ...records import Measurement, Report, aligned, read_json
-from . import findings
-from .differences import AlsoDiffering, Disagreement, Explained, Pair
-from .orders import Place, counterparts, directions, flatness_sign, flatter_by, larger, round_off
+from . import sentences
+from .pairwise import AlsoDiffering, Disagreement, Explained, Pair
+from .ranking import Place, counterparts, directions, flatness_sign, flatter_by, larger, round_off
 
 FORMAT = "spiritlevel-comparison-1"
 
@@ -50,13 +50,15 @@ class Comparison:
                 f"{sorted(counts)} samples with {len(self.measures)} measures in common. Measure "
                 "all of them with one call of compare."
             )
-        known = directions()  # a file may hold measures of another version
-        self.directions = {name: known[name] for name in self.measures if name in known}
+        known_directions = directions()  # a file may contain measures of another version
+        self.directions = {
+            name: known_directions[name] for name in self.measures if name in known_directions
+        }
 
     # -- reading -----------------------------------------------------------------------------
 
     def value(self, measure: str, name: str) -> Measurement:
-        """One number."""
+        """The measurement of one network."""
         return self.reports[name][measure]
 
     @property
@@ -67,17 +69,17 @@ class Comparison:
     def places(self, measure: str) -> dict[str, Place]:
         """Rank of every network, with the ranks that the errors leave open.
 
-        Empty for what is no measure of flatness.
+        Empty for a measure that is not one of flatness.
         """
-        sign, found = self._sign(measure), {}
+        sign, ranks = self._sign(measure), {}
         for name in self.reports if sign else ():
             others = [other for other in self.reports if other != name]
             below = sum(self.certain(measure, other, name) for other in others)
             above = sum(self.certain(measure, name, other) for other in others)
             here = self.value(measure, name)
             ahead = (sign * (m.value - here.value) > round_off(here, m) for m in self._of(measure))
-            found[name] = Place(1 + sum(ahead), 1 + below, len(self.reports) - above)
-        return found
+            ranks[name] = Place(1 + sum(ahead), 1 + below, len(self.reports) - above)
+        return ranks
 
     def certain(self, measure: str, flatter: str, sharper: str) -> bool:
         """Whether the first network is flatter beyond the errors of both."""
@@ -85,16 +87,16 @@ class Comparison:
 
     def disagreements(self) -> list[Disagreement]:
         """Pairs of measures with opposite and certain orders of a pair of networks."""
-        found = []
+        disagreements = []
         for a, b in itertools.combinations(sorted(self.reports), 2):
             one = [m for m in self.ranked if self.certain(m, a, b)]
             other = [m for m in self.ranked if self.certain(m, b, a)]
-            found += [Disagreement(a, b, m, n) for m in one for n in other]
-        return found
+            disagreements += [Disagreement(a, b, m, n) for m in one for n in other]
+        return disagreements
 
     def explained(self) -> list[Explained]:
-        """Differences that scale or confidence account for, one entry a measure and pair."""
-        found = []
+        """Differences that scale or confidence explains, one entry per measure and pair."""
+        explanations = []
         for measure, flatter, sharper in self._differences():
             reasons = {
                 "scale": self._by_scale(measure, flatter, sharper),
@@ -103,16 +105,16 @@ class Comparison:
             holding = {by: text for by, text in reasons.items() if text}
             if holding:
                 by, text = next(iter(holding)), "; ".join(holding.values())
-                found.append(Explained(measure, flatter, sharper, by, text))
-        return found
+                explanations.append(Explained(measure, flatter, sharper, by, text))
+        return explanations
 
     def also_differing(self) -> list[AlsoDiffering]:
         """Every difference beyond errors, with the confounders that differ beyond theirs.
 
-        No cause is claimed. Confidence is left out where the order stands at equal confidence:
-        there the share of the difference is told that is left.
+        No cause is claimed. Where the order also holds at equal confidence, confidence is left out,
+        and `left` says how much of the difference remains.
         """
-        found = []
+        differing = []
         for measure, flatter, sharper in self._differences():
             pairs = self._confounders(flatter, sharper)
             left = None
@@ -125,8 +127,8 @@ class Comparison:
                 left = after / before
             if pairs or left is not None:
                 also = tuple(pairs.values())
-                found.append(AlsoDiffering(measure, flatter, sharper, also, left))
-        return found
+                differing.append(AlsoDiffering(measure, flatter, sharper, also, left))
+        return differing
 
     def _differences(self) -> Iterator[tuple[str, str, str]]:
         """Measure, flatter and sharper network, wherever that is certain."""
@@ -142,43 +144,43 @@ class Comparison:
         return [report[measure] for report in self.reports.values()]
 
     def _confounders(self, flatter: str, sharper: str) -> dict[str, Pair]:
-        """Those that differ between the two beyond the errors."""
-        found = {}
+        """The confounders in which the two networks differ beyond the errors."""
+        pairs = {}
         for name in MEASURED_ALONG:
             if name in self.measures:
                 one, other = self.value(name, flatter), self.value(name, sharper)
                 if larger(one, other) or larger(other, one):
-                    found[name] = Pair(name, one.value, other.value)
-        return found
+                    pairs[name] = Pair(name, one.value, other.value)
+        return pairs
 
     def _stands(self, measure: str, flatter: str, sharper: str) -> bool:
-        """Whether the order was looked at and holds at equal confidence."""
+        """Whether the order was checked at equal confidence, and holds there."""
         pair = (flatter, sharper)
         return self.matched is not None and flatter_by(
             self._sign(measure), self.matched, measure, pair
         )
 
     def _by_scale(self, measure: str, flatter: str, sharper: str) -> str:
-        """What became of the order under the counterpart; empty where it stands, or without one."""
+        """What became of the order under the counterpart, if any; empty if it holds."""
         counterpart = counterparts().get(measure)
         if counterpart not in self.measures or self.certain(counterpart, flatter, sharper):
             return ""
-        kept = "turns round" if self.certain(counterpart, sharper, flatter) else "is lost"
-        return f"the order {kept} under {counterpart}, which rescaling of layers leaves alone"
+        fate = "is reversed" if self.certain(counterpart, sharper, flatter) else "is lost"
+        return f"the order {fate} under {counterpart}, which rescaling layers does not change"
 
     def _by_confidence(self, measure: str, flatter: str, sharper: str) -> str:
-        """What became of the order at equal confidence; empty where it stands."""
+        """What became of the order at equal confidence; empty if it holds."""
         if self.matched is None or self._stands(measure, flatter, sharper):
             return ""
         turned = self._stands(measure, sharper, flatter)
         gini = {name: self.value(GINI, name).value for name in (flatter, sharper)}
         return (
-            f"the order {'turns round' if turned else 'is lost'} once both are equally confident "
+            f"the order {'is reversed' if turned else 'is lost'} once both are equally confident "
             f"(Gini impurity {gini[flatter]:.3g} and {gini[sharper]:.3g})"
         )
 
     def unchecked(self) -> dict[str, str]:
-        """Measures that rescaling of layers moves and nothing here checks for it, and why not."""
+        """Measures that rescaling layers changes but that were not checked for it, and why not."""
         cards = {card.name: card for card in api.cards()}
         reasons = {}
         for measure in self.ranked:
@@ -208,10 +210,20 @@ class Comparison:
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
-        return findings.findings(self)
+        disagreements, differing = self.disagreements(), self.also_differing()
+        lines = sentences.ranking(self.measures, self.ranked, self.directions)
+        lines += sentences.disagreement(disagreements)
+        if not disagreements and self.ranked:
+            lines.append(sentences.NO_DISAGREEMENT)
+        lines += sentences.explanation(self.explained())
+        lines += sentences.other_differences(differing) + sentences.remaining(differing)
+        lines += sentences.unchecked(self.unchecked())
+        if self.unmatched:
+            lines.append(f"Not compared at equal confidence: {self.unmatched}")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
+        """The comparison in plain types, ready for JSON."""
         return {
             "format": FORMAT,
             "reports": {name: report.to_dict() for name, report in self.reports.items()},

@@ -16,7 +16,7 @@ from ...model.batches import Forward
 from ...records import Progress, Report
 from ..equal_confidence import equally_confident
 from .comparison import Comparison
-from .orders import counterparts
+from .ranking import counterparts
 
 
 def compare(
@@ -99,7 +99,7 @@ def measure_for_comparison(
     measures: str | Sequence[str] | None,
     **arguments: Any,
 ) -> Report:
-    """One network by the measures asked for, the confounders, and what checks them for scale."""
+    """Measure one network: what was asked for, the confounders and the counterparts."""
     if measures is None:
         asked = [card.name for card in api.cards() if card.default]
     else:
@@ -119,7 +119,7 @@ def matched_comparison(
     match: bool,
     **arguments: Any,
 ) -> Comparison:
-    """From reports of the networks as they are, and measuring them again at equal confidence."""
+    """Compare networks by their reports, and measure them again at equal confidence."""
     if not match or len(reports) < 2:
         return Comparison(reports)
     try:

@@ -29,28 +29,28 @@ class Cache:
         self.path, self.key = os.fspath(path), dict(key)
 
     def read(self) -> dict[Point, Height]:
-        """What is there already; the file is begun where there is none."""
+        """The finished points in the file; a new file is created if there is none."""
         try:
             with open(self.path, "rb") as file:
-                held = file.read()
+                content = file.read()
         except FileNotFoundError:
-            held = b""
+            content = b""
         except OSError as error:
             raise self._refusal(f"it cannot be read: {error.strerror}") from error
-        *lines, torn = held.split(b"\n")
+        *lines, torn = content.split(b"\n")
         if not lines and not torn:
             heading = json.dumps({"format": FORMAT, "key": self.key}, allow_nan=False)
             write_atomically(self.path, f"{heading}\n".encode())
             return {}
         self._check_heading(lines[0] if lines else torn)
-        found = dict(self._point(line) for line in lines[1:])
-        if torn:  # whoever wrote it was killed in the middle of a line
+        heights = dict(self._point(line) for line in lines[1:])
+        if torn:  # the writer was killed in the middle of a line
             write_atomically(self.path, b"".join(line + b"\n" for line in lines))
-        return found
+        return heights
 
-    def add(self, points: Sequence[Point], found: Sequence[Height]) -> None:
-        """Append points in one go."""
-        rows = zip(points, found, strict=True)
+    def add(self, points: Sequence[Point], heights: Sequence[Height]) -> None:
+        """Append finished points to the file, in one write."""
+        rows = zip(points, heights, strict=True)
         lines = [
             json.dumps(
                 {
@@ -75,12 +75,13 @@ class Cache:
         except (ValueError, KeyError, TypeError):
             theirs = None
         if not isinstance(theirs, dict):
-            raise self._refusal("it exists and is something else")
-        own = json.loads(json.dumps(self.key))  # tuples are lists over there
-        other = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+            raise self._refusal("it exists and is not such a cache")
+        ours = json.loads(json.dumps(self.key))  # tuples become lists in the file
+        other = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         if other:
             shown = ", ".join(
-                f"{name} {reprlib.repr(theirs.get(name))} there, {reprlib.repr(own.get(name))} here"
+                f"{name} {reprlib.repr(theirs.get(name))} there, {reprlib.repr(ours.get(name))} "
+                "here"
                 for name in other
             )
             raise self._refusal(f"its points belong to another slice ({shown})")
@@ -96,5 +97,5 @@ class Cache:
     def _refusal(self, cause: str) -> SpiritlevelError:
         return SpiritlevelError(
             f"The cache {self.path!r} cannot be used: {cause}. Give another path, or delete the "
-            "file to start anew."
+            "file to start again."
         )

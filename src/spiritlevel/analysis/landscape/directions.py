@@ -1,4 +1,4 @@
-"""Which way a slice goes: random directions, eigenvectors of the Hessian, other networks."""
+"""The directions of a slice: random, eigenvectors of the Hessian, or to other networks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .networks import Between, Network, tensors_of
 
 
 class Points(Protocol):
-    """Weights by coordinates."""
+    """The weights at each point of a slice."""
 
     def at(self, point: Sequence[float]) -> Weights:
-        """The weights to put in the place of the network's own; none at the network itself."""
+        """The weights that replace the network's; empty at the network itself."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights that the slice goes through."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
-    """What is known of one axis apart from its grid."""
+class Direction:
+    """One axis of a slice, without its grid."""
 
     name: str
     step: Weights
@@ -39,56 +39,58 @@ class Way:
 
     @property
     def length(self) -> float:
-        """How far the weights move in a step of 1."""
+        """How far the weights move per step of 1."""
         return float(torch.stack([part.double().norm() for part in self.step.values()]).norm())
 
 
 @dataclasses.dataclass(frozen=True)
-class Bearings:
-    """Points, the ways to them, and what a reader must know of both."""
+class Slice:
+    """The points of a slice, its directions, and notes for the reader."""
 
     points: Points
-    ways: tuple[Way, ...]
+    directions: tuple[Direction, ...]
     notes: tuple[str, ...]
 
 
-class Along:
+class AlongDirections:
     """The network's weights plus t times each direction."""
 
-    def __init__(self, workspace: Workspace, ways: Sequence[Way]) -> None:
-        self._work, self._ways = workspace, ways
+    def __init__(self, workspace: Workspace, directions: Sequence[Direction]) -> None:
+        self._workspace, self._directions = workspace, directions
 
     def at(self, point: Sequence[float]) -> Weights:
-        """Parameters that no direction moves are left out."""
+        """The moved weights; parameters that no direction moves are left out."""
         if not any(point):
             return {}
         moved: Weights = {}
-        for name, own in self._work.perturbed.weights.items():
+        for name, weight in self._workspace.perturbed.weights.items():
             steps = [
-                (t, w.step[name]) for t, w in zip(point, self._ways, strict=True) if name in w.step
+                (t, w.step[name])
+                for t, w in zip(point, self._directions, strict=True)
+                if name in w.step
             ]
             if steps:
-                total = own.double()
+                total = weight.double()
                 for t, step in steps:
                     total = total + t * step.double()
-                moved[name] = total.to(own.dtype)
+                moved[name] = total.to(weight.dtype)
         return moved
 
     def tensors(self) -> dict[str, Tensor]:
-        """Of the network in the middle."""
-        return tensors_of(self._work.surface.model)
+        """The weights of the network at the origin."""
+        return tensors_of(self._workspace.surface.model)
 
 
-def random_bearings(workspace: Workspace, *, dimensions: int, biases: bool) -> Bearings:
+def random_slice(workspace: Workspace, *, dimensions: int, biases: bool) -> Slice:
     """Gaussian directions with the norms of the network's filters."""
-    ways = tuple(
-        Way(
+    directions = tuple(
+        Direction(
             f"random direction {i + 1}" if dimensions > 1 else "random direction",
             random_direction(workspace.surface, seed=workspace.seed, number=i, biases=biases),
         )
         for i in range(dimensions)
     )
-    kept = (
+    others = (
         "Biases and the parameters of normalization layers move as a whole, by their own norm."
         if biases
         else "Biases and the parameters of normalization layers stay as they are."
@@ -98,10 +100,10 @@ def random_bearings(workspace: Workspace, *, dimensions: int, biases: bool) -> B
         f"{start} random (seed {workspace.seed}), every filter with the norm of the network's own "
         "filter (Li et al. 2018)."
     )
-    return Bearings(Along(workspace, ways), ways, (drawn, kept))
+    return Slice(AlongDirections(workspace, directions), directions, (drawn, others))
 
 
-def eigen_bearings(workspace: Workspace, *, dimensions: int, max_passes: int) -> Bearings:
+def eigen_slice(workspace: Workspace, *, dimensions: int, max_passes: int) -> Slice:
     """Unit eigenvectors of the largest eigenvalues, with the slope of the loss along them."""
     space = ParameterSpace(workspace.surface)
     (pairs,) = eigenpairs_of(
@@ -114,14 +116,18 @@ def eigen_bearings(workspace: Workspace, *, dimensions: int, max_passes: int) ->
         max_products=max_passes,
     )
     gradient = workspace.perturbed.unperturbed.gradient
-    ways = []
+    directions = []
     for i in range(dimensions):
         vector = pairs.vectors[i]
-        vector = vector * vector[vector.abs().argmax()].sign()  # of ±v always the same one
+        vector = (
+            vector * vector[vector.abs().argmax()].sign()
+        )  # v and −v are both eigenvectors: always take the same one
         step = {n: vector[part].view(gradient[n].shape) for n, part in space.slices.items()}
         slope = sum(float((gradient[n] * part.double()).sum()) for n, part in step.items())
         name = f"eigenvector {i + 1}" if dimensions > 1 else "top eigenvector"
-        ways.append(Way(name, step, float(pairs.values[i]), float(pairs.residuals[i]), slope))
+        directions.append(
+            Direction(name, step, float(pairs.values[i]), float(pairs.residuals[i]), slope)
+        )
     notes = [
         "The directions are eigenvectors of the Hessian of length 1, at the largest eigenvalues."
         if dimensions > 1
@@ -129,27 +135,27 @@ def eigen_bearings(workspace: Workspace, *, dimensions: int, max_passes: int) ->
     ]
     if not all(pairs.converged.tolist()):
         notes.append(
-            f"Not converged after {max_passes} products with the Hessian: the direction is close "
-            "to an eigenvector as far as the residual says. Raise max_passes for less."
+            f"Not converged after {max_passes} products with the Hessian: the residual says how "
+            "close the direction is to an eigenvector. Raise max_passes to get closer."
         )
-    return Bearings(Along(workspace, ways), tuple(ways), tuple(notes))
+    return Slice(AlongDirections(workspace, directions), tuple(directions), tuple(notes))
 
 
-def path_bearings(
-    workspace: Workspace, others: Sequence[Network], names: Sequence[str]
-) -> Bearings:
-    """From the network to one or two others."""
+def path_slice(workspace: Workspace, others: Sequence[Network], names: Sequence[str]) -> Slice:
+    """Straight lines from the network to one or two others."""
     between = Between(workspace.surface, others)
     start, *ends = names
     steps = between.steps()
-    ways = tuple(Way(f"{start} → {end}", step) for end, step in zip(ends, steps, strict=True))
+    directions = tuple(
+        Direction(f"{start} → {end}", step) for end, step in zip(ends, steps, strict=True)
+    )
     notes = [
         "The weights are mixed on the straight line between the checkpoints, and go on in the "
         "same direction beyond them."
     ]
     if len(steps) == 2:
         dot = sum(float((steps[0][n] * steps[1][n]).sum()) for n in steps[0])
-        size = ways[0].length * ways[1].length
+        size = directions[0].length * directions[1].length
         cosine = dot / size if size else 0.0
         notes[0] = "The weights are mixed on the plane through the three checkpoints."
         notes.append(
@@ -157,7 +163,7 @@ def path_bearings(
         )
     if between.mixes_statistics:
         notes.append(
-            "Buffers such as BatchNorm's running statistics are mixed with the weights, and stay "
-            "those of the nearest mixture beyond the checkpoints."
+            "Buffers such as BatchNorm's running statistics are mixed with the weights, and "
+            "beyond the checkpoints they stay those of the nearest mixture."
         )
-    return Bearings(between, ways, tuple(notes))
+    return Slice(between, directions, tuple(notes))

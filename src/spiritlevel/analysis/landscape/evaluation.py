@@ -1,4 +1,4 @@
-"""The height of the loss surface at other weights than the network's own."""
+"""The height of the loss surface at weights other than the network's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Height:
 
 
 def heights(surface: Surface, points: Sequence[Weights], *, chunk: int) -> list[Height]:
-    """Of each point, from one pass over the data; both numbers from the same outputs.
+    """The height at each point, from one pass over the data.
 
-    Unlike `PerturbedLoss.losses`, nothing replaces an overflow: a picture has a gap there.
+    Unlike in `PerturbedLoss.losses`, an overflow is not replaced: a picture has a gap there.
     A sample whose outputs are not finite misses its target.
     """
     sums = torch.zeros(3, len(points), dtype=torch.float64, device=surface.device)

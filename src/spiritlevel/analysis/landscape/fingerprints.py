@@ -1,4 +1,4 @@
-"""Short names for weights and data, by which a later call knows that they are the same."""
+"""Fingerprints of weights and data, by which a later call recognizes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE = 16  # bytes
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Names, types, shapes and every bit."""
+    """A fingerprint of the names, types, shapes and every bit."""
     digest = hashlib.blake2b(digest_size=SIZE)
     for name, tensor in tensors.items():
         _feed(digest, name, tensor)
@@ -23,13 +23,13 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def of_data(surface: Surface) -> str:
-    """All samples of all processes, in any order: a shuffling loader keeps its name."""
+    """A fingerprint of all samples of all processes, the same in any order."""
     total = 0
     for _, batch in surface.batches():
-        held = _batches.map_tensors(lambda t: t.detach().cpu(), batch)
-        for i in range(_batches.num_samples(held)):
+        on_cpu = _batches.map_tensors(lambda t: t.detach().cpu(), batch)
+        for i in range(_batches.num_samples(on_cpu)):
             digest = hashlib.blake2b(digest_size=SIZE)
-            for tensor in _batches.tensors(_batches.take(held, slice(i, i + 1))):
+            for tensor in _batches.tensors(_batches.take(on_cpu, slice(i, i + 1))):
                 _feed(digest, "", tensor)
             total += int.from_bytes(digest.digest(), "big")
     total = sum(surface.processes.gather(total))

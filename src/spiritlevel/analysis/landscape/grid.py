@@ -1,4 +1,4 @@
-"""At which coordinates a slice is evaluated."""
+"""The coordinates at which a slice is evaluated."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
     low, high = -reach, (1.0 + reach if between else reach)
     networks = (0.0, 1.0) if between else (0.0,)
     length = high - low
-    found = {low + length * i / (points - 1) for i in range(points)}
+    places = {low + length * i / (points - 1) for i in range(points)}
     for network in networks:
-        found = {x for x in found if abs(x - network) > SNAP * length} | {network}
-    return sorted(found)
+        places = {x for x in places if abs(x - network) > SNAP * length} | {network}
+    return sorted(places)
 
 
 def check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
-    """Refuse what makes no grid."""
+    """Raise SpiritlevelError for settings that give no grid."""
     if dimensions not in POINTS:
         raise SpiritlevelError(
             f"The 'dimensions' argument must be 1 (a line) or 2 (a plane). Got {dimensions!r}."

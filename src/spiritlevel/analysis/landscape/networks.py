@@ -14,43 +14,46 @@ from ...model.distributed import unwrapped
 from ...model.surface import Surface
 
 Network = nn.Module | Mapping[str, Tensor]
-COUNTERS = "num_batches_tracked"  # of BatchNorm; plays no part in eval mode
+COUNTERS = "num_batches_tracked"  # of BatchNorm; not used in eval mode
 
 
 def as_networks(to: Network | Iterable[Network] | None) -> list[Network]:
-    """One, several or none."""
+    """The other networks as a list; empty for None."""
     if to is None:
         return []
     several = isinstance(to, Iterable) and not isinstance(to, nn.Module | Mapping | str)
-    found: list[Any] = list(to) if several else [to]  # type: ignore[arg-type]
-    for network in found:
+    networks: list[Any] = list(to) if several else [to]  # type: ignore[arg-type]
+    for network in networks:
         if not isinstance(network, nn.Module | Mapping):
             raise SpiritlevelError(
                 "The 'to' argument must be a network, a state dict, or a list of one or two of "
                 f"them. Got {type(network).__name__}. Load a checkpoint into a copy of the model "
                 "with spiritlevel.study.checkpoints.load_checkpoint."
             )
-    if len(found) > 2:
+    if len(networks) > 2:
         raise SpiritlevelError(
             "The 'to' argument must name one other network (a line) or two (a plane). Got "
-            f"{len(found)}. Draw them in several pictures."
+            f"{len(networks)}. Draw them in several pictures."
         )
-    return found
+    return networks
 
 
 class Between:
-    """Weights mixed from networks: the first one plus t times the way to each other one."""
+    """Weights mixed from networks: the first plus t times the difference to each other one."""
 
     def __init__(self, surface: Surface, others: Sequence[Network]) -> None:
-        own = tensors_of(surface.model)
-        self._names = [name for name, t in own.items() if t.is_floating_point()]
+        tensors = tensors_of(surface.model)
+        self._names = [name for name, t in tensors.items() if t.is_floating_point()]
         self._parameters = {name for name, _ in surface.model.named_parameters()}
-        kept = surface.model.state_dict().keys()
-        self._networks = [own, *(_fitting(own, network, kept) for network in others)]
+        in_state_dict = surface.model.state_dict().keys()
+        self._networks = [
+            tensors,
+            *(_fitting(tensors, network, in_state_dict) for network in others),
+        ]
         self.mixes_statistics = any(name not in self._parameters for name in self._names)
 
     def at(self, point: Sequence[float]) -> Weights:
-        """At a network itself exactly its weights.
+        """The mixed weights; at a network exactly its own.
 
         Buffers such as running statistics are mixed in the same way, but never beyond the
         networks: a variance would become negative there.
@@ -66,10 +69,10 @@ class Between:
         }
 
     def steps(self) -> list[Weights]:
-        """The way to each other network, parameters only."""
-        own, *others = self._networks
+        """The difference to each other network, parameters only."""
+        start, *others = self._networks
         return [
-            {name: other[name].double() - own[name].double() for name in self._parameters}
+            {name: other[name].double() - start[name].double() for name in self._parameters}
             for other in others
         ]
 
@@ -78,12 +81,12 @@ class Between:
         return {f"{i}/{n}": t for i, net in enumerate(self._networks) for n, t in net.items()}
 
     def _mixed(self, name: str, shares: Sequence[float]) -> Tensor:
-        own = self._networks[0][name]
-        total = torch.zeros_like(own, dtype=torch.float64)
+        start = self._networks[0][name]
+        total = torch.zeros_like(start, dtype=torch.float64)
         for share, network in zip(shares, self._networks, strict=True):
             if share:
                 total += share * network[name].double()
-        return total.to(own.dtype)
+        return total.to(start.dtype)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -92,20 +95,22 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return parameters | dict(model.named_buffers())
 
 
-def _fitting(own: Mapping[str, Tensor], other: Network, kept: Collection[str]) -> dict[str, Tensor]:
+def _fitting(
+    tensors: Mapping[str, Tensor], other: Network, in_state_dict: Collection[str]
+) -> dict[str, Tensor]:
     """The tensors of another network, on the same device and in the same precision.
 
     `kept` is what a state dict holds; a buffer that it never holds may be missing there.
     """
     theirs = tensors_of(unwrapped(other)) if isinstance(other, nn.Module) else other
-    if unknown := [name for name in theirs if name not in own and name not in kept]:
-        raise _misfit(f"has {unknown[0]!r} beside what the model has")
-    found: dict[str, Tensor] = {}
-    for name, tensor in own.items():
+    if unknown := [name for name in theirs if name not in tensors and name not in in_state_dict]:
+        raise _misfit(f"has {unknown[0]!r}, which the model does not have")
+    fitted: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
         if name not in theirs:
-            if name in kept:
+            if name in in_state_dict:
                 raise _misfit(f"has no {name!r}")
-            found[name] = tensor
+            fitted[name] = tensor
             continue
         value = theirs[name].detach()
         if value.shape != tensor.shape:
@@ -114,13 +119,13 @@ def _fitting(own: Mapping[str, Tensor], other: Network, kept: Collection[str]) -
         value = value.to(device=tensor.device, dtype=tensor.dtype)
         if not tensor.is_floating_point():
             if not name.endswith(COUNTERS) and not torch.equal(value, tensor):
-                raise _misfit(f"differs in {name!r}, which holds whole numbers and has no between")
+                raise _misfit(f"differs in {name!r}, which holds whole numbers and cannot be mixed")
         elif not bool(value.isfinite().all()):
             raise _misfit(f"has NaN or infinite values in {name!r}")
-        found[name] = value
-    if all(torch.equal(value, own[name]) for name, value in found.items()):
-        raise _misfit("holds the very weights of the model, so there is no way to it")
-    return found
+        fitted[name] = value
+    if all(torch.equal(value, tensors[name]) for name, value in fitted.items()):
+        raise _misfit("has the same weights as the model, so there is no line to it")
+    return fitted
 
 
 def _misfit(cause: str) -> SpiritlevelError:

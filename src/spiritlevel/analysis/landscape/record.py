@@ -1,4 +1,4 @@
-"""What a slice of the loss is: a record that prints, draws and reloads."""
+"""A slice of the loss as a record that can be printed, drawn and saved."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Mark:
 class Landscape:
     """The mean loss at each point of a line or a plane through a network's weights.
 
-    `losses` go through the last axis first, as nested loops would: `grid()` gives rows. A loss
-    that overflowed is kept as it came, infinite or NaN. `errors` are the shares of missed targets
+    `losses` are in row-major order: `grid()` gives rows. A loss that overflowed stays infinite
+    or NaN. `errors` are the shares of missed targets
     where the loss is a cross-entropy, else None.
     """
 
@@ -58,12 +58,12 @@ class Landscape:
 
     @property
     def text(self) -> str:
-        """The notes as one paragraph."""
+        """The notes, joined into one paragraph."""
         return " ".join(self.notes)
 
     @property
     def num_samples(self) -> int:
-        """Samples that every loss is the mean over."""
+        """The number of samples that every loss is averaged over."""
         return int(self.settings["num_samples"])
 
     def grid(self, values: Sequence[float] | None = None) -> list[list[float]]:
@@ -80,7 +80,7 @@ class Landscape:
         return self.losses[index]
 
     def parabola(self) -> list[float] | None:
-        """L(0) + g·t + λ·t²/2 along an eigenvector; None where the slice is another one."""
+        """L(0) + g·t + λ·t²/2 along an eigenvector; None for other slices."""
         if len(self.axes) != 1 or self.axes[0].eigenvalue is None or self.axes[0].slope is None:
             return None
         axis, start = self.axes[0], self.at(0.0)
@@ -89,7 +89,7 @@ class Landscape:
 
     @property
     def barrier(self) -> float | None:
-        """How far the loss on the way between two checkpoints rises above their straight line.
+        """How far the loss between two checkpoints rises above the line through their losses.
 
         The largest difference at the points of the grid from 0 to 1; None for other slices.
         """
@@ -141,7 +141,7 @@ class Landscape:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
-        """The inverse of `to_dict`."""
+        """The record that `to_dict` was called on."""
         errors = data["errors"]
         return cls(
             directions=data["directions"],

@@ -1,4 +1,4 @@
-"""The verb: the loss along a line or a plane through a network's weights."""
+"""Evaluate the loss along a line or a plane through a network's weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ...errors import SpiritlevelError
 from ...model.batches import Forward
 from ...records import Progress
 from . import fingerprints
-from .directions import Bearings, eigen_bearings, path_bearings, random_bearings
+from .directions import Slice, eigen_slice, path_slice, random_slice
 from .evaluation import Height
 from .grid import POINTS, REACH, check_grid, coordinates
+from .grid_evaluation import evaluate_grid, open_cache
 from .networks import Network, as_networks
 from .record import Axis, Landscape, Mark
-from .walk import open_cache, walk
 
 Directions = Literal["random", "eigen", "path"]
 NAMES = ("start", "end", "third")
@@ -57,16 +57,16 @@ def landscape(
             "eigen" for the Hessian's largest eigenvalues, "path" to other networks; None takes
             "path" where `to` is given and "random" elsewhere.
         to: another network or its state dict, for the line to it; two of them for the plane.
-        names: of the network and the others, for pictures.
+        names: names of the network and the others, for pictures.
         dimensions: 1 or 2; None takes a line, or a plane where `to` holds two networks.
         points: along each axis; None takes 41 on a line and 21 by 21 on a plane. The networks
             themselves are always among them. Each point is one pass over the data.
-        reach: from −reach to reach around the network, 1 if not given. On a path, how far to go
-            beyond both checkpoints (at 0 and 1), 0.5 if not given.
+        reach: from −reach to reach around the network (default 1). On a path, how far to go
+            beyond both checkpoints, which are at 0 and 1 (default 0.5).
         biases: whether random directions move biases and normalization layers too.
         layers: move only the parameters of these modules; not on a path.
         max_passes: products with the Hessian that "eigen" may take.
-        cache: a file that keeps finished points; the same call later goes on from there.
+        cache: a file for finished points; the same call continues from there later.
         progress: as for `measure`; the count starts again for each product with the Hessian, and
             then for the slice as a whole.
 
@@ -104,17 +104,17 @@ def landscape(
     )
     with workspace.surface.preserved():
         if kind == "path":
-            found = path_bearings(workspace, others, labels)
+            slice_ = path_slice(workspace, others, labels)
         elif kind == "eigen":
-            found = eigen_bearings(workspace, dimensions=size, max_passes=max_passes)
+            slice_ = eigen_slice(workspace, dimensions=size, max_passes=max_passes)
         else:
-            found = random_bearings(workspace, dimensions=size, biases=biases)
+            slice_ = random_slice(workspace, dimensions=size, biases=biases)
         key = {
             "directions": kind,
             "dimensions": size,
             "biases": biases if kind == "random" else None,
             "max_passes": max_passes if kind == "eigen" else None,
-            "weights": fingerprints.of_tensors(found.points.tensors()),
+            "weights": fingerprints.of_tensors(slice_.points.tensors()),
         }
         settings = {name: workspace.settings()[name] for name in KEPT} | key
         axis = coordinates(
@@ -123,10 +123,12 @@ def landscape(
             between=between,
         )
         grid = list(itertools.product(axis, repeat=size))
-        held = None if cache is None else open_cache(workspace, cache, settings)
-        heights_found, kept = walk(workspace, found.points, grid, held, progress)
-    settings["points_from_cache"] = kept
-    return _record(workspace, kind, found, axis, heights_found, labels, settings)
+        point_cache = None if cache is None else open_cache(workspace, cache, settings)
+        heights_found, num_cached = evaluate_grid(
+            workspace, slice_.points, grid, point_cache, progress
+        )
+    settings["points_from_cache"] = num_cached
+    return _record(workspace, kind, slice_, axis, heights_found, labels, settings)
 
 
 def num_points(
@@ -162,8 +164,8 @@ def _check(
     if (directions == "path") != bool(others):
         came = f"directions={directions!r} and {len(others)} other networks"
         raise SpiritlevelError(
-            "A path needs other networks in the 'to' argument, and other directions have none. "
-            f"Got {came}. Give 'to' alone, or 'directions' alone."
+            "A path needs other networks in the 'to' argument; other directions take none. "
+            f"Got {came}. Pass only 'to', or only 'directions'."
         )
     if others and layers is not None:
         raise SpiritlevelError(
@@ -195,13 +197,13 @@ def _names(names: Sequence[str] | None, count: int) -> list[str]:
 def _record(
     workspace: Workspace,
     kind: str,
-    found: Bearings,
+    slice_: Slice,
     axis: Sequence[float],
     values: Sequence[Height],
     labels: Sequence[str],
     settings: dict[str, Any],
 ) -> Landscape:
-    size = len(found.ways)
+    size = len(slice_.directions)
     places = [(0.0,) * size, *(tuple(float(i == j) for j in range(size)) for i in range(size))]
     losses = tuple(height.loss for height in values)
     errors = tuple(height.error for height in values if height.error is not None)
@@ -209,12 +211,12 @@ def _record(
         directions=kind,
         axes=tuple(
             Axis(w.name, tuple(axis), w.length, w.eigenvalue, w.residual, w.slope)
-            for w in found.ways
+            for w in slice_.directions
         ),
         losses=losses,
         errors=errors if len(errors) == len(losses) else None,
         marks=tuple(map(Mark, labels, places)),
-        notes=(*found.notes, *_remarks(workspace, kind, losses)),
+        notes=(*slice_.notes, *_remarks(workspace, kind, losses)),
         settings=settings,
         cost=workspace.cost,
     )
@@ -228,7 +230,7 @@ def _remarks(workspace: Workspace, kind: str, losses: Sequence[float]) -> list[s
     )
     if normalized and kind != "path":
         notes.append(
-            "BatchNorm keeps its running statistics all along the slice: they are those of the "
+            "BatchNorm keeps its running statistics along the whole slice: they belong to the "
             "network itself and do not follow the moved weights."
         )
     gaps = sum(not math.isfinite(loss) for loss in losses)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ...math import contractions
 from ...math.contractions import gradient_trace
-from ...math.curvature import Signed
+from ...math.curvature import SignedColumn
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
 from ...model.batches import BatchLocation
@@ -28,8 +28,8 @@ from ...model.layers import (
     AbstractMatrixGradients,
     ContractionRequest,
     KappaWeight,
+    LayerMatrix,
     PatchGradients,
-    WeightMatrix,
 )
 from ...model.surface import Surface
 from ..plan import Plan, matrix_layers, rules_of
@@ -81,7 +81,7 @@ class Sweep:
         }
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.request = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
-        self.weights: dict[str, WeightMatrix] = {}
+        self.weights: dict[str, LayerMatrix] = {}
         self.matrices = matrix_layers(surface)
         for layer, rule in self.matrices.items():
             module = surface.module(layer)
@@ -91,7 +91,7 @@ class Sweep:
             for kind, of_layers in scales.items():
                 if layer in of_layers:  # a layer that is never called has no features
                     kappas[kind] = KappaWeight.of(matrix, by_column(of_layers[layer], matrix))
-            self.weights[layer] = WeightMatrix(matrix, kappas, rule.neurons(module), rho)
+            self.weights[layer] = LayerMatrix(matrix, kappas, rule.neurons(module), rho)
             count = matrix.shape[0] * rule.neurons(module)
             self.sums.neurons[layer] = torch.zeros(
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
@@ -136,7 +136,7 @@ class Sweep:
 
     def _draws(
         self, curvature: OutputCurvature, where: BatchLocation, num_samples: int
-    ) -> Iterator[Iterable[Signed]]:
+    ) -> Iterator[Iterable[SignedColumn]]:
         """All factor columns at once, or what each probe replaces them with."""
         if self.probes is None:
             yield curvature.columns()
@@ -152,7 +152,7 @@ class Sweep:
     def _columns(
         self,
         outputs: Tensor,
-        columns: Iterable[Signed],
+        columns: Iterable[SignedColumn],
         deep: list[Any],
         rows: ChunkRows,
         batch: Any,

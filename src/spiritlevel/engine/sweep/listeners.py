@@ -13,8 +13,8 @@ from ...model.layers import (
     AbstractLayerGradients,
     AbstractMatrixGradients,
     Contracted,
+    LayerMatrix,
     PatchGradients,
-    WeightMatrix,
     over_columns,
 )
 from ..plan import Route
@@ -123,7 +123,7 @@ class OutputListener(AbstractListener):
     routes: dict[str, Route]
     layer_gradients: AbstractLayerGradients
     named: dict[str, str]
-    weight: WeightMatrix | None  # the layer's matrix, if it is contracted use by use
+    weight: LayerMatrix | None  # the layer's matrix, if it is contracted use by use
 
     def contract(self, factors: Tensor) -> None:
         """Contract the weight in its cheapest form, all else from per-sample gradients."""

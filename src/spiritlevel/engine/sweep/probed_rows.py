@@ -7,7 +7,7 @@ the rows of the GGN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,9 +16,8 @@ from ...model.batches import BatchLocation
 from ...records import Cost
 from ..estimate import Estimate, cautious_count
 from ..workspace import EXACT_COLUMNS, MIN_SPREADS, Workspace
-from .sums import RowSums, pooled_estimate
+from .sums import Factors, RowSums, pooled_estimate
 
-Factors = Mapping[str, float]  # by row
 Run = Callable[[range | None], RowSums]  # a pass with these probes, or with all columns
 
 

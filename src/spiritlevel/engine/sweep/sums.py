@@ -22,6 +22,7 @@ from ..moments import Moments
 from ..plan import matrix_layers
 
 RowKind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
+Factors = Mapping[str, float]  # by row; an estimate is of Σ factor × value
 
 
 @dataclasses.dataclass
@@ -60,7 +61,7 @@ class RowSums:
         self.between.reduce(processes)
         processes.sum_(self.within, self.fourth)
 
-    def estimate(self, factors: Mapping[str, float], num_probes: int | None) -> Estimate:
+    def estimate(self, factors: Factors, num_probes: int | None) -> Estimate:
         """Σ over rows of factor × mean value; exact if there were no probes."""
         moments = self.between
         names, values = list(factors), list(factors.values())
@@ -83,7 +84,7 @@ class RowSums:
         data = None if total is None else max(total - variance, 0.0)
         return Estimate(value, variance, dof, data)
 
-    def effective_samples(self, factors: Mapping[str, float]) -> float:
+    def effective_samples(self, factors: Factors) -> float:
         """(Σ v)² / Σ v² over the samples: their number if all are equal, 1 if one dominates."""
         moments = self.between
         c = moments.combination(list(factors), list(factors.values()))
@@ -130,11 +131,11 @@ class SweepSums:
             sums.reduce(processes)
         processes.sum_(*self.neurons.values())
 
-    def estimate(self, kind: RowKind, factors: Mapping[str, float]) -> Estimate:
+    def estimate(self, kind: RowKind, factors: Factors) -> Estimate:
         """Σ over rows of factor × mean value."""
         return self.kinds[kind].estimate(factors, self.num_probes)
 
-    def effective_samples(self, kind: RowKind, factors: Mapping[str, float]) -> float:
+    def effective_samples(self, kind: RowKind, factors: Factors) -> float:
         """How many samples contribute to a sum of rows."""
         return self.kinds[kind].effective_samples(factors)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from ...records import Cost
 from ..estimate import Estimate, cautious_count, estimate_from_repetitions
 from ..moments import Moments
+from ..sweep.sums import Factors
 from .metrics import Metric
 from .products import Operator, Products, Request
 
@@ -89,7 +90,7 @@ class WeightProbes:
         twice = 2 * basis.double() * image.double()
         self.exact_part = (twice - basis.double() * (small @ basis.double())).sum(dim=0)
 
-    def estimate(self, operator: Operator, factors: Mapping[str, float]) -> Estimate:
+    def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × E⟨ξ, Bξ⟩."""
         values, c = self._combined(operator, factors)
         moments = self.parts.get(operator)
@@ -103,15 +104,13 @@ class WeightProbes:
             estimate = dataclasses.replace(estimate, variance=0.0)
         return estimate
 
-    def spread(self, operator: Operator, factors: Mapping[str, float], count: int) -> float:
+    def spread(self, operator: Operator, factors: Factors, count: int) -> float:
         """The variance of one probe, from the first `count` probes."""
         return (
             estimate_from_repetitions(self._combined(operator, factors)[0][:count]).variance * count
         )
 
-    def _combined(
-        self, operator: Operator, factors: Mapping[str, float]
-    ) -> tuple[list[float], Tensor]:
+    def _combined(self, operator: Operator, factors: Factors) -> tuple[list[float], Tensor]:
         """Σ factor × row for every probe, and the factors as a vector."""
         index = {name: i for i, name in enumerate(self.metric.rows)}
         c = torch.zeros(len(index), dtype=torch.float64)

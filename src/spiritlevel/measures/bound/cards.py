@@ -197,12 +197,12 @@ def bound_generalization(workspace: Workspace) -> Measured:
 
 
 def _bias_factor(rows: HeadFeatures) -> float:
-    """η L."""
+    """The factor η L of C1."""
     return rows.largest_loss / (2 * rows.features.shape[1])
 
 
 def _variance_term(rows: HeadFeatures) -> tuple[float, str]:
-    """C2, and how it came about."""
+    """C2, and a note on how it was computed."""
     m = rows.features.shape[1]
     log_alpha = m / 2 * math.log(m / (4 * math.pi))
     (log_beta, num_zero), log_vol = log_inverse_norms(rows.features), log_volume(rows.features)
@@ -223,7 +223,7 @@ def _variance_term(rows: HeadFeatures) -> tuple[float, str]:
 
 
 def _verdict(terms: dict[str, float], largest: float) -> str:
-    """Whether the bound says anything, in plain words."""
+    """Whether the bound is vacuous, and which term is responsible."""
     total = sum(terms.values())
     top = max(terms, key=lambda name: terms[name])
     shares = ", ".join(f"{name} {value:.3g}" for name, value in terms.items())
@@ -240,7 +240,7 @@ def _verdict(terms: dict[str, float], largest: float) -> str:
 def _drawn(
     workspace: Workspace, name: str, estimate: Estimate, count: int, text: str
 ) -> Measurement:
-    """A mean over draws with its interval, and how many draws would do where it is too wide."""
+    """A mean over draws with its interval; if that is too wide, how many draws would suffice."""
     asked = workspace.precision
     common: dict[str, Any] = {
         "cost": head_features(workspace).cost,

@@ -31,7 +31,7 @@ class Density:
 
     @property
     def text(self) -> str:
-        """For the results."""
+        """The size of the features and the bandwidth, for the result."""
         left_out = self.rows.num_constant
         constant = f", {left_out} constant ones left out" if left_out else ""
         rows, m = self.rows.features.shape

@@ -1,4 +1,4 @@
-"""What products at hand tell of Tr(H²), so that probes are left with the rest alone.
+"""The part of Tr(H²) that is known from products with a basis; probes only estimate the rest.
 
 With orthonormal rows Q and P = 1 − QᵀQ, the squares of H, block by block, are
 
@@ -19,18 +19,18 @@ from ...engine.weight_space.long_rows import columns, inner, orthonormal, outsid
 
 
 class Deflation:
-    """A basis, and the part of Tr(H²) that it brings."""
+    """A basis Q, and the part of Tr(H²) that it accounts for."""
 
     def __init__(self, basis: Tensor, value: float) -> None:
-        """`value` is 2‖HQᵀ‖² − ‖QHQᵀ‖²."""
+        """`value` is that part: 2‖HQᵀ‖² − ‖QHQᵀ‖²."""
         self.basis, self.value = basis, value
 
     def probes(self, signs: Tensor) -> Tensor:
-        """Pz: what to multiply in the place of z."""
+        """Pz, to be multiplied by H instead of z."""
         return outside(signs, self.basis)
 
     def squares(self, images: Tensor) -> Tensor:
-        """‖PHPz‖² from HPz."""
+        """‖PHPz‖² for each row HPz of `images`."""
         return outside(images, self.basis).double().square().sum(dim=1)
 
 

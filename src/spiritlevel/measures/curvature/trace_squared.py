@@ -5,9 +5,10 @@ network a thousand probes may miss 5 %. So the dominant directions are taken out
 alone would take long (`deflation`): those that eigenvalues of the same call have found, or the
 space of the images of the first probes, as in Hutch++.
 
-The error from having these samples only: with H the mean of H_n over the samples, a small change dH
-changes Tr(H²) by 2⟨H, dH⟩. So it is twice the standard error of the mean of ⟨H, H_n⟩, and that is
-E⟨Hz, H_n z⟩: the parts of the data differ in it, and the products of the first look are enough.
+The sampling error, from having only these samples: with H the mean of H_n over the samples, a small
+change dH changes Tr(H²) by 2⟨H, dH⟩. So it is twice the standard error of the mean of ⟨H, H_n⟩, and
+that is E⟨Hz, H_n z⟩: the parts of the data differ in it, and the products of the first look are
+enough.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Square:
 
 
 def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Square:
-    """Over all measured parameters; `known` is what eigenvalues have told of H already."""
+    """Over all measured parameters; `subspace` is that of the eigenvalues, if there is one."""
     asked = workspace.precision
     probes = _Probes(workspace, None if subspace is None else LanczosDeflation(subspace))
     first = PILOT if subspace is None else OUTSIDE
@@ -113,7 +114,7 @@ class _Probes:
 
     @property
     def text(self) -> str:
-        """How many, of what."""
+        """How many probes there were, and what was taken out before."""
         text = f"{len(self.values)} weight probes"
         if self._sketched:
             return f"{text} after {self._sketched} dominant directions"
@@ -128,7 +129,7 @@ class _Probes:
 
     @property
     def room(self) -> int:
-        """Directions that may be kept."""
+        """How many directions fit into memory."""
         return BASIS_BYTES // (4 * self.space.size)
 
     def estimate(self) -> tuple[Estimate, Estimate]:
@@ -156,7 +157,7 @@ class _Probes:
         self.values.clear()  # those probes have made the basis, and would look small in its light
 
     def draw(self, count: int) -> None:
-        """`count` more probes."""
+        """Take `count` more probes."""
         most = max(1, VECTOR_BYTES // (16 * self.space.size))
         first_look = not self._drawn
         while count > 0:

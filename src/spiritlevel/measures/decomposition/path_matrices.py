@@ -37,12 +37,12 @@ _STREAM = 4000  # of random signs: apart from all others
 
 @dataclasses.dataclass
 class PathMatrices:
-    """Sums over the data, a row a layer."""
+    """Sums over the data, one row per layer."""
 
     centered: Moments  # s Tr(A M); empty where M was not formed
     bound: Moments  # 2 s λ_max(M), times the weight of the sample's targets
     top: Moments  # λ_max(M)
-    residuals: dict[str, Tensor]  # of `bound` and `top`, one a layer; empty if exact
+    residuals: dict[str, Tensor]  # of `bound` and `top`, one per layer; empty if exact
     steps: int  # products a layer took at most; 0 if exact
     cost: Cost = dataclasses.field(default_factory=Cost)
 
@@ -54,7 +54,7 @@ class PathMatrices:
 
 
 def path_matrices(workspace: Workspace) -> PathMatrices:
-    """Once for all measures."""
+    """The sums over the data, computed once and shared by the measures of the family."""
     if "path matrices" not in workspace.cache:
         before = workspace.cost
         paths = Paths(workspace)
@@ -245,7 +245,7 @@ def _output_bytes(paths: Paths) -> int:
 
 
 def _chunk(paths: Paths, num_bytes: int) -> int:
-    """Samples at a time, where each holds this many bytes beside its graph."""
+    """Samples at a time, if each needs this many bytes in addition to its graph."""
     footprint = paths.plan.footprint
     return max(
         1, min(paths.workspace.memory // (footprint.saved + num_bytes + 1), footprint.fitting)

@@ -2,7 +2,7 @@
 
 A weight with several positions or uses has all their pre-activations in J, and s, the squared norm
 of its input, is summed over all its patches. Then s Tr(A M), with A the curvature of the loss in
-the outputs, is the trace of the layer's GGN where the weight is used once a sample, and an upper
+the outputs, is the trace of the layer's GGN where the weight is used once per sample, and an upper
 bound of it where it is shared (Cauchy and Schwarz).
 """
 
@@ -53,7 +53,7 @@ def check_paths(workspace: Workspace, measure: str) -> None:
             raise SpiritlevelError(
                 f"The measure {measure!r} needs the output of every measured layer. The weight "
                 f"{name!r} is used outside the forward of its own module {layer!r} (or its samples "
-                "cannot be told apart there). Choose other 'layers', or measure "
+                "cannot be distinguished there). Choose other 'layers', or measure "
                 "curvature.ggn_trace, which holds for any parameter."
             )
 
@@ -76,7 +76,7 @@ class Paths:
 
     @contextlib.contextmanager
     def opened(self, batch: Any, where: BatchLocation) -> Iterator[Seen]:
-        """One batch with its graph."""
+        """Run one batch and record its uses of the layers, with the graph for derivatives."""
         modules: dict[str, nn.Module] = {path: self.surface.module(path) for path in self.rules}
         with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded:
             outputs, targets = self.surface.outputs(batch, where=where)
@@ -108,12 +108,12 @@ class Seen:
 
     @property
     def used(self) -> list[LayerUse]:
-        """Of all layers."""
+        """The uses of all layers in this batch."""
         return [use for uses in self.live.values() for use in uses]
 
     @property
     def edges(self) -> list[Any]:
-        """Where their gradients arrive."""
+        """The edges of the graph at which the gradients of these uses arrive."""
         return [use.edge for use in self.used]
 
     @property
@@ -133,7 +133,7 @@ class Seen:
         return total
 
     def flat(self, use: LayerUse, delta: Tensor) -> Tensor:
-        """The gradient at a use, one row a sample, float64."""
+        """The gradient at a use, one row per sample, float64."""
         return self._layout(use).split(delta).reshape(self.num_samples, -1).double()
 
     def _layout(self, use: LayerUse) -> Any:

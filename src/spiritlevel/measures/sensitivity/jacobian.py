@@ -1,4 +1,4 @@
-"""‖∂z/∂x‖²_F of every sample: outputs against what goes into the model."""
+"""‖∂z/∂x‖²_F of every sample: the derivative of the outputs z in the model's input x."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_input(workspace: Workspace, measure: str) -> torch.Size:
 
 
 def _only(inputs: list[Any], num_samples: int, measure: str) -> Tensor:
-    """The one input that was found, with a row a sample."""
+    """The model's only input, with one row per sample; raises if there is no such input."""
     if len(inputs) != 1:
         raise SpiritlevelError(
             f"The measure {measure!r} needs a model that is called once for a batch. Your "
@@ -176,7 +176,7 @@ def _units(outputs: Tensor) -> Iterator[Tensor]:
 
 
 def _squares(gradient: Tensor, region: Region | None) -> Tensor:
-    """Σ of squares a sample, whole and outside a region, shape (1 or 2, N)."""
+    """Σ of squares of each sample, whole and outside a region, shape (1 or 2, N)."""
     squares = gradient.double().square()
     rows = [squares.flatten(1).sum(dim=1)]
     if region is not None:

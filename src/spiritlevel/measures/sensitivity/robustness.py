@@ -1,4 +1,4 @@
-"""The loss when the features of a layer are turned at random: E_A L(W + δWA) − L(W).
+"""The loss when the features of a layer are rotated at random: E_A L(W + δWA) − L(W).
 
 A is orthogonal and uniform. A and −A are one draw: what is odd in δ then cancels exactly. W has few
 rows, so not all of A is needed: with Wᵀ = QR (R of at most m rows) WA = Rᵀ(QᵀA), and QᵀA is the
@@ -67,7 +67,7 @@ class Robustness:
     """Draws of the rise of the loss, until their mean is as precise as asked."""
 
     def __init__(self, workspace: Workspace, layer: str) -> None:
-        """Draws at once."""
+        """Draws until the mean is precise enough."""
         self.workspace, self.layer, self.delta = workspace, layer, workspace.options.delta
         self.values: list[float] = []
         W = _matrix(workspace, layer)
@@ -179,7 +179,7 @@ class Robustness:
         return [(ahead - base + behind - base) / 2 for ahead, behind in pairs]
 
     def text(self) -> str:
-        """What was drawn."""
+        """The layer and the number of draws, for the result."""
         note = ", the second order exactly" if self._second_order_known else ""
         return f"layer {self.layer!r}; {len(self.values)} draws of ±A{note}"
 

@@ -1,4 +1,4 @@
-"""Climbing to the largest loss within a ball around the weights, one gradient a step.
+"""Climbing to the largest loss within a ball around the weights, one gradient per step.
 
 A plain step along the gradient, put back onto the sphere, is a power iteration: it needs hundreds
 of steps, and where the loss bends down more than up it runs to the wrong end. Here each step goes
@@ -6,7 +6,7 @@ to the top of a quadratic model. What the gradients at the points seen so far sa
 curvature is used on the space that these points span, and the gradient adds one new direction to
 it. On a quadratic loss the points span the Krylov space of the gradient, so k steps find what the
 best of all methods with k gradients finds (Gould et al. 1999 for the Hessian itself). A step that
-does not climb is not taken, but what it tells about the curvature is kept.
+does not climb is not taken, but what it shows of the curvature is kept.
 
 Everything is made of inner products, so that coordinates in which a move of the network leaves
 the loss as it was give the same climb.
@@ -167,7 +167,7 @@ class _Basis:
         return B
 
     def combine(self, z: Tensor) -> Tensor:
-        """The vector with these components."""
+        """The vector of weights with these components in the basis."""
         size = self.mix.shape[1]
         vector = self._combined(self.mix @ z[:size])
         return vector if self.rest is None else vector.add_(self.rest, alpha=float(z[size]))
@@ -186,7 +186,7 @@ class _Basis:
         return self.mix.T @ torch.stack(components).cpu()
 
     def _combined(self, factors: Tensor) -> Tensor:
-        """Σ factor × step."""
+        """The sum of the steps to the remembered points, each times its factor."""
         total = torch.zeros_like(self.best.place)
         for factor, point in zip(factors.tolist(), self.others, strict=True):
             total.add_(point.place - self.best.place, alpha=factor)

@@ -50,7 +50,7 @@ class Ball:
 
     @functools.cached_property
     def scale(self) -> Tensor | None:
-        """s; None for 1."""
+        """The scale s of the coordinates; None for plain sharpness, where it is 1."""
         return self.perturbed.flat_weights.abs() if self.relative else None
 
     def _point(self, place: Tensor, slope: LossAndGradient) -> Point:

@@ -11,6 +11,10 @@ from __future__ import annotations
 from torch import nn
 
 from .embedding import EmbeddingRule
+from .layer_matrix import Contracted as Contracted
+from .layer_matrix import KappaWeight as KappaWeight
+from .layer_matrix import LayerMatrix as LayerMatrix
+from .layer_matrix import over_columns as over_columns
 from .layer_rule import AbstractLayerGradients as AbstractLayerGradients
 from .layer_rule import AbstractMatrixGradients as AbstractMatrixGradients
 from .layer_rule import AbstractMatrixRule as AbstractMatrixRule
@@ -21,10 +25,6 @@ from .layout import candidate_layouts as candidate_layouts
 from .patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
 from .patches import PatchGradients as PatchGradients
 from .scale import ScaleRule
-from .weight_matrix import Contracted as Contracted
-from .weight_matrix import KappaWeight as KappaWeight
-from .weight_matrix import WeightMatrix as WeightMatrix
-from .weight_matrix import over_columns as over_columns
 
 _RULES: list[tuple[tuple[type[nn.Module], ...], AbstractRule]] = [
     ((nn.Linear,), LinearRule()),

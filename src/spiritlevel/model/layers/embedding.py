@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ...math import contractions
 from ...math.contractions import Shape
+from .layer_matrix import Contracted, LayerMatrix, over_columns
 from .layer_rule import AbstractMatrixGradients, AbstractMatrixRule, ContractionRequest
 from .layout import Layout
-from .weight_matrix import Contracted, WeightMatrix, over_columns
 
 
 @dataclasses.dataclass
@@ -49,7 +49,7 @@ class EmbeddingGradients(AbstractMatrixGradients):
         return {"weight": G.scatter_add(1, index, signal)}
 
     def contract(
-        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+        self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
         """Trace, κ and ρ as for any matrix; the input neurons are the tokens."""
         vectors = self.module.weight.detach()[self.tokens]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...math.contractions import Shape
+from .layer_matrix import Contracted, LayerMatrix
 from .layout import Layout
-from .weight_matrix import Contracted, WeightMatrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AbstractMatrixGradients(AbstractLayerGradients):
 
     @abc.abstractmethod
     def contract(
-        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+        self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
         """Contract some factor columns; each part of the result covers the next samples."""
 

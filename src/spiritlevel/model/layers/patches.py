@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ...math import contractions
 from ...math.contractions import Form, Shape
+from .layer_matrix import Contracted, LayerMatrix, over_columns
 from .layer_rule import AbstractMatrixGradients, AbstractMatrixRule, ContractionRequest
 from .layout import Layout
 from .unfold import conv_windows, transposed_windows
-from .weight_matrix import Contracted, WeightMatrix, over_columns
 
 # The patches of a few samples at a time stay in a CPU core's cache. Allocating them for all samples
 # costs ten times as much as the copy, since memory above 32 MiB is allocated page by page.
@@ -54,7 +54,7 @@ class PatchGradients(AbstractMatrixGradients):
         return self.rule.signal(self.module, delta, self.layout).sum(dim=3).flatten(1)
 
     def contract(
-        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+        self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
         """Trace, κ and, in the direct form, the terms of ρ."""
         if self.form == "direct":
@@ -74,7 +74,7 @@ class PatchGradients(AbstractMatrixGradients):
         return [Contracted(factors, trace, dict(zip(weight.kappas, kappas, strict=True)), None)]
 
     def _contract_direct(
-        self, deltas: list[Tensor], factors: Tensor, weight: WeightMatrix
+        self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
         """In blocks of samples, so that their patches stay in cache for all columns."""
         signals = [self.rule.signal(self.module, delta, self.layout) for delta in deltas]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-from ...analysis.comparison import Comparison
-from ...analysis.comparison import findings as sentences
+from ...analysis.comparison import Comparison, sentences
 from ...measures.confounders import MEASURED_ALONG
 from ...results import Measurement
 from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
@@ -147,9 +146,9 @@ def _ends(measurements: list[Measurement]) -> dict[str, list[float]]:
 
 
 def _disagreements(comparison: Comparison) -> list[Part]:
-    grouped = sentences.opposed(comparison)
+    grouped = sentences.opposed(comparison.disagreements())
     if not grouped:
-        return [Text(["No two measures order any two networks in opposite ways beyond errors."])]
+        return [Text([sentences.NO_DISAGREEMENT])]
     rows: list[list[Cell]] = [
         [a, b, sentences.listing(one), sentences.listing(other)]
         for (a, b), (one, other) in grouped.items()
@@ -180,7 +179,7 @@ def _explained(comparison: Comparison) -> list[Part]:
         parts.append(Table(columns, rows, id="explained-table", title=title))
     else:
         parts.append(Text(["No difference was found that scale or confidence accounts for."]))
-    if unchecked := sentences.unchecked(comparison):
+    if unchecked := sentences.unchecked(comparison.unchecked()):
         parts.append(Text(unchecked))
     if comparison.unmatched:
         parts.append(Text([f"Not compared at equal confidence: {comparison.unmatched}"]))

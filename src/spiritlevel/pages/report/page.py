@@ -11,7 +11,7 @@ import dataclasses
 import re
 
 from ...errors import SpiritlevelError
-from ...results import __version__
+from ...records import __version__
 from ..content import Cards, Chart, Figure, Page, Part, Section, Table, Text
 from . import cards, markup, scripts
 from .estimates import intervals_apart

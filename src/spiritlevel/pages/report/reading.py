@@ -15,7 +15,7 @@ from ...analysis.comparison import FORMAT as COMPARISON_FORMAT
 from ...analysis.comparison import Comparison
 from ...analysis.spectra import SPECTRUM_FORMAT, Spectrum
 from ...errors import SpiritlevelError
-from ...results import REPORT_FORMAT, Report
+from ...records import REPORT_FORMAT, Report
 
 Readable = Report | Audit | Comparison | Spectrum
 

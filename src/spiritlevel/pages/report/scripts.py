@@ -21,7 +21,7 @@ def asset(name: str) -> str:
 
 def plotly() -> str:
     """The plotting library, as the plotly package ships it."""
-    package = require("plotly", what="A report with pictures", extra="report")
+    package = require("plotly", what="An HTML page", extra="report")
     source = (resources.files(package) / "package_data" / "plotly.min.js").read_text("utf-8")
     return _embeddable(source)
 

@@ -1,4 +1,4 @@
-"""By what a positive number was multiplied: geometric means with their intervals."""
+"""Factors by which positive numbers changed: geometric means with their intervals."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def factor(pairs: Iterable[Pair]) -> Estimate:
 
 
 def factor_by_seed(plain: Sequence[Row], changed: Sequence[Row], name: str) -> Estimate:
-    """The same for one column of two groups, over the seeds that both have."""
+    """The factor between two groups in one column, over the seeds that both have."""
     before = {row["seed"]: row.get(name) for row in plain}
     return factor((before.get(row["seed"]), row.get(name)) for row in changed)
 
 
 def _log(value: float | None) -> float:
-    """Not a number where there is none, so that the mean leaves the pair out."""
+    """The logarithm, or nan where there is none, so that the mean leaves the pair out."""
     return math.log(value) if value is not None and 0 < value < math.inf else math.nan

@@ -1,4 +1,4 @@
-"""Paper 000, Fig. 6: wrong labels, flatness of the head, and how well it tells the gap."""
+"""Paper 000, Fig. 6: wrong labels, flatness of the head, and its correlation with the gap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALMOST = 1.0 - 1e-9  # Fisher's z of a perfect correlation is infinite
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Does flatness rise with the noise, and does it tell the gap better where there is more?"""
+    """Does flatness rise with the noise, and does its correlation with the gap rise too?"""
     converged_runs = converged(rows)
     groups = grouped(converged_runs, NOISE)
     ranks = {noise: spearman(column(g, HEAD), column(g, GAP)) for noise, g in groups.items()}
@@ -60,7 +60,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _why(rows: Sequence[Row], groups: dict[float, list[Row]]) -> str:
-    """What goes with the gap, and what wrong labels do to it."""
+    """What correlates with the gap, and how wrong labels change it."""
     fewest, most = groups[min(groups)], groups[max(groups)]
     ends = {name: [mean(column(g, name)) for g in (fewest, most)] for name in ("train_loss", GAP)}
     (loss, more_loss), (gap, more_gap) = ends.values()
@@ -100,17 +100,16 @@ EXPERIMENT = Experiment(
     analyse=analyse,
     columns=("outcome", NOISE, "variant", "seed", *CONFOUNDERS, *SHOWN),
     rule=(
-        "the 95 % intervals lie above 0 of the rank correlation of noise with flatness over all "
-        "runs, and of the difference in Fisher's z between the correlations of flatness with the "
-        "gap at the most noise and without any. Partly, if one does."
+        "two 95 % intervals lie above 0: that of the rank correlation of noise with flatness over "
+        "all runs, and that of the difference in Fisher's z between the correlations of flatness "
+        "with the gap at the most noise and without noise. Partly, if one does."
     ),
     set_up=(
-        "A share of 0, 10, 20 and 40 % of the training labels is replaced by wrong ones, always by "
-        "another class: the paper corrupts them at random and does not say whether some may stay "
-        "right. Networks of one share differ in how they are trained and in their seeds; rates and "
-        "optimizers are our choice. The gap is taken to the "
-        "right labels of the test images, so that wrong training labels are part of it. The "
-        "figure's numbers are not in the text we have."
+        "0, 10, 20 or 40 % of the training labels are replaced by another class: the paper "
+        "corrupts labels at random and does not say whether some may stay right. Networks with the "
+        "same share differ in training settings and seeds; rates and optimizers are our choice. "
+        "Test images keep their right labels, so the wrong training labels are part of the gap. "
+        "The figure's numbers are not in the text we have."
     ),
     scaled_down=ScaleTexts(
         "000-fig-6",

@@ -20,12 +20,12 @@ from .tasks_transfer import ACCURACY, BEFORE, FLATNESS, FROZEN, HIGH, LOSS, LOW,
 TOGETHER = "Spearman, final flatness and accuracy"
 P = "p of that correlation (the paper: below this)"
 PAPER = {TOGETHER: -0.68, P: 1e-4, "final flatness, frozen backbone": 1.5e4}
-MIDDLE = 50.0  # % of the epochs: what comes later is not early by any reading
+MIDDLE = 50.0  # % of the epochs: nothing later can be called early
 WORDS = {LOW: "low rate", HIGH: "high rate", FROZEN: "frozen backbone"}
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Is a frozen backbone sharpest, has a high rate an early peak, are flat ones more accurate?
+    """Is a frozen backbone sharpest, does a high rate peak early, are flat networks more accurate?
 
     All strategies of a run start from the same weights, so they are compared run by run.
     """
@@ -127,14 +127,14 @@ def _ratio(rows: Sequence[Row], divisor: str, name: str) -> Estimate:
 
 
 def _place_of_peak(row: Row, strategy: str) -> float | None:
-    """After how many % of the epochs flatness is largest, of the looks after the start."""
+    """After how many % of the epochs flatness is largest; the start does not count."""
     looks = [(row.get(f"{FLATNESS}/{strategy}/{each}"), each) for each in SHARES if each]
     recorded = [(flatness, each) for flatness, each in looks if flatness is not None]
     return float(max(recorded, key=lambda look: look[0])[1]) if recorded else None
 
 
 def _trend(row: Row, strategy: str) -> float:
-    """The rank correlation of flatness with the epochs of one network, over all looks."""
+    """The rank correlation of flatness with the epochs, over all points of one run."""
     return spearman(SHARES, [row.get(f"{FLATNESS}/{strategy}/{each}") for each in SHARES]).value
 
 
@@ -144,9 +144,9 @@ EXPERIMENT = Experiment(
     source="Fig. 7",
     claim=(
         "When a trained network learns another task, a frozen backbone ends with the largest "
-        "relative flatness of the head, a high learning rate brings an early peak that a low one "
-        "does not, at the low one flatness falls smoothly, and networks that end flatter are more "
-        "accurate."
+        "relative flatness of the head, a high learning rate leads to an early peak that a low "
+        "rate does not show, flatness falls smoothly at the low rate, and networks that end "
+        "flatter are more accurate."
     ),
     analyse=analyse,
     columns=(
@@ -165,14 +165,14 @@ EXPERIMENT = Experiment(
         f"on average. {HOW}"
     ),
     set_up=(
-        "A network is trained on one data set and gets a new head for another; then the same "
-        "weights learn that at a rate of 0.0001, at 0.01, and at 0.01 with all but the head "
-        "frozen, by SGD with momentum 0.9. The paper names neither optimizer nor the rate of the "
-        "frozen network. The place of a peak is known as well as the shares of the epochs in the "
-        "table are close together. That a frozen backbone needs larger weights in the head is not "
-        "looked at: they are not recorded. The power of ten of the paper's flatness and that of "
-        "its p are illegible in the text we have: 4 and -4 are our reading of them. Both data sets "
-        "are fetched first."
+        "A network is trained on one data set and gets a new head for another; from the same "
+        "weights it then learns the second at a rate of 0.0001, at 0.01, and at 0.01 with all but "
+        "the head frozen, by SGD with momentum 0.9. The paper names neither optimizer nor the rate "
+        "of the frozen network. A peak can only be located to the shares of the epochs in the "
+        "table. Whether a frozen backbone needs larger weights in the head is not checked: they "
+        "are not recorded. The power of ten of the paper's flatness and that of its p are "
+        "illegible in the text we have: 4 and -4 are our reading of them. Both data sets have to "
+        "be downloaded first."
     ),
     scaled_down=ScaleTexts(
         "000-fig-7",

@@ -16,7 +16,7 @@ from .tasks_trace import FUNCTORCH_MIB, IMAGES, KAPPA_ERROR, KERNELS, SECONDS, T
 
 WEIGHTS = "task.weights"
 EXACT = 1e-9  # relative, in float64: rounding, and no more
-WORDS = {  # the ways that are held against the closed form
+WORDS = {  # the methods that are compared with the closed form
     "autograd": "automatic differentiation",
     "functorch": "functorch",
     "hutchinson": "Hutchinson's estimate",
@@ -26,7 +26,7 @@ Place = tuple[str, float, float]  # weights, images, kernels
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Error of the closed form, and how many times longer every other way takes."""
+    """The error of the closed form, and how many times longer every other method takes."""
     groups = _groups(rows)
     slower = {
         place: {method: _slower(group, method) for method in WORDS}
@@ -58,7 +58,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             log_y=True,
         ),
         findings=findings,
-        # A fast way to a wrong number is worth nothing, so speed alone is not "partly".
+        # A fast method with wrong results is worth nothing, so speed alone is not "partly".
         agrees=verdict(findings if exact.result == "held" else [exact]),
         conclusion=(
             f"The closed form is within {worst:.1g} of automatic differentiation throughout, where "
@@ -85,8 +85,8 @@ def _slower(group: Sequence[Row], method: str) -> Estimate:
 def _missed(rows: Sequence[Row]) -> Estimate:
     """The error of Hutchinson's estimate over draws.
 
-    Both kinds of weights meet the same images and probes, so that their errors are nearly the same
-    numbers: a draw counts once.
+    Both kinds of weights are measured with the same images and probes, so their errors are nearly
+    the same: each draw counts once.
     """
     draws: dict[tuple[float, float, int], list[float]] = {}
     for row in rows:
@@ -105,14 +105,14 @@ def _row(place: Place, group: Sequence[Row], slower: dict[str, Estimate]) -> lis
 
 
 def _line(method: str, rows: Sequence[Row]) -> Series:
-    """Over both kinds of weights: how long a way takes does not depend on what they are."""
+    """Times over both kinds of weights, since they do not depend on the kind."""
     ratios = {kernels: _slower(group, method) for kernels, group in grouped(rows, KERNELS).items()}
     timed = {kernels: each for kernels, each in ratios.items() if each.n}
     return line(WORDS[method], list(timed), list(timed.values()))
 
 
 def _exact(errors: Sequence[float]) -> Finding:
-    close = [error <= EXACT for error in errors]  # one by one: an error that is nan is not close
+    close = [error <= EXACT for error in errors]  # one by one, because nan is not close
     return fact(
         "the closed form gives trace and relative flatness without error (within 1e-9)",
         all(close),
@@ -158,13 +158,12 @@ EXPERIMENT = Experiment(
     set_up=(
         "One 3×3 convolution on 3 channels of 8×8 random images in [0, 1), then the average over "
         "positions; all weights 1, or random below 0.0001; float64. Automatic differentiation "
-        "takes the Hessian row by row and is the reference; functorch takes a whole Hessian for "
-        "each sample and is left out where that needs more memory than allowed; Hutchinson's "
-        "estimate takes 500 products for the trace. Images and probes are drawn by the seed, the "
-        "same for both kinds of weights. The figure takes both kinds together. The closed form is "
-        "timed with everything around it, as spiritlevel.measure. Errors here are relative, the "
-        "paper's are absolute: "
-        "that of the trace is in parts of the trace, that of relative flatness in parts of "
+        "computes the Hessian row by row and is the reference; functorch computes a whole Hessian "
+        "for each sample and is left out where that needs more memory than allowed; Hutchinson's "
+        "estimate uses 500 products for the trace. Images and probes are drawn by the seed, the "
+        "same for both kinds of weights. The figure combines both kinds. The closed form is timed "
+        "as a whole call of spiritlevel.measure. Errors here are relative, the paper's are "
+        "absolute: the error of the trace is divided by the trace, that of relative flatness by "
         "the trace times the mean squared norm of a kernel, because relative flatness is 0 when "
         "all weights are equal. The numbers of the paper's two tables are not in the text we have."
     ),

@@ -45,7 +45,7 @@ PAPER = {
     "p of Spearman": 3.775e-17,
 }
 SGD, ADAMW = "SGD", "AdamW"
-OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # the words that the names of the ways begin with
+OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
 Way = tuple[str, float]  # optimizer and learning rate
 
 
@@ -83,7 +83,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, Estimate]:
     """The rows of the paper's table, of the gap of the losses."""
-    # The line at 0 is as uncertain as its slope, times the root mean square of all flatness.
+    # The error of the intercept is that of the slope times the root mean square of flatness.
     reach = math.sqrt(mean(row[HEAD] ** 2 for row in finite_rows(rows, HEAD)).value)
     numbers = [
         estimate(line.pearson),
@@ -110,7 +110,7 @@ def _alone(value: float, n: int) -> Estimate:
 
 
 def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
-    """The same against the other gap that the paper may have meant, where it was recorded."""
+    """The results for the other gap that the paper may have meant, if it was recorded."""
     others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
     if not others:
         return []
@@ -121,7 +121,7 @@ def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
             "Against the gap of the accuracies",
             "The paper defines its gap by losses, which is what is judged above. Its intercept, "
             "however, is about as large as the gaps of its four best networks, and those are gaps "
-            "of accuracies by their numbers: it may have taken these here too. Then a line through "
+            "of accuracies by their numbers: it may have used them here too. Then a line through "
             f"relative flatness of the head has a slope of {plain(line.slope)}, an intercept of "
             f"{plain(line.intercept)} and an R² of {plain(line.r_squared)} over {line.n} networks. "
             "Shown, not judged.",
@@ -131,7 +131,7 @@ def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
 
 
 def _by_way(rows: Sequence[Row]) -> dict[Way, list[Row]]:
-    """Runs of one optimizer at one rate; the study says which rate the name of a way stands for."""
+    """Runs by optimizer and rate; the study says which rate the name of a variant stands for."""
     study = control.find(NAME)
     scales = [study, *(study.with_preset(preset) for preset in study.presets)]
     rates = {name: variant["lr"] for scale in scales for name, variant in scale.variants.items()}
@@ -144,7 +144,7 @@ def _by_way(rows: Sequence[Row]) -> dict[Way, list[Row]]:
 
 
 def _groups(rows: Sequence[Row], ways: dict[Way, list[Row]]) -> dict[str, list[Row]]:
-    """All runs by their way of training, in words; one that the study has not keeps its name."""
+    """All runs by how they were trained; a variant that the study does not have keeps its name."""
     groups = {f"{optimizer} at rate {rate:g}": group for (optimizer, rate), group in ways.items()}
     named = {row["variant"] for group in ways.values() for row in group}
     others = grouped([row for row in rows if row["variant"] not in named], "variant")
@@ -152,7 +152,7 @@ def _groups(rows: Sequence[Row], ways: dict[Way, list[Row]]) -> dict[str, list[R
 
 
 def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
-    """Which way of training stands apart in the figure, and what is left without it."""
+    """Which training settings stand apart in the figure, and what is left without them."""
     confounders = {name: column(rows, name) for name in CONFOUNDERS}
     left = partial_correlation(column(rows, HEAD), column(rows, GAP), confounders, kind="spearman")
     return (
@@ -162,7 +162,7 @@ def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
 
 
 def _apart(groups: dict[str, list[Row]]) -> str:
-    """In words, the way of training whose gap is furthest from the others'; of two, none is."""
+    """A text on the settings whose gap is furthest from the others; empty for fewer than three."""
     gaps = {name: column(finite_rows(group, HEAD), GAP) for name, group in groups.items()}
     medians = {name: statistics.median(group) for name, group in gaps.items() if group}
     if len(medians) < 3:
@@ -178,13 +178,13 @@ def _apart(groups: dict[str, list[Row]]) -> str:
         spearman(column(group, HEAD), column(group, GAP)).value for group in groups.values()
     )
     return (
-        f"Of the ways of training, {apart} has the median gap furthest from the others': "
+        f"Of the training settings, {apart} has the median gap furthest from the others': "
         f"{plain(medians[apart])}, where theirs are {plain(min(others(apart)))} to "
         f"{plain(max(others(apart)))}. Without its networks, relative flatness of the head and the "
         f"gap have a Pearson correlation of {without.pearson} and a Spearman correlation of "
-        f"{without.spearman} over {without.n} networks. Within one way of training, the rank "
-        f"correlation is {within} on average over {within.n} ways. These were looked at after the "
-        "runs, and are not judged. "
+        f"{without.spearman} over {without.n} networks. Within one training setting, the rank "
+        f"correlation is {within} on average over {within.n} settings. This was examined after "
+        "the runs and is not judged. "
     )
 
 
@@ -223,7 +223,7 @@ def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]
 
 
 def _rates_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
-    """Fig. 4: the rate makes the one optimizer flatter and the other sharper."""
+    """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
     if any(sum(optimizer == name for optimizer, _ in ways) < 2 for name in (SGD, ADAMW)):
         return []
     trends = {}
@@ -278,12 +278,12 @@ def _bounded(rows: Sequence[Row]) -> list[tuple[float, float]]:
 
 
 def _bound(rows: Sequence[Row]) -> str:
-    """Fig. 3 (b): how many gaps the bound of Theorem 4 covers, and by how far it overshoots."""
+    """Fig. 3 (b): how many gaps the bound of Theorem 4 covers, and by how much it exceeds them."""
     pairs = _bounded(rows)
     covered = sum(bound >= gap for bound, gap in pairs)
     finite = [bound / gap for bound, gap in pairs if math.isfinite(bound)]
     if not finite:
-        return "The bound was not found for any of them."
+        return "The bound could not be computed for any of them."
     return (
         f"The bound covers {covered} of {len(pairs)} positive gaps; it is {min(finite):.3g} times "
         "the gap or more."

@@ -14,7 +14,7 @@ from ..scale_text import ScaleTexts
 from .factors import factor
 from .tasks_dynamics import ACCURACY, FIRST, FLATNESS, LOSS, MIRRORED, SHARES, TEST_LOSS
 
-WAYS = ("slow", "fast")
+VARIANTS = ("slow", "fast")
 LAST = f"{FLATNESS}/100"
 SHOWN = ("test_accuracy", "error_gap", "head.kappa")
 NAMES = ("test accuracy", "gap of the accuracies", "relative flatness of the head")
@@ -23,7 +23,7 @@ NAMES = ("test accuracy", "gap of the accuracies", "relative flatness of the hea
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Does flatness fall from the first epoch to the last, and against the accuracy?"""
     converged_runs = converged(rows)
-    groups = groups_of(converged_runs, "variant", WAYS)
+    groups = groups_of(converged_runs, "variant", VARIANTS)
     table: list[list[Cell]] = [
         [
             variant,
@@ -45,7 +45,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=Table(
             (
-                *("way", "n", *NAMES),
+                *("variant", "n", *NAMES),
                 *(f"flatness after {share} % of the epochs" for share in SHARES),
                 "last over first epoch",
                 "rank correlation with test accuracy over epochs",
@@ -77,7 +77,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _why(rows: Sequence[Row]) -> str:
-    """Where in training flatness is largest, and what the accuracy does before and after."""
+    """When in training flatness is largest, and how the accuracy changes before and after."""
     names = [f"{name}/{share}" for name in (FLATNESS, ACCURACY) for share in SHARES]
     complete = [row for row in rows if all(row.get(name) is not None for name in names)]
     if not complete:
@@ -115,7 +115,7 @@ EXPERIMENT = Experiment(
     source="Table 4, Fig. 5",
     claim=(
         "In the best runs, SGD with momentum, relative flatness of the head starts high, falls "
-        "fast and settles low, while the validation accuracy rises in its mirror image."
+        "fast and settles low, while the validation accuracy mirrors it and rises."
     ),
     analyse=analyse,
     columns=(
@@ -123,7 +123,7 @@ EXPERIMENT = Experiment(
         *(f"{n}/{share}" for n in (FLATNESS, LOSS, TEST_LOSS, ACCURACY) for share in SHARES),
     ),
     rule=(
-        "flatness after the last epoch over that after the first is below 1, and the rank "
+        "flatness after the last epoch divided by that after the first is below 1, and the rank "
         "correlation of flatness with test accuracy over the epochs of a network is below 0 on "
         "average, each with its whole 95 % interval over all runs. Partly, if one holds."
     ),
@@ -132,8 +132,8 @@ EXPERIMENT = Experiment(
         "batches of 64 (slow) and rate 0.01 with batches of 128 (fast); flatness of the 1×1 "
         "convolution that is the head, measured before training and after every epoch. The "
         "paper's numbers for slow are means of the three runs it prints, for fast it has one. Its "
-        "gap is that of the accuracies, by its numbers: with the accuracy it adds up to little "
-        "less than 1, though the paper's equation has losses."
+        "gap is that of the accuracies, by its numbers: gap and accuracy add up to little "
+        "less than 1, although the paper's equation uses losses."
     ),
     scaled_down=ScaleTexts(
         "000-table-4",

@@ -14,7 +14,7 @@ from ..scale_text import ScaleTexts
 
 HEAD = "head.kappa"
 NETWORKS = {"vgg16": "VGG-16", "densenet121": "DenseNet-121"}  # the paper's
-OURS = {"vgg16": "VGG-16", "densenet121": "DenseNet"}  # as deep as the scale says
+OURS = {"vgg16": "VGG-16", "densenet121": "DenseNet"}  # the scale says how deep
 PAPER = {
     "Pearson, VGG-16": 0.076,
     "Spearman, VGG-16": 0.118,
@@ -114,8 +114,8 @@ EXPERIMENT = Experiment(
         "CIFAR-10, with SGD and AdamW at learning rates 0.001, 0.005, 0.01 and 0.05 and batches of "
         "32, 64 and 128. BatchNorm in VGG-16 and momentum 0.9 are our choice. The appendix, where "
         "Fig. 8 is, varies the weight decay too and gives no values: here it is 0. The first row "
-        "of Fig. 8 is ResNet-18, which 000-table-3 looks at. Of its columns the one with a "
-        "logarithmic axis is drawn; its linear one and the density of flatness are not."
+        "of Fig. 8 is ResNet-18, which 000-table-3 covers. Only its column with a "
+        "logarithmic axis is drawn, not the linear one or the density of flatness."
     ),
     scaled_down=ScaleTexts(
         "000-table-5",

@@ -1,4 +1,4 @@
-"""Paper 000, Table 6 and Fig. 9: four ways to augment, the gap, and flatness of the head."""
+"""Paper 000, Table 6 and Fig. 9: augmentation, the gap, and flatness of the head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..scale_text import ScaleTexts
 from .factors import factor_by_seed
 
 HEAD, GAP = "head.kappa", "error_gap"
-PLAIN, *AUGMENTED = WAYS = ("none", "basic", "auto", "mixup")
+PLAIN, *AUGMENTED = VARIANTS = ("none", "basic", "auto", "mixup")
 WORDS = {"none": "None", "basic": "Basic", "auto": "AutoAugment", "mixup": "Mixup"}
 PAPER = {  # test accuracy, gap, flatness, correlation
     "none": (0.735, 0.265, 2.51, 0.584),
@@ -40,7 +40,7 @@ SPREADS = tuple(f"{name}, standard deviation" for name in NAMES[:3])
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Each augmentation against none, seed by seed; and flatness against the gap within each."""
     converged_runs = converged(rows)
-    groups = groups_of(converged_runs, "variant", WAYS)
+    groups = groups_of(converged_runs, "variant", VARIANTS)
     ours = {augmentation: _numbers(group) for augmentation, group in groups.items()}
     plain, others = (
         groups.get(PLAIN, []),
@@ -72,8 +72,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "each augmentation leads to larger flatness (flatness over that without)",
             [above(WORDS[augmentation], numbers, 1.0) for augmentation, numbers in factors.items()],
         ),
-        # The paper has a correlation for each way alone, not this one: nothing to hold it against.
-        above("flatness rises with the gap, the way of augmentation held fixed", within),
+        # The paper has one correlation per augmentation, so no number to compare this with.
+        above("flatness rises with the gap, the augmentation held fixed", within),
     ]
     return Outcome(
         table=Table(
@@ -102,8 +102,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=verdict(findings),
         conclusion=(
             f"Against none, the gap of the accuracies changes by {_listing(changes)} and relative "
-            f"flatness of the head is multiplied by {_listing(factors)}; within the four ways, "
-            f"flatness and gap have a rank correlation of {within} (n = {within.n})."
+            f"flatness of the head is multiplied by {_listing(factors)}; within the four "
+            f"augmentations, flatness and gap have a rank correlation of {within} (n = {within.n})."
         ),
     )
 
@@ -125,7 +125,7 @@ def _spreads(group: Sequence[Row]) -> list[Estimate]:
 
 
 def _within(rows: Sequence[Row]) -> Correlation:
-    """Over all runs with the way of augmentation held fixed: one column of 0 and 1 for each way."""
+    """The correlation over all runs, with 0-1 columns that hold the augmentation fixed."""
     indicators = {
         augmentation: [float(row["variant"] == augmentation) for row in rows]
         for augmentation in AUGMENTED
@@ -134,7 +134,7 @@ def _within(rows: Sequence[Row]) -> Correlation:
 
 
 def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
-    """How far each way has come in training, and what is left of the correlation beside that."""
+    """The training accuracy under each augmentation, and what else explains the correlation."""
     if len(rows) < FEW:
         return ""
     learnt = {
@@ -143,7 +143,7 @@ def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
     }
     accuracies = f"At the end of training the training accuracy is {_listing(learnt)}."
     if any(all(row.get(name) is None for row in rows) for name in CONFOUNDERS):
-        return accuracies  # a record from before they were kept
+        return accuracies  # an old record without the confounders
     of_accuracies = [{**row, population.GAP: row[GAP]} for row in rows]
     return f"{accuracies} {population.why(of_accuracies, HEAD, NAMES[2])}"
 
@@ -161,7 +161,7 @@ EXPERIMENT = Experiment(
     source="Table 6, Fig. 9",
     claim=(
         "Augmentation narrows the generalization gap and moves networks to larger relative "
-        "flatness, and under each of them flatness correlates positively with the gap."
+        "flatness, and under each augmentation flatness correlates positively with the gap."
     ),
     analyse=analyse,
     columns=(
@@ -172,14 +172,14 @@ EXPERIMENT = Experiment(
         "three things hold, each with its whole 95 % interval: under all three augmentations the "
         "gap of the accuracies is smaller than without (paired by seed), under all three flatness "
         "is larger (its ratio by seed), and the rank correlation of flatness with the gap, with "
-        "the way of augmentation held fixed, is above 0. Partly, if one or two hold."
+        "the augmentation held fixed, is above 0. Partly, if one or two hold."
     ),
     set_up=(
-        "No augmentation, random crops and flips (4 pixels), AutoAugment's policy for CIFAR-10, "
+        "No augmentation, random crops and flips (4 pixels), the AutoAugment policy for CIFAR-10, "
         "and mixup (alpha 1); by SGD with momentum 0.9 at a rate of 0.01. Padding, alpha, "
         "optimizer, rate and batch size are our choice: the paper gives none of them. Accuracy, "
-        "gap and flatness are taken on images that are not "
-        "augmented. The paper's gap is that of the accuracies, by its numbers. Fig. 9's densities "
+        "gap and flatness are measured on images that are not "
+        "augmented. By its numbers, the paper's gap is that of the accuracies. Fig. 9's densities "
         "are not drawn."
     ),
     scaled_down=ScaleTexts(

@@ -1,4 +1,4 @@
-"""Paper 001, appendix A.6: random displacements of the weights in the place of SAM's."""
+"""Paper 001, appendix A.6: random displacements of the weights instead of SAM's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEASURES = (TRACE, "curvature.lambda_max", "relative.kappa", "softmax.gini")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Each method against plain training, paired by seed."""
+    """Compare each method with plain training of the same seed."""
     groups = groups_of(rows, VARIANT, VARIANTS)
     flatter = {name: difference(groups[name], groups[PLAIN], TRACE) for name in VARIANTS[1:]}
     better = {n: difference(groups[n], groups[PLAIN], "test_accuracy") for n in VARIANTS[1:]}
@@ -42,7 +42,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _pairs(groups: Groups, name: str, n: int) -> str:
-    """How many seeds both have, and which one of them lacks."""
+    """How many seeds both have, and which ones are missing."""
     seeds = {row["seed"] for group in groups.values() for row in group}
     gone = []
     for group in (PLAIN, name):
@@ -57,15 +57,15 @@ EXPERIMENT = Experiment(
     title="random displacements instead of SAM's",
     source="appendix A.6",
     claim=(
-        "Looking into a ball around the weights at random, instead of in the steepest direction as "
-        "SAM does, should lead to flatter minima too; the paper argues so and gives no numbers."
+        "Random displacements in a ball around the weights, instead of the steepest direction that "
+        "SAM takes, should also lead to flatter minima; the paper argues so and gives no numbers."
     ),
     analyse=analyse,
     columns=(VARIANT, "seed", "outcome", "train_loss", *ACCURACIES, *MEASURES),
     rule=(
-        "random displacements of SAM's own radius lower the Hessian trace against plain training, "
-        "with the whole 95 % interval of the difference paired by seed below 0. Partly, if only "
-        "those of a radius 20 times as large do."
+        "random displacements of SAM's own radius lower the Hessian trace compared with plain "
+        "training, with the whole 95 % interval of the difference paired by seed below 0. Partly, "
+        "if only those of a radius 20 times as large do."
     ),
     set_up=(
         "VGG-small, SGD with learning rate 0.01 and momentum 0.9 for a fixed number of epochs: "

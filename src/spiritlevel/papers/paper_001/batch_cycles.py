@@ -1,4 +1,4 @@
-"""Training several times on each batch (paper 001, Table 2 and Fig. 4): what both look at."""
+"""What Table 2 and Fig. 4 of paper 001 share: training several times on each batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def follow(rows: Sequence[Row], name: str, cycles: str = CYCLES) -> Correlation:
     return spearman(column(rows, cycles), column(rows, name))
 
 
-def words(trend: Correlation) -> str:
-    """In a sentence."""
+def trend_in_words(trend: Correlation) -> str:
+    """Whether the number rises, falls or does not clearly move, with the correlation."""
     verb = "rises" if rises(trend) else "falls" if falls(trend) else "does not clearly move"
     return f"{verb} (Spearman {trend}, n = {trend.n})"

@@ -1,4 +1,4 @@
-"""Paper 001, Fig. 1: weights times ten, the same decisions, another sharpness."""
+"""Paper 001, Fig. 1: weights times ten, the same decisions, a different sharpness."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ TITLES = tuple(
         "factor of the largest eigenvalue",
     )
 )
-VANISHED = 1e-6  # of what it was, and less: nothing is left of it
-LARGER = 10.0  # the eigenvalue must grow at least so much, in every network
-ROUNDING = 0.001  # an accuracy that moves less stays: times ten is not exact in floating point
+VANISHED = 1e-6  # a number below this share of what it was counts as gone
+LARGER = 10.0  # the eigenvalue must grow at least this much in every network
+ROUNDING = 0.001  # a smaller change of an accuracy is rounding: times ten is not exact
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Compares each network with its own scaled copy, so every run is its own control."""
+    """Compare each network with its scaled copy, so every run is its own control."""
     table: list[list[Cell]] = []
     lines: list[Series] = []
     for network, group in grouped(rows, NETWORK).items():
@@ -60,7 +60,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         row[f"{LARGEST}/{PAIR}"] / row[f"{LARGEST}/{PLAIN}"] for row in rows if _has([row], PAIR)
     ]
     stays = fact(
-        "training and test accuracy stay what they were",
+        "training and test accuracy do not change",
         same,
         f"{_most(moved)}, in {len(rows)} networks",
     )
@@ -97,7 +97,7 @@ def _title(variant: str) -> str:
 
 
 def _cells(group: Sequence[Row], variant: str) -> list[Cell]:
-    """Means; with all weights × 10 one network can be all of a mean of measures."""
+    """Means; medians for all weights × 10, where one network can dominate a mean."""
     accuracies: list[Cell] = [mean(column(group, f"{m}/{variant}")) for m in (TRAIN, TEST)]
     show = _spread if variant == ALL else mean
     return [*accuracies, *(show(column(group, f"{m}/{variant}")) for m in MEASURES)]
@@ -112,7 +112,7 @@ def _spread(values: Sequence[float | None]) -> str | None:
 
 
 def _why(rows: Sequence[Row]) -> str:
-    """Why trace and κ can be nothing where the eigenvalue is large."""
+    """Why trace and κ can vanish although the eigenvalue is large."""
     gone = [row for row in rows if _vanished(row, TRACE) and _vanished(row, KAPPA)]
     if not gone:
         return ""
@@ -184,14 +184,14 @@ def _conclusion(moved: float, growth: dict[str, list[float]], pairs: list[float]
     )
     if pairs:
         text += (
-            f"; with two layers scaled against each other the function itself stays and the "
-            f"eigenvalue changes by a factor of {min(pairs):.3g} to {max(pairs):.3g}"
+            f"; with two layers scaled against each other the function does not change, but the "
+            f"eigenvalue does, by a factor of {min(pairs):.3g} to {max(pairs):.3g}"
         )
     return f"{text}. {_papers_network(growth.get(PAPERS_NETWORK, []))}"
 
 
 def _papers_network(factors: Sequence[float]) -> str:
-    """How far that network comes: it is the paper's claim, whatever the other does."""
+    """How large the factor is in the paper's network, which the claim is about."""
     if not factors:
         return "ResNet-18, the paper's network, is not among these."
     if max(factors) < PAPER_FACTOR:
@@ -208,7 +208,7 @@ EXPERIMENT = Experiment(
     source="Fig. 1",
     claim=(
         "When all weights of a trained network are multiplied by ten, training and test accuracy "
-        "stay what they were while the largest eigenvalue of the Hessian grows by orders of "
+        "do not change while the largest eigenvalue of the Hessian grows by orders of "
         "magnitude."
     ),
     analyse=analyse,
@@ -218,18 +218,18 @@ EXPERIMENT = Experiment(
         *(f"{m}/{v}" for v in (PLAIN, ALL, PAIR) for m in (TRAIN, TEST, *MEASURES)),
     ),
     rule=(
-        f"in every run all accuracies stay what they were within {ROUNDING:g} and the largest "
+        f"in every run no accuracy changes by more than {ROUNDING:g} and the largest "
         f"eigenvalue grows at least {LARGER:g}-fold, for both networks. Partly, if for one of "
-        "them. (The rule first asked for exactly the same accuracies. The margin was added after "
-        "the runs on a GPU, whose arithmetic let a few answers in 20,000 change.)"
+        "them. (The rule first required exactly the same accuracies. The margin was added after "
+        "the runs on a GPU, where rounding changed a few answers in 20,000.)"
     ),
     set_up=(
         "ResNet-18 and VGG-small, SGD with learning rate 0.01 and momentum 0.9. Then all weights "
-        "times ten: biases grow as much as what they are added to, and the running statistics of "
-        "BatchNorm as much as what they describe, so that decisions stay the same; outputs grow by "
-        "10² in ResNet-18 and by 10⁵ in VGG-small. The paper does not say how it treats biases and "
-        "statistics. As a third way the first layer of VGG-small is multiplied and the second "
-        "divided by ten, which leaves the function itself unchanged."
+        "are multiplied by ten. Biases are scaled like what they are added to, and the running "
+        "statistics of BatchNorm like what they describe, so that decisions stay the same; outputs "
+        "grow by 10² in ResNet-18 and by 10⁵ in VGG-small. The paper does not say how it treats "
+        "biases and statistics. As a third version the first layer of VGG-small is multiplied by "
+        "ten and the second divided by ten, which does not change the function."
     ),
     scaled_down=ScaleTexts(
         "001-fig-1",

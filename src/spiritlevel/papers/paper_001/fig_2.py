@@ -1,4 +1,4 @@
-"""Paper 001, Fig. 2: a shifted first bias moves how often units fire, and with it the trace."""
+"""Paper 001, Fig. 2: shifting the first bias changes how often units fire, and the trace."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import Estimate, mean, plain
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
-from .held_fixed import Confounder
+from .confounded_trends import ConfoundedTrend
 
 SHIFT = "interventions.bias_shift"
 FREQUENCY, TRACE = "activity.frequency", "curvature.trace"
 SHOWN = ("train_accuracy", "test_accuracy", "train_loss", FREQUENCY, TRACE, "relative.kappa")
-LEARNED = Confounder(SHIFT, "the shift", "train_loss", "the training loss")
+LEARNED = ConfoundedTrend(SHIFT, "the shift", "train_loss", "the training loss")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -50,7 +50,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _each_layer(rows: Sequence[Row]) -> list[Table]:
-    """What Fig. 2 (c) shows; nothing, where the layers were not recorded."""
+    """What Fig. 2 (c) shows; nothing if the layers were not recorded."""
     layers = sorted({key for row in rows for key in row if key.startswith(f"{FREQUENCY}[")})
     if not layers:
         return []
@@ -63,7 +63,7 @@ def _each_layer(rows: Sequence[Row]) -> list[Table]:
     return [
         titled(
             "The activation frequency of each layer",
-            "Shown as in the paper's figure, and not judged; above it is their mean.",
+            "Shown as in the paper's figure and not judged; the table above has their mean.",
             Table(("shift of the bias", "n", *layers), table),
         )
     ]
@@ -72,11 +72,11 @@ def _each_layer(rows: Sequence[Row]) -> list[Table]:
 def _words(trend: Correlation) -> str:
     if trend.low > 0:
         return "rises"
-    return "falls" if trend.high < 0 else "neither rises nor falls for certain"
+    return "falls" if trend.high < 0 else "does not clearly rise or fall"
 
 
 def _range(rows: Sequence[Row], name: str) -> str:
-    """Over single runs: means of groups would hide the worst of them."""
+    """The range over single runs: means of groups would hide the worst of them."""
     values = [value for value in column(rows, name) if value is not None]
     return f"{plain(min(values), 3)} and {plain(max(values), 3)}"
 
@@ -98,8 +98,8 @@ EXPERIMENT = Experiment(
     title="a shifted bias of the first layer",
     source="Fig. 2",
     claim=(
-        "When the bias of the first layer is shifted from -1 to 1, units fire more often, and the "
-        "Hessian trace rises with them."
+        "When the bias of the first layer is shifted from -1 to 1, units fire more often and the "
+        "Hessian trace rises too."
     ),
     analyse=analyse,
     columns=(SHIFT, "seed", "test_loss", *SHOWN),
@@ -110,8 +110,8 @@ EXPERIMENT = Experiment(
     set_up=(
         "VGG-small, SGD with learning rate 0.01 and momentum 0.9, 7 epochs. The shift is added to "
         "every bias of the first convolution before training; the paper does not say whether it "
-        "does so before or after. Its figure shows the activation frequency of each layer; what is "
-        "judged here is their mean."
+        "does so before or after. Its figure shows the activation frequency of each layer; here "
+        "their mean is judged."
     ),
     scaled_down=ScaleTexts(
         "001-fig-2",

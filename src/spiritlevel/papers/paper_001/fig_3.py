@@ -10,14 +10,14 @@ from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
-from .reached import how_many, with_reached
+from .accuracy_reached import how_many, with_reached
 
 VARIANT = "variant"
 PLAIN, AUGMENTED = "plain", "augmented"
 LARGEST, FREQUENCY = "curvature.lambda_max", "activity.frequency"
 WEIGHTS, ACTIVATIONS = "norms.weight", "activity.activation_norm"
 ACCURACIES = ("train_accuracy", "test_accuracy")
-COMPARED = {  # with what the paper says of the two ends
+COMPARED = {  # numbers that the paper gives for both networks
     "training accuracy": "train_accuracy",
     "test accuracy": "test_accuracy",
     "epoch": "epoch",
@@ -26,7 +26,7 @@ MEASURES = (LARGEST, "curvature.trace", "relative.kappa", FREQUENCY, ACTIVATIONS
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Augmented against plain at one training accuracy, paired by seed."""
+    """Compare augmented with plain training at one training accuracy, paired by seed."""
     groups = groups_of(rows, VARIANT, (PLAIN, AUGMENTED))
     names = ("test_accuracy", LARGEST, ACTIVATIONS, WEIGHTS, FREQUENCY)
     changes = {name: difference(groups[AUGMENTED], groups[PLAIN], name) for name in names}
@@ -55,24 +55,24 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=verdict(findings) if how_many(rows) == len(rows) else "undecided",
         conclusion=(
             f"{_trained(groups)} cropped and mirrored images change {said} (paired by seed, "
-            f"n = {changes[LARGEST].n}): {num_held} of the 5 changes are those of the claim."
+            f"n = {changes[LARGEST].n}): {num_held} of the 5 changes are as claimed."
         ),
     )
 
 
 def _trained(groups: Groups) -> str:
-    """Whether the networks are those the claim is about."""
+    """Whether the networks reached the same training accuracy, as the claim requires."""
     if all(how_many(group) == len(group) for group in groups.values()):
         runs = sum(len(group) for group in groups.values())
         return (
             f"Trained to the same training accuracy or beyond, which all {runs} networks reached,"
         )
     ends = "; ".join(
-        f"{how_many(group)} of {len(group)} {name} networks reached the one asked for, their "
+        f"{how_many(group)} of {len(group)} {name} networks reached the target, their "
         f"mean is {plain(mean(column(group, 'train_accuracy')).value, 3)}"
         for name, group in groups.items()
     )
-    return f"Not at one training accuracy: {ends}. There"
+    return f"The training accuracies differ: {ends}. There"
 
 
 EXPERIMENT = Experiment(
@@ -90,16 +90,16 @@ EXPERIMENT = Experiment(
     rule=(
         "all five changes have the sign of the claim with the whole 95 % interval of the "
         "difference paired by seed: test accuracy, norm of the activations and norm of the weights "
-        "above 0, largest eigenvalue and activation frequency below 0. Partly, if some do. Where "
-        "not all networks reached the training accuracy asked for it is undecided, whatever the "
-        "changes are; this was added after the runs were made."
+        "above 0, largest eigenvalue and activation frequency below 0. Partly, if some do. If "
+        "not all networks reached the target training accuracy it is undecided, whatever the "
+        "changes are; this was added after the runs."
     ),
     set_up=(
         "VGG-small, SGD with learning rate 0.01 and momentum 0.9, until a training accuracy on "
         "unchanged images, the same for both groups, is reached or passed. Random crops after "
         "padding by 4 pixels, and mirror images. The figure follows the augmented network over 80 "
-        "epochs and marks the plain one at one of them; here both are looked at once, at the end "
-        "of their training, and the way there is not."
+        "epochs and marks the plain one at one of them; here both are measured once, at the end "
+        "of their training."
     ),
     scaled_down=ScaleTexts(
         "001-fig-3",

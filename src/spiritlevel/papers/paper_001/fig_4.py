@@ -10,7 +10,7 @@ from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
-from .batch_cycles import CYCLES, GINI, TRACE, follow, words
+from .batch_cycles import CYCLES, GINI, TRACE, follow, trend_in_words
 from .log_figure import log_figure
 from .tasks_points import STEP, TEST, TRAIN, steps_at
 
@@ -42,9 +42,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         follow(rows, f"{GINI}/{POINTS}"),
     )
     findings = [
-        above("the trace at the first look rises with R", at_first),
-        below("the trace at the last look falls with R", trained),
-        below("1 − ‖p‖² at the last look falls with R", certain),
+        above("the trace at the first point rises with R", at_first),
+        below("the trace at the last point falls with R", trained),
+        below("1 − ‖p‖² at the last point falls with R", certain),
     ]
     return Outcome(
         table=Table(("R", "batches", "n", *SHOWN), table),
@@ -52,8 +52,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
-            f"With more steps R on each batch the trace at the first look {words(at_first)}; at "
-            f"the last the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
+            "With more steps R on each batch the trace at the first point "
+            f"{trend_in_words(at_first)}; at the last the trace {trend_in_words(trained)} and 1 − "
+            f"‖p‖² {trend_in_words(certain)}."
         ),
     )
 
@@ -76,14 +77,14 @@ EXPERIMENT = Experiment(
     ),
     rule=(
         "the 95 % intervals of three rank correlations with R over runs: with the trace at the "
-        "first of five looks above 0; with the trace, and with 1 − ‖p‖², at the last below 0. "
-        "Partly, if some do. The paper prints no numbers and does not say in words what the figure "
-        "shows: the claim is that of its Table 2."
+        "first of five points in training above 0; with the trace, and with 1 − ‖p‖², at the last "
+        "below 0. Partly, if some do. The paper prints no numbers and does not say in words what "
+        "the figure shows: the claim is taken from its Table 2."
     ),
     set_up=(
         "ResNet-18 with its BatchNorm layers replaced by a normalization of each sample and "
         "weights of mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and "
-        "momentum 0.9. Looked at five times, after equal numbers of batches."
+        "momentum 0.9. Measured five times, after equal numbers of batches."
     ),
     scaled_down=ScaleTexts(
         "001-fig-4",

@@ -1,4 +1,4 @@
-"""Paper 001, Fig. 5: when augmented and plain training part, with and without fixed norms."""
+"""Paper 001, Fig. 5: when the sharpness of augmented and plain training begins to differ."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _apart(groups: Mapping[str, Sequence[Row]], name: str) -> tuple[Estimate, Estimate, Estimate]:
-    """Distance before the plain network is fitted; what is added after, and by fixed norms."""
+    """Distance before the plain network is fitted; its change after that, and with fixed norms."""
     before, after = distances(groups[STANDARD[0]], groups[STANDARD[1]], name)
     fixed_before, _ = distances(groups[FIXED[0]], groups[FIXED[1]], name)
     return mean(before.values()), _difference(after, before), _difference(fixed_before, before)
@@ -67,11 +67,16 @@ def _with_trace(groups: Mapping[str, Sequence[Row]]) -> Table:
     return titled(
         "The same with the trace",
         "The paper's caption says that the figure shows the largest eigenvalue, its text that it "
-        "shows the trace. The eigenvalue is what is judged; this has the distances of both, each "
-        "between logarithms to base 10. The trace is that of the Gauss-Newton matrix, which the "
-        "runs have.",
+        "shows the trace. The eigenvalue is judged; this table has the distances of both, each "
+        "between logarithms to base 10. The trace is that of the Gauss-Newton matrix, which was "
+        "recorded.",
         Table(
-            ("number", "distance before", "change afterwards", "more of it before, norms fixed"),
+            (
+                "number",
+                "distance before",
+                "change afterwards",
+                "extra distance, norms fixed",
+            ),
             [[name, *_apart(groups, name)] for name in (LARGEST, TRACE)],
         ),
     )
@@ -82,7 +87,7 @@ def distances(
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Mean of |log10 a − log10 b| by seed: until the plain network is fitted, and from then on.
 
-    A seed has no entry where there are no such points.
+    A seed without such points has no entry.
     """
     others = {row["seed"]: row for row in augmented}
     before: dict[int, float] = {}
@@ -119,7 +124,7 @@ EXPERIMENT = Experiment(
     source="Fig. 5",
     claim=(
         "The sharpness of plain and of augmented training stays close until the plain network fits "
-        "its data, and parts afterwards; with norms held fixed it parts earlier."
+        "its data and differs afterwards; with norms held fixed it differs earlier."
     ),
     analyse=analyse,
     columns=(
@@ -137,7 +142,7 @@ EXPERIMENT = Experiment(
     set_up=(
         "VGG-small, SGD with learning rate 0.01 and momentum 0.9, with and without random crops "
         "and mirror images. With fixed norms every sample's activations are normalized in front of "
-        "each ReLU and weights have mean 0 and variance 2/n_in after each step. Looked at eight "
+        "each ReLU and weights have mean 0 and variance 2/n_in after each step. Measured eight "
         "times, after equal numbers of batches. The paper gives no number of epochs for this "
         "figure."
     ),

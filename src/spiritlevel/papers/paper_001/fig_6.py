@@ -20,8 +20,8 @@ from .noise_injection import (
     NOISE,
     TRACE,
     noise_line,
+    trend_in_words,
     with_noise,
-    words,
 )
 
 FIXED = "norm_control"
@@ -49,21 +49,21 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         table=Table(("network", "noise", "n", *ACCURACIES, *MEASURES), table),
         figure=Figure(
             "standard deviation of the noise",
-            "trace, in parts of that without noise",
+            "trace, divided by that without noise",
             [noise_line(TITLES[fixed], group, TRACE) for fixed, group in groups.items()],
         ),
         findings=[*findings, *added],
         agrees=afterwards.with_added(verdict(findings), added),
         conclusion=(
-            f"As the noise grows, the trace after one epoch {words(controlled)} with norms held "
-            f"fixed and {words(free)} in the standard network, n = {controlled.n} each; 1 − ‖p‖² "
-            f"with norms held fixed {words(certain)}."
+            f"As the noise grows, the trace after one epoch {trend_in_words(controlled)} with "
+            f"norms held fixed and {trend_in_words(free)} in the standard network, n = "
+            f"{controlled.n} each; 1 − ‖p‖² with norms held fixed {trend_in_words(certain)}."
         ),
     )
 
 
 def _beyond_the_limit(rows: Sequence[Row]) -> list[Finding]:
-    """Nothing is said where no noise is so strong, or none is weaker."""
+    """The parts on strong noise; none if no noise is beyond the limit, or none below it."""
     groups = grouped(rows, NOISE)
     strong = [noise for noise in groups if noise**2 > LIMIT]
     weak = [noise for noise in groups if noise**2 <= LIMIT]
@@ -74,18 +74,18 @@ def _beyond_the_limit(rows: Sequence[Row]) -> list[Finding]:
     strongest = f"with fixed norms and a noise of {max(strong):g}, a variance beyond {LIMIT:g},"
     return [
         unmoved(
-            f"{strongest} nothing is learned: training accuracy less the {GUESSING:g} of guessing",
+            f"{strongest} nothing is learned: training accuracy minus the {GUESSING:g} of guessing",
             mean(accuracy - GUESSING for accuracy in reached),
         ),
-        below(f"{strongest} the trace is smaller still than with {max(weak):g}", flatter),
+        below(f"{strongest} the trace is even smaller than with {max(weak):g}", flatter),
     ]
 
 
 def _beside_the_trace(rows: Sequence[Row]) -> list[Finding]:
-    """Fig. 9 (c): over runs of all strengths of noise."""
+    """The parts on Fig. 9 (c), over runs at all noise levels."""
     return [
         unmoved(
-            f"with fixed norms trace and {title} do not clearly go together, Fig. 9 (c)",
+            f"with fixed norms trace and {title} are not clearly correlated, Fig. 9 (c)",
             spearman(column(rows, TRACE), column(rows, name)),
         )
         for title, name in (("Jacobian norm", JACOBIAN), ("1 − ‖p‖²", GINI))
@@ -98,16 +98,16 @@ EXPERIMENT = Experiment(
     source="Fig. 6, and Fig. 9 (c)",
     claim=(
         "With norms held fixed, the more Gaussian noise is put on the inputs of a vision "
-        "transformer, the smaller its Hessian trace is after one epoch already; in the standard "
+        "transformer, the smaller its Hessian trace is after just one epoch; in the standard "
         "network there is no clear trend. Beyond a variance of 0.3 it cannot be trained and is "
-        "flatter still. How its trace goes with the Jacobian norm and with 1 − ‖p‖² is not clear."
+        "even flatter. How its trace relates to the Jacobian norm and to 1 − ‖p‖² is not clear."
     ),
     analyse=analyse,
     columns=(FIXED, NOISE, "seed", "outcome", *ACCURACIES, *MEASURES),
     rule=(
         "of the rank correlations of noise and trace over runs, the 95 % interval lies below 0 "
         "with norms held fixed, and around 0 in the standard network. Partly, if only the first is "
-        "so: an interval around 0 shows too little on its own. Four parts more are judged: with "
+        "true: an interval around 0 shows too little on its own. Four more parts are judged: with "
         "fixed norms and the strongest noise, if its variance is beyond 0.3, the interval of the "
         "training accuracy is around that of guessing, and the trace is lower than with the "
         "strongest noise below that variance, with the whole interval of the difference paired by "
@@ -119,7 +119,7 @@ EXPERIMENT = Experiment(
         "images have pixels from 0 to 1. With fixed norms its LayerNorms are replaced by a "
         "normalization of each sample without learned scales, and weights have mean 0 and variance "
         "2/n_in after each step. Measured without noise. The strength of noise is its standard "
-        "deviation here. The paper's Fig. 6 goes by the variance, while its Fig. 9 (c) goes by the "
+        "deviation here. The paper's Fig. 6 uses the variance, its Fig. 9 (c) the "
         "standard deviation: a variance of 0.3 is a standard deviation of 0.55. The paper does not "
         "say how its inputs are scaled."
     ),

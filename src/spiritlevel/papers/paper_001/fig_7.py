@@ -8,7 +8,7 @@ from ..experiment import Cell, Experiment, Outcome, Row, Series
 from ..judging.findings import verdict
 from ..judging.rows import grouped
 from ..scale_text import ScaleTexts
-from . import bounded
+from . import mean_correlations
 from .tasks_points import SIGNAL
 from .trends import (
     ALIKE,
@@ -36,7 +36,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         table += trend_rows([rate], group)
         lines += trend_lines(f"rate {rate:g}: ", group)
         signal, activity = (
-            bounded.as_correlation(together(group, TRACE, name)) for name in (SIGNAL, FREQUENCY)
+            mean_correlations.as_correlation(together(group, TRACE, name))
+            for name in (SIGNAL, FREQUENCY)
         )
         findings += [
             same_trend(f"learning rate {rate:g}: trace and {title} show the same trend", each)
@@ -75,9 +76,9 @@ EXPERIMENT = Experiment(
     ),
     set_up=(
         "A perceptron with one hidden layer of 128 and ReLU, one epoch of SGD without momentum at "
-        "learning rates 0.01 and 0.1 in batches of 64; the paper does not give their size. Looked "
-        "at 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − y‖. "
-        f"{bounded.HOW}"
+        "learning rates 0.01 and 0.1 in batches of 64; the paper does not give their size. "
+        "Measured 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − "
+        f"y‖. {mean_correlations.HOW}"
     ),
     scaled_down=ScaleTexts(
         "001-fig-7",

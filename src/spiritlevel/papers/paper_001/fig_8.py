@@ -1,4 +1,4 @@
-"""Paper 001, Fig. 8: the same for a text transformer, where it is not so."""
+"""Paper 001, Fig. 8: a text transformer, where trace and activity do not move together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..experiment import Experiment, Outcome, Row
 from ..judging.findings import Agreement, Finding, verdict
 from ..judging.numbers import Estimate
 from ..scale_text import ScaleTexts
-from . import bounded
+from . import mean_correlations
 from .tasks_points import SIGNAL
 from .trends import (
     ALIKE,
@@ -24,16 +24,17 @@ from .trends import (
     trend_table,
 )
 
-DATA = (  # the runs do not say with which preset they were made
-    "What it reads are images of digits, a token a pixel, and no language: BoolQ, the paper's "
-    "data, is read with the preset paper alone."
+DATA = (  # the runs do not say which preset they were made with
+    "Its inputs are images of digits, one token per pixel, not language: only the preset paper "
+    "uses BoolQ, the paper's data."
 )
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations along each run, as for the perceptron."""
     signal, activity = (
-        bounded.as_correlation(together(rows, TRACE, name)) for name in (SIGNAL, FREQUENCY)
+        mean_correlations.as_correlation(together(rows, TRACE, name))
+        for name in (SIGNAL, FREQUENCY)
     )
     apart = other_trend("trace and activation frequency do not show the same trend", activity)
     return Outcome(
@@ -51,18 +52,18 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _kind(activity: Estimate) -> str:
-    """Not the same trend can mean none, or the opposite one."""
+    """Whether the trend is opposite or absent, if it is not the same."""
     if activity.high < 0:
-        return "What is seen is an opposite trend, not the absence of one."
+        return "The trend is opposite, not absent."
     if activity.value <= -ALIKE:
-        return "The mean is that of an opposite trend; so few runs do not tell it from none."
+        return "The mean suggests an opposite trend; with so few runs it may also be none."
     if activity.low <= 0 <= activity.high:
-        return "No clear trend is seen, the same or an opposite one."
+        return "There is no clear trend in either direction."
     return ""
 
 
 def _agreement(apart: Finding, n: int) -> Agreement:
-    between = apart.result == "undecided" and n > 1  # one run has no interval to be between
+    between = apart.result == "undecided" and n > 1  # one run has no interval
     return "partly" if between else verdict([apart])
 
 
@@ -71,21 +72,22 @@ EXPERIMENT = Experiment(
     title="a text transformer as a control",
     source="Fig. 8",
     claim=(
-        "That activation frequency and Hessian trace move together is seen with perceptrons on "
-        "MNIST only: in a text transformer they do not."
+        "Activation frequency and Hessian trace move together only in perceptrons on MNIST: in a "
+        "text transformer they do not."
     ),
     analyse=analyse,
     columns=("seed", *COLUMNS),
     rule=(
         "the rank correlation of trace and activation frequency along a run, on average over runs, "
         f"has its whole 95 % interval below {ALIKE:g}, the level at which 001-fig-7 counts it as "
-        "the same trend. Not, if the mean is at least that and surely above 0; partly in between."
+        "the same trend. Not, if the mean is at least that and its interval above 0; partly in "
+        "between."
     ),
     set_up=(
-        "A small text transformer with ReLU, Adam, 7 epochs. Looked at 12 times, after equal "
-        f"numbers of batches. The first gradient is the mean of ‖p − y‖. {bounded.HOW} That "
-        "perceptrons show the same trend is looked at in 001-fig-7; that they alone do is tested "
-        "by neither, as one other network cannot show it."
+        "A small text transformer with ReLU, Adam, 7 epochs. Measured 12 times, after equal "
+        f"numbers of batches. The first gradient is the mean of ‖p − y‖. {mean_correlations.HOW} "
+        "That perceptrons show the same trend is looked at in 001-fig-7; that they alone do is "
+        "tested by neither, as one other network cannot show it."
     ),
     scaled_down=ScaleTexts(
         "001-fig-8",

@@ -9,7 +9,7 @@ from ..judging.findings import Agreement, Finding, below, missed, unmoved, verdi
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
-from .held_fixed import Confounder
+from .confounded_trends import ConfoundedTrend
 from .noise_injection import (
     ACCURACIES,
     GINI,
@@ -18,11 +18,11 @@ from .noise_injection import (
     NOISE,
     TRACE,
     noise_line,
+    trend_in_words,
     with_noise,
-    words,
 )
 
-LEARNED = Confounder(NOISE, "the noise", "train_accuracy", "the training accuracy")
+LEARNED = ConfoundedTrend(NOISE, "the noise", "train_accuracy", "the training accuracy")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -42,7 +42,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         table=Table(("noise", "n", *ACCURACIES, *MEASURES), table),
         figure=Figure(
             "standard deviation of the noise",
-            "in parts of that without noise",
+            "divided by the value without noise",
             [noise_line(name, rows, name) for name in MEASURES],
         ),
         findings=findings,
@@ -50,15 +50,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         why=LEARNED.why(rows, TRACE, "the trace"),
         more=[LEARNED.section(rows, MEASURES)],
         conclusion=(
-            f"As the noise grows, the trace after one epoch {words(trends[TRACE])}, the Jacobian "
-            f"norm {words(trends[JACOBIAN])} and 1 − ‖p‖² {words(certain)}, n = {certain.n}; "
-            f"the training accuracy {words(with_noise(rows, 'train_accuracy'))}."
+            f"As the noise grows, the trace after one epoch {trend_in_words(trends[TRACE])}, the "
+            f"Jacobian norm {trend_in_words(trends[JACOBIAN])} and 1 − ‖p‖² "
+            f"{trend_in_words(certain)}, n = {certain.n}; the training accuracy "
+            f"{trend_in_words(with_noise(rows, 'train_accuracy'))}."
         ),
     )
 
 
 def _agreement(findings: Sequence[Finding]) -> Agreement:
-    """Without the trace, the Jacobian norm that falls counts for nothing."""
+    """A Jacobian norm that falls does not count unless the trace falls."""
     if findings[0].result == "held":
         return verdict(findings)
     return missed(findings)
@@ -70,27 +71,26 @@ EXPERIMENT = Experiment(
     source="Fig. 9 (a)",
     claim=(
         "With norms held fixed, more Gaussian noise on the inputs of a ResNet-18 lowers its "
-        "Hessian trace and its Jacobian norm after one epoch already, while 1 − ‖p‖² hardly moves."
+        "Hessian trace and its Jacobian norm after just one epoch, while 1 − ‖p‖² hardly changes."
     ),
     analyse=analyse,
     columns=(NOISE, "seed", "outcome", *ACCURACIES, *MEASURES),
     rule=(
         "of the rank correlations with the noise over runs, the 95 % intervals for the trace and "
         "the Jacobian norm lie below 0, and that for 1 − ‖p‖² around 0. Partly, if the trace falls "
-        "and one of the others is not so; without it, not."
+        "but one of the others is not as claimed; if it does not fall, not."
     ),
     set_up=(
         "ResNet-18 with its BatchNorm layers replaced by a normalization of each sample and "
         "weights of mean 0 and variance 2/n_in after each step; one epoch of SGD with momentum "
-        "0.9, noise on every batch; images have pixels from 0 to 1. Measured without noise; after "
-        "one epoch this is no minimum, the Hessian has negative eigenvalues, and its trace can be "
-        "negative. "
-        "This is Fig. 9 (a). Fig. 9 (b), a ResNet-50 on a part of ImageNet, was not tested at any "
-        "scale: ImageNet cannot be fetched freely, and the paper does not say which part it took. "
-        "So nothing here speaks for or against its claim that there the Jacobian norm and "
-        "1 − ‖p‖² change along with the trace. Fig. 9 (c) is looked at in 001-fig-6, with a small "
-        "vision transformer. The paper's data for (a), CIFAR-100, are used by the preset paper "
-        "alone; the others have CIFAR-10, ten classes instead of a hundred."
+        "0.9, noise on every batch; images have pixels from 0 to 1. Measured without noise. After "
+        "one epoch the network is not at a minimum: the Hessian has negative eigenvalues, and its "
+        "trace can be negative. This is Fig. 9 (a). Fig. 9 (b), a ResNet-50 on a part of ImageNet, "
+        "was not tested at any scale: ImageNet cannot be downloaded freely, and the paper does not "
+        "say which part it used. So nothing here speaks for or against its claim that there the "
+        "Jacobian norm and 1 − ‖p‖² change along with the trace. 001-fig-6 covers Fig. 9 (c), with "
+        "a small vision transformer. Only the preset paper uses the paper's data for (a), "
+        "CIFAR-100; the others use CIFAR-10, with ten classes instead of a hundred."
     ),
     scaled_down=ScaleTexts(
         "001-fig-9",

@@ -1,4 +1,4 @@
-"""Lines with intervals on a logarithmic axis, where nothing at or below 0 can be drawn."""
+"""Lines with intervals on a logarithmic axis, which cannot show numbers at or below 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..experiment import Figure, Series
 
 
 def log_figure(x_label: str, y_label: str, lines: Sequence[Series]) -> Figure:
-    """Bars that go to 0 or below end at the smallest number drawn, and the label says so."""
+    """Bars that reach 0 or below end at the smallest number drawn, and the label says so."""
     drawn = [
         value
         for each in lines
@@ -18,18 +18,18 @@ def log_figure(x_label: str, y_label: str, lines: Sequence[Series]) -> Figure:
         if value > 0
     ]
     positive = [_above_zero(each) for each in lines]
-    said = []
+    remarks = []
     if any(len(a.x) < len(b.x) for a, b in zip(positive, lines, strict=True)):
-        said.append("points at or below 0 are left out")
+        remarks.append("points at or below 0 are left out")
     if any(low <= 0 for each in positive for low in each.low or ()):
-        said.append("bars to 0 or below end at the smallest value drawn")
-    label = f"{x_label} ({'; '.join(said)})" if said else x_label
+        remarks.append("bars to 0 or below end at the smallest value drawn")
+    label = f"{x_label} ({'; '.join(remarks)})" if remarks else x_label
     cut = [_cut(each, min(drawn)) for each in positive] if drawn else positive
     return Figure(label, y_label, cut, log_y=True)
 
 
 def _above_zero(series: Series) -> Series:
-    """Without the points whose own value cannot be drawn; nan, a look no run came to, is none."""
+    """The series without points at or below 0, or nan where no run got so far."""
     places = [i for i, y in enumerate(series.y) if y > 0]
     low, high = (
         None if ends is None else [ends[i] for i in places] for ends in (series.low, series.high)

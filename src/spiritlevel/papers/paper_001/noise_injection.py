@@ -1,4 +1,4 @@
-"""Noise on the inputs during the first epoch (paper 001, Figs. 6 and 9): what both look at."""
+"""What Figs. 6 and 9 of paper 001 share: noise on the inputs during the first epoch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def with_noise(rows: Sequence[Row], name: str) -> Correlation:
     return spearman(column(rows, NOISE), column(rows, name))
 
 
-def words(trend: Correlation) -> str:
-    """In a sentence."""
+def trend_in_words(trend: Correlation) -> str:
+    """Whether the number falls, rises or does not clearly move, with the correlation."""
     verb = "falls" if falls(trend) else "rises" if rises(trend) else "does not clearly move"
     return f"{verb} (Spearman {trend})"
 
 
 def noise_line(title: str, rows: Sequence[Row], name: str) -> Series:
-    """Means with intervals by noise, in parts of what they are without noise."""
+    """Means with intervals by noise, divided by the mean without noise."""
     means = {noise: mean(column(group, name)) for noise, group in grouped(rows, NOISE).items()}
     return line(title, list(means), list(means.values()), unit=next(iter(means.values())).value)

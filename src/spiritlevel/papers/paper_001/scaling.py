@@ -1,4 +1,4 @@
-"""All weights of a network times a factor, with every decision as it was (paper 001, Fig. 1)."""
+"""Multiply all weights of a network by a factor without changing a decision (paper 001, Fig. 1)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ WEIGHTED = (nn.Conv2d, nn.Linear)
 def scaled_weights(model: nn.Module, factor: float) -> nn.Module:
     """A copy of a ReLU network with all weights times `factor`; its outputs keep their proportions.
 
-    A layer whose inputs have grown by s gives outputs that have grown by s × factor, so its bias
-    grows by as much; a BatchNorm's running statistics follow what it reads, and its own weights
-    and biases are weights like others. Layers must stand in the order in which they are used.
+    If the inputs of a layer have grown by s, its outputs grow by s × factor, so its bias is
+    multiplied by that. A BatchNorm's running statistics are scaled like its inputs, and its weights
+    and biases are multiplied like all others. Layers must be listed in the order of their use.
     """
     scaled = copy.deepcopy(model)
     growth = 1.0
@@ -36,7 +36,7 @@ def scaled_weights(model: nn.Module, factor: float) -> nn.Module:
 
 
 def _follow(norm: _BatchNorm, growth: float) -> None:
-    """Running statistics of inputs that have grown; the small constant in the root grows along."""
+    """Scale the running statistics to match inputs that have grown, eps included."""
     mean, variance = norm.running_mean, norm.running_var
     assert isinstance(mean, Tensor)
     assert isinstance(variance, Tensor)

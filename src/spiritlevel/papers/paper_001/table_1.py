@@ -9,7 +9,7 @@ from ..judging.findings import below, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
-from .reached import OUTCOME, TITLE, how_many
+from .accuracy_reached import OUTCOME, TITLE, how_many
 
 MASK = "interventions.mask"
 LARGEST = "curvature.lambda_max"
@@ -18,7 +18,7 @@ WORDS = {0.0: "unmasked", 0.7: "70 % masked"}
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Masked against unmasked, paired by seed: which has the smaller eigenvalue, which is worse?"""
+    """Compare masked with unmasked networks of a seed: which is flatter, which is worse?"""
     groups = grouped(rows, MASK)
     table: list[list[Cell]] = [
         [
@@ -85,11 +85,11 @@ EXPERIMENT = Experiment(
         "with the whole 95 % interval of the difference paired by seed below 0. Partly, if one is."
     ),
     set_up=(
-        "VGG-small, SGD with learning rate 0.01 and momentum 0.9, until a training accuracy is "
-        "reached that all share. Which maps are dead is drawn once for each seed and convolution. "
+        "VGG-small, SGD with learning rate 0.01 and momentum 0.9, until all reach the same "
+        "training accuracy. Which maps are dead is drawn once for each seed and convolution. "
         "That whole maps are dead is our reading: the paper masks a fixed share of the feature "
-        "maps and does not say by what unit, while it counts dead outputs position by position. "
-        "A mask of single positions would leave every map alive, and may come out differently."
+        "maps and does not say in which unit, but counts dead outputs position by position. "
+        "A mask of single positions would leave every map alive and may give other results."
     ),
     scaled_down=ScaleTexts(
         "001-table-1",

@@ -11,9 +11,9 @@ from ..judging.findings import above, below, unmoved, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
-from .batch_cycles import GINI, TRACE, follow, words
-from .held_fixed import Confounder
-from .reached import how_many, with_reached
+from .accuracy_reached import how_many, with_reached
+from .batch_cycles import GINI, TRACE, follow, trend_in_words
+from .confounded_trends import ConfoundedTrend
 
 VARIANT, STEPS = "variant", "steps on a batch"
 LARGEST = "curvature.lambda_max"
@@ -32,7 +32,7 @@ PAPER = {  # training and test accuracy in %, Tr(H), largest eigenvalue, 1 − �
     "R = 10": (91.83, 77.03, 570.7282, 22.3277, 0.562706),
 }
 COLUMNS = (*ACCURACIES, TRACE, LARGEST, GINI)
-FITTED = Confounder(STEPS, "R", "train_accuracy", "the training accuracy")
+FITTED = ConfoundedTrend(STEPS, "R", "train_accuracy", "the training accuracy")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -51,7 +51,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         below("1 − ‖p‖² of trained networks falls with R", certain),
     ]
     certain_at_first = follow(early, GINI, STEPS)
-    added = [unmoved("1 − ‖p‖² after one epoch does not move with R", certain_at_first)]
+    added = [unmoved("1 − ‖p‖² after one epoch does not change with R", certain_at_first)]
     return Outcome(
         table=with_reached(
             group_table("training", groups, (*ACCURACIES, "epoch", *MEASURES)), groups, FIRST
@@ -68,15 +68,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=afterwards.with_added(verdict(findings), added),
         more=[_at_one_accuracy(late)],
         conclusion=(
-            f"With more steps R on each batch the trace after one epoch {words(at_first)} and "
-            f"1 − ‖p‖² {words(certain_at_first)}; trained to the same training accuracy or beyond "
-            f"the trace {words(trained)} and 1 − ‖p‖² {words(certain)}."
+            f"With more steps R on each batch the trace after one epoch {trend_in_words(at_first)} "
+            f"and 1 − ‖p‖² {trend_in_words(certain_at_first)}; trained to the same training "
+            f"accuracy or beyond the trace {trend_in_words(trained)} and 1 − ‖p‖² "
+            f"{trend_in_words(certain)}."
         ),
     )
 
 
 def _at_one_accuracy(late: Sequence[Row]) -> Table:
-    """Training ends with an epoch: it passes the accuracy, and not always by as much."""
+    """Training ends with a whole epoch, so it passes the target accuracy, more or less far."""
     ends = ", ".join(
         f"{plain(mean(column(group, 'train_accuracy')).value, 3)} with {name} "
         f"({how_many(group)} of {len(group)} reached it)"
@@ -85,7 +86,7 @@ def _at_one_accuracy(late: Sequence[Row]) -> Table:
     return FITTED.section(
         late,
         (TRACE, GINI),
-        "Training ends with the epoch in which the training accuracy asked for is reached, and may "
+        "Training ends with the epoch in which the target training accuracy is reached, and may "
         f"pass it. On average it ended at {ends}.",
     )
 
@@ -116,15 +117,15 @@ EXPERIMENT = Experiment(
     rule=(
         "the 95 % intervals of three rank correlations with R over runs: with the trace after one "
         "epoch above 0; with the trace, and with 1 − ‖p‖², of trained networks below 0. "
-        "Partly, if some do. One part more is judged: the interval of the rank correlation with "
+        "Partly, if some do. One more part is judged: the interval of the rank correlation with "
         f"1 − ‖p‖² after one epoch is around 0. {afterwards.HOW}"
     ),
     set_up=(
-        "VGG-small with every sample's activations normalized in front of each ReLU and weights "
-        "of mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and momentum "
-        "0.9. Trained means until the end of the epoch in which a training accuracy, the same for "
-        "all, is reached or passed, or to the last epoch. The share of shuffled labels N is 0 in "
-        "all rows of the paper, and here. Away from a minimum the Hessian has negative "
+        "VGG-small with every sample's activations normalized in front of each ReLU and weights of "
+        "mean 0 and variance 2/n_in after each step; SGD with learning rate 0.01 and momentum 0.9. "
+        "A trained network is one at the end of the epoch in which it reaches or passes a training "
+        "accuracy that is the same for all, or at the last epoch. The share of shuffled labels N "
+        "is 0 in all rows of the paper, and here. Away from a minimum the Hessian has negative "
         "eigenvalues, so its trace can be negative."
     ),
     scaled_down=ScaleTexts(

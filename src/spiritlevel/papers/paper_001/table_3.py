@@ -12,7 +12,7 @@ from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
-from .reached import how_many
+from .accuracy_reached import how_many
 
 LEAKAGE = "interventions.leakage"
 LEAK, CONTROL = "class", "control"
@@ -30,7 +30,7 @@ WORDS = {LEAK: "leak", CONTROL: "control"}
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """The group with the leak against its control, paired by seed."""
+    """Compare the group with the leak with its control, paired by seed."""
     rows = [{**row, EVENNESS: _evenness(row)} for row in rows]
     groups = groups_of(rows, LEAKAGE, (LEAK, CONTROL))
     names = (TRACE, GINI, JACOBIAN, "test_accuracy")
@@ -44,7 +44,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     added = [
         below("without the patch the Jacobian norm is smaller, with the leak", without[LEAK], 1.0),
         below(
-            "it is so more than in the control",
+            "this ratio is smaller than in the control",
             difference(groups[LEAK], groups[CONTROL], EVENNESS),
         ),
     ]
@@ -66,7 +66,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=afterwards.with_added(verdict(findings), added),
         conclusion=(
             f"Against the control of the same seed, a patch that tells the class changes {said}; "
-            f"{how_many(rows)} of {len(rows)} networks reached the training accuracy asked for. "
+            f"{how_many(rows)} of {len(rows)} networks reached the target training accuracy. "
             f"Without the pixels of the patch the Jacobian norm is {without[LEAK]} of that of as "
             f"many pixels of the whole image, and {without[CONTROL]} of it in the control."
         ),
@@ -74,7 +74,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _evenness(row: Row) -> float | None:
-    """1 where the outputs follow all pixels alike, less where they follow the patch more."""
+    """1 if the outputs depend on all pixels alike, less if they depend more on the patch."""
     whole, outside = row.get(JACOBIAN), row.get(OUTSIDE)
     if not whole or outside is None:
         return None
@@ -86,7 +86,7 @@ EXPERIMENT = Experiment(
     title="a patch that tells the class",
     source="Table 3",
     claim=(
-        "Where a patch in a corner tells the class, a network of fixed norms reaches 100 % "
+        "If a patch in a corner tells the class, a network with fixed norms reaches 100 % "
         "training accuracy with a smaller Hessian trace and outputs closer to one-hot than with a "
         "patch that tells nothing, while its outputs are more sensitive to the inputs: they have "
         "a larger Jacobian norm. This comes from the patch: without its pixels the norm is clearly "
@@ -97,7 +97,7 @@ EXPERIMENT = Experiment(
     rule=(
         "Hessian trace and 1 − ‖p‖² are lower, and the Jacobian norm is higher, than in the "
         "control, each with the whole 95 % interval of the difference paired by seed. Partly, if "
-        "some are. Two parts more are judged: without the pixels of the patch the Jacobian norm "
+        "some are. Two more parts are judged: without the pixels of the patch the Jacobian norm "
         "with the leak is lower than for as many pixels of the whole image, with the interval of "
         "their ratio below 1, and that ratio is lower than in the control, with the interval of "
         f"the difference paired by seed below 0. {afterwards.HOW}"
@@ -110,11 +110,12 @@ EXPERIMENT = Experiment(
         "any class, drawn anew for each batch. The digits are those of the package, not MNIST's. "
         "Accuracy and curvature are those on the training images with their patches, test accuracy "
         "on images without. The Jacobian is that of the outputs in front of the softmax, the root "
-        "of its mean square over images; the paper does not say of which outputs it takes it. The "
-        "norm without the patch is rescaled to 8×8 pixels by the paper's formula. The paper's own "
-        "norms of all pixels must be rescaled likewise, though it does not say so: as they stand, "
-        "more would be left without the patch than there is with it. Here they are not, which "
-        "changes no comparison of the groups; the ratio of the two has both for 8×8 pixels."
+        "of its mean square over images; the paper does not say which outputs it uses. The "
+        "norm without the patch is rescaled to 8×8 pixels by the paper's formula. The paper's "
+        "norms of all pixels must be rescaled in the same way, though it does not say so: "
+        "otherwise the norm without the patch would be larger than that with it. Here they are "
+        "not rescaled, which changes no comparison of the groups; the ratio of the two uses 8×8 "
+        "pixels for both."
     ),
     scaled_down=ScaleTexts(
         "001-table-3",

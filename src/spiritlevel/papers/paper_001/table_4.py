@@ -21,11 +21,11 @@ WORDS = {
     WEAK: "noise fine-tuning, weak noise",
     STRONG: "noise fine-tuning, strong noise",
 }
-SAME = 0.02  # test accuracies that differ by no more count as the same; the paper's differ by 0.007
+SAME = 0.02  # a smaller difference of test accuracies counts as none; the paper's is 0.007
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Each network after the epoch of noise against itself at the standard accuracy."""
+    """Compare each network after the epoch of noise with itself at the standard accuracy."""
     table: list[list[Cell]] = [
         [title, len(rows), *(mean(column(rows, f"{name}/{stage}")) for name in SHOWN)]
         for stage, title in WORDS.items()
@@ -90,7 +90,7 @@ def _same(part: str, change: Estimate) -> Finding:
 
 
 def _fitted(rows: Sequence[Row]) -> str:
-    """The claim is about networks of one training accuracy: are these?"""
+    """Whether these networks have the same training accuracy, as the claim requires."""
     accuracies = {
         stage: mean(column(rows, f"{TRAIN}/{stage}")) for stage in (STANDARD, WEAK, STRONG)
     }
@@ -104,19 +104,19 @@ def _fitted(rows: Sequence[Row]) -> str:
     if not apart:
         return f"{said}, the same within {SAME:g}."
     return (
-        f"{said}: after {' and '.join(apart)} noise they are not of the same training accuracy "
-        f"(within {SAME:g}) as the claim is about."
+        f"{said}: after {' and '.join(apart)} noise it is not the same (within {SAME:g}), as the "
+        "claim would require."
     )
 
 
 def _agreement(lower: Mapping[str, Finding], same: Mapping[str, Finding]) -> Agreement:
-    """The best of both strengths; an accuracy that stays counts only where the trace is smaller."""
+    """The better of both strengths; an unchanged accuracy counts only with a smaller trace."""
     flatter = [stage for stage, finding in lower.items() if finding.result == "held"]
     if flatter:
         accuracy_stays = any(same[stage].result in ("held", "not refuted") for stage in flatter)
         return "yes" if accuracy_stays else "partly"
     refuted = [missed([lower[stage], same[stage]]) == "no" for stage in lower]
-    return "no" if all(refuted) else "undecided"  # either strength would do
+    return "no" if all(refuted) else "undecided"  # one of the strengths is enough
 
 
 EXPERIMENT = Experiment(
@@ -133,8 +133,8 @@ EXPERIMENT = Experiment(
     rule=(
         "for one of the two strengths of noise the trace is lower than in the standard network of "
         "the same run, with the whole 95 % interval of the difference below 0, and the mean test "
-        f"accuracy differs by at most {SAME:g}. Partly, if the trace is lower and the test "
-        "accuracy not the same."
+        f"accuracy differs by at most {SAME:g}. Partly, if the trace is lower but the test "
+        "accuracy is not the same."
     ),
     set_up=(
         "ResNet-18, SGD with learning rate 0.01 and momentum 0.9. One run gives all networks: the "

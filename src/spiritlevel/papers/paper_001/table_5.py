@@ -10,15 +10,15 @@ from ..judging.findings import below, unmoved, verdict
 from ..judging.numbers import Estimate, mean
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
-from .held_fixed import Confounder
-from .reached import how_many, with_reached
+from .accuracy_reached import how_many, with_reached
+from .confounded_trends import ConfoundedTrend
 
 MASK, REACHED = "interventions.mask", "outcome"
 TRACE, LARGEST = "curvature.trace", "curvature.lambda_max"
 ACCURACIES = ("train_accuracy", "test_accuracy")
 MEASURES = (TRACE, LARGEST, "relative.kappa")
 WORDS = {0.0: "unmasked", 0.7: "70 % masked"}
-MASKED = Confounder(MASK, "masking", "train_accuracy", "the training accuracy")
+MASKED = ConfoundedTrend(MASK, "masking", "train_accuracy", "the training accuracy")
 COMPARED = (*ACCURACIES, TRACE, LARGEST)
 PAPER = {  # the two runs of each that the paper prints
     "unmasked": ((0.8998, 0.6953, 3421.8131, 132.2791), (0.9202, 0.6978, 3508.5457, 131.1579)),
@@ -27,7 +27,7 @@ PAPER = {  # the two runs of each that the paper prints
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Masked against unmasked, paired by seed."""
+    """Compare masked with unmasked networks of the same seed."""
     groups = {
         name_of_group: [r for r in rows if r[MASK] == mask] for mask, name_of_group in WORDS.items()
     }
@@ -38,7 +38,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     findings = [
         below("test accuracy is lower with masked maps", worse),
         below("the trace is smaller with masked maps", flatter),
-        unmoved("the largest eigenvalue does not move", largest),
+        unmoved("the largest eigenvalue does not change", largest),
     ]
     fitted = difference(masked, plain, "train_accuracy")
     return Outcome(
@@ -58,14 +58,14 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         conclusion=(
             f"With 70 % of the feature maps dead the test accuracy {_changes(worse)}, the trace "
             f"changes by {flatter} and the largest eigenvalue by {largest} (paired by seed, "
-            f"n = {worse.n}). The training accuracy asked for was reached or passed by "
+            f"n = {worse.n}). The target training accuracy was reached or passed by "
             f"{how_many(rows)} of {len(rows)} networks; that of masked ones differs by {fitted}."
         ),
         more=[
             MASKED.section(
                 rows,
                 ("test_accuracy", TRACE, LARGEST),
-                "Training ends with the epoch in which the training accuracy asked for is reached, "
+                "Training ends with the epoch in which the target training accuracy is reached, "
                 f"and may pass it; with masked maps its end differs by {fitted} (paired by seed).",
             )
         ],
@@ -73,7 +73,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _changes(worse: Estimate) -> str:
-    """It is the point of the claim, so where it is the other way round that comes first."""
+    """The change of the test accuracy; if it contradicts the claim, that comes first."""
     if worse.low > 0:
         return f"is higher, the reverse of the claim: it changes by {worse}"
     return f"changes by {worse}"
@@ -94,15 +94,15 @@ EXPERIMENT = Experiment(
         "test accuracy and trace of the masked networks are lower, each with the whole 95 % "
         "interval of the difference paired by seed below 0, and the interval for the largest "
         "eigenvalue is around 0. Partly, if test accuracy or trace is lower and not all three are "
-        "so: an interval around 0 shows too little on its own."
+        "true: an interval around 0 shows too little on its own."
     ),
     set_up=(
         "ResNet-18, SGD with learning rate 0.01 and momentum 0.9, until a training accuracy, the "
         "same for all, is reached or passed. Which maps are dead is drawn once for each seed and "
         "convolution. That whole maps are dead is our reading: the paper masks a fixed share of "
-        "the feature maps and does not say by what unit, while it counts dead outputs position by "
-        "position. A mask of single positions would leave every map alive, and may come out "
-        "differently."
+        "the feature maps and does not say in which unit, but counts dead outputs position by "
+        "position. A mask of single positions would leave every map alive and may give other "
+        "results."
     ),
     scaled_down=ScaleTexts(
         "001-table-5",

@@ -15,7 +15,7 @@ from ...study.runs.results import MeasurementRow, RunResult
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...symmetries.by_name import rescale_layers
+from ...symmetries.named_layers import rescale_layers
 from ..task_settings import read_task
 from .scaling import scaled_weights
 

@@ -1,4 +1,4 @@
-"""Whether numbers of one training move together (paper 001, A.3), from looks along the way."""
+"""Whether numbers move together during one training run (paper 001, A.3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tasks_points import SIGNAL, STEP, TEST, TRAIN, at_points, steps_at
 
 TRACE, FREQUENCY = "curvature.trace", "activity.frequency"
 POINTS = 12
-ALIKE = 0.7  # a mean rank correlation of at least that counts as nearly the same trend
+ALIKE = 0.7  # from this mean rank correlation on, trends count as nearly the same
 MEASURES = (TRACE, FREQUENCY)
 SHOWN = (TRAIN, TEST, TRACE, SIGNAL, FREQUENCY)
 COLUMNS = tuple(f"{name}/{p}" for p in range(1, POINTS + 1) for name in (STEP, *SHOWN))
@@ -28,7 +28,7 @@ def together(rows: Sequence[Row], one: str, other: str) -> Estimate:
 
 
 def same_trend(part: str, correlation: Estimate) -> Finding:
-    """Held where the mean is large and surely above 0, not held where it surely is not large."""
+    """Held if the mean is at least ALIKE and surely above 0, not held if surely below ALIKE."""
     if correlation.low > 0 and correlation.value >= ALIKE:
         result: Result = "held"
     else:
@@ -37,14 +37,14 @@ def same_trend(part: str, correlation: Estimate) -> Finding:
 
 
 def other_trend(part: str, correlation: Estimate) -> Finding:
-    """The opposite: held where the same trend is not."""
+    """The opposite of `same_trend`: held where that is not held."""
     opposite: dict[Result, Result] = {"held": "not held", "not held": "held"}
     same = same_trend(part, correlation)
     return dataclasses.replace(same, result=opposite.get(same.result, same.result))
 
 
 def trend_rows(first_cells: Sequence[Cell], rows: Sequence[Row]) -> list[list[Cell]]:
-    """A row of the table for each look: means over runs with their intervals."""
+    """One row for each point in training: means over runs with their intervals."""
     return [
         [*first_cells, step, len(rows), *(mean(column(rows, f"{name}/{point}")) for name in SHOWN)]
         for point, step in enumerate(steps_at(rows, POINTS), start=1)
@@ -52,7 +52,7 @@ def trend_rows(first_cells: Sequence[Cell], rows: Sequence[Row]) -> list[list[Ce
 
 
 def trend_lines(prefix: str, rows: Sequence[Row]) -> list[Series]:
-    """Trace, signal and activation frequency, each in parts of its own mean along the way."""
+    """Trace, signal and activation frequency, each divided by its mean over the training."""
     steps = steps_at(rows, POINTS)
     series = []
     for name in (TRACE, SIGNAL, FREQUENCY):
@@ -63,10 +63,10 @@ def trend_lines(prefix: str, rows: Sequence[Row]) -> list[Series]:
 
 
 def trend_table(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """Under their headings."""
+    """The rows under their headings."""
     return Table((*titles, "batches", "n", *SHOWN), rows)
 
 
 def trend_figure(series: Sequence[Series]) -> Figure:
-    """Against the batches seen."""
-    return Figure("batches", "in parts of the mean along the way", series)
+    """The series over the number of batches seen."""
+    return Figure("batches", "divided by the mean over the training", series)

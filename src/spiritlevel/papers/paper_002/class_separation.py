@@ -1,7 +1,7 @@
-"""Synthetic data of paper 002, section 6: four Gaussian clouds in feature space, two a class.
+"""Synthetic data of paper 002, section 6: four Gaussian clouds in feature space, two per class.
 
 The features are drawn first, a linear classifier ψ is fitted to them, and a network φ with random
-weights is turned around to find inputs that have just these features. The appendix with the
+weights is inverted to find inputs that have exactly these features. The appendix with the
 details is not part of the text we have; sizes and clouds follow the authors' published code:
 ten features of which three carry the classes, four are linear mixtures of those and three are
 noise.
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 FEATURES, CARRYING, MIXED = 10, 3, 4
 CLOUDS = 4  # cloud k belongs to class k mod 2
 LAYERS = 4  # of φ
-SLOPE = 0.5  # of the leaky ReLU below zero: it can be turned around everywhere
+SLOPE = 0.5  # of the leaky ReLU below zero: so it can be inverted everywhere
 RIDGE = 1.0  # weight of ‖w‖² beside a sum over samples, for both classifiers
 NEWTON_STEPS = 50
 
@@ -84,7 +84,7 @@ def inputs_of(extractor: nn.Sequential, features: Tensor) -> Tensor:
 
 
 def fit_ridge(features: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights (10,) and bias of least squares on targets ±1 plus ‖w‖²; the bias goes free."""
+    """Weights (10,) and bias of least squares on targets ±1 plus ‖w‖²; its bias is free."""
     targets = 2.0 * classes.double() - 1.0
     middle, centre = features.mean(dim=0), targets.mean()
     x = features - middle
@@ -119,5 +119,5 @@ def fit_logistic(features: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """From −1 to 1."""
+    """Uniform random numbers from −1 to 1."""
     return 2.0 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1.0

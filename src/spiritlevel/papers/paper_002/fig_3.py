@@ -1,4 +1,4 @@
-"""Paper 002, Fig. 3: flatness follows the gap the more, the further apart the classes lie."""
+"""Paper 002, Fig. 3: class separation, and the correlation of flatness with the gap."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def _checks(classifier: str, by_separation: dict[float, Correlation]) -> list[Fi
     return [
         Finding(f"{classifier}: it rises with the separation", result, estimate(trend)),
         unmoved(
-            f"{classifier}: there is none at a separation of {smallest:g}", by_separation[smallest]
+            f"{classifier}: none at a separation of {smallest:g}",
+            by_separation[smallest],
         ),
         above(
             f"{classifier}: it is above 0 at a separation of {largest:g}", by_separation[largest]
@@ -96,7 +97,7 @@ def _conclusion(
 ) -> str:
     verbs = {
         "yes": "rises",
-        "partly": "rises in part",
+        "partly": "partly rises",
         "no": "does not clearly rise",
         "undecided": "does not clearly rise or fall",
     }
@@ -114,22 +115,22 @@ EXPERIMENT = Experiment(
     title="class separation and the correlation of relative flatness with the gap",
     source="Fig. 3",
     claim=(
-        "The further apart the classes lie in feature space, that is the more constant labels are "
-        "around each sample, the stronger relative flatness correlates with the generalization "
-        "gap; where labels are not locally constant there is no correlation."
+        "The further apart the classes lie in feature space, that is, the more constant the labels "
+        "are around each sample, the more strongly relative flatness correlates with the "
+        "generalization gap; where labels are not locally constant there is no correlation."
     ),
     analyse=analyse,
     columns=(CLASSIFIER, SEPARATION, "seed", KAPPA, "train_loss", GAP),
     rule=(
         "for both classifiers, the correlation rises with the separation (Spearman over the "
-        "separations above 0, p < 0.05), its 95 % interval holds 0 at the smallest separation and "
-        "lies above 0 at the largest. Partly, if it rises for one of them at least."
+        "separations above 0, p < 0.05), its 95 % interval contains 0 at the smallest separation "
+        "and lies above 0 at the largest. Partly, if it rises for at least one of them."
     ),
     set_up=(
-        "Each data set: four Gaussian clouds in ten features, two clouds a class, drawn anew; 500 "
-        "points to train on; a linear classifier fitted to them; a random four-layer network in "
-        "front of it whose inputs are found by turning it around. κ is that of the linear layer. "
-        "The gap is the loss on 200,000 fresh points of the same clouds less the loss on the 500."
+        "Each data set: four Gaussian clouds in ten features, two clouds per class, drawn anew; "
+        "500 training points; a linear classifier fitted to them; and in front of it a random "
+        "four-layer network that is inverted to find the inputs. κ is that of the linear layer. "
+        "The gap is the loss on 200,000 fresh points of the same clouds minus the loss on the 500."
     ),
     scaled_down=ScaleTexts(
         "002-fig-3",

@@ -91,7 +91,7 @@ def approximate_bound(row: Row, delta: float) -> float:
 
 
 def theorem_delta(row: Row) -> float:
-    """|S|^(−1/(4+m))."""
+    """The δ of the theorem: |S|^(−1/(4+m)) for m features."""
     return float(row["num_train"] ** (-1 / (4 + FEATURES)))
 
 
@@ -109,7 +109,7 @@ def _line(name: str, by_separation: dict[float, Estimate]) -> Series:
 def _checks(
     gaps: dict[float, Estimate], bounds: dict[float, Estimate], covered: dict[float, Estimate]
 ) -> tuple[bool, bool]:
-    """Covers the gaps; is tight."""
+    """Whether the bound covers the gaps, and whether it is tight."""
     return (
         all(c.value >= COVERED for c in covered.values()),
         all(bounds[s].value <= TIGHT * gaps[s].value for s in gaps),
@@ -117,7 +117,7 @@ def _checks(
 
 
 def _falls(bounds: dict[float, Estimate]) -> Result:
-    """As the classes move apart; a few separations can decide nothing."""
+    """Whether the bound falls as the classes move apart; few separations leave that undecided."""
     first, last = bounds[min(bounds)], bounds[max(bounds)]
     trend = spearman(list(bounds), [b.value for b in bounds.values()])
     if not trend.p < 0.05:  # nan where there are too few to tell
@@ -156,7 +156,7 @@ EXPERIMENT = Experiment(
         "The data sets of 002-fig-3 with the ridge classifier. The approximate bound is δ²κ/2m for "
         "m features plus bound.representativeness, which splits the 500 points into halves at "
         "random, 25 times, and compares the loss of one half with that of a kernel density around "
-        "the other. Beside it stands the same with the theorem's δ = |S|^(−1/(4+m))."
+        "the other. The table also shows the bound with the theorem's δ = |S|^(−1/(4+m))."
     ),
     scaled_down=ScaleTexts(
         "002-fig-4",

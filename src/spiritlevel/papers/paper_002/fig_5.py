@@ -18,21 +18,21 @@ from ..judging.population import (
 from ..judging.post_hoc import HOW, with_added
 from ..scale_text import ScaleTexts
 
-KAPPA = "head.kappa"  # one layer, as in the paper; which, it does not say
+KAPPA = "head.kappa"  # one layer, as in the paper, which does not say which one
 SUM = "relative.kappa"  # of all layers
 SIGMA, PAC_BAYES = "pac_bayes.sigma", "1 / pac_bayes.sigma²"  # large is sharp, as with all others
 FISHER_RAO = "norms.fisher_rao"
 RIVALS = ("curvature.trace", FISHER_RAO, PAC_BAYES, "norms.weight")
-OWN = (SUM, "curvature.lambda_max")  # not in the paper
-REACHED = "train_loss"  # how a run ends that gets to the loss asked for
-MEASURES = (KAPPA, "curvature.trace", FISHER_RAO, SIGMA, "norms.weight", *OWN)
+ADDED = (SUM, "curvature.lambda_max")  # not in the paper
+REACHED = "train_loss"  # the outcome of a run that reached the target loss
+MEASURES = (KAPPA, "curvature.trace", FISHER_RAO, SIGMA, "norms.weight", *ADDED)
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Relative flatness must correlate with the gap, and more than each of the paper's others."""
+    """Relative flatness must correlate with the gap, and more than the paper's other measures."""
     trained = [_with_pac_bayes(row) for row in converged(rows)]
     minima = [row for row in trained if row["outcome"] == REACHED]
-    table, ranks = correlations(minima, (KAPPA, *RIVALS, *OWN))
+    table, ranks = correlations(minima, (KAPPA, *RIVALS, *ADDED))
     judged = {name: ranks[name] for name in (KAPPA, *RIVALS)}
     best, last = strongest(judged), min(judged, key=lambda name: judged[name].value)
     correlates = above("relative flatness correlates with the gap", ranks[KAPPA])
@@ -42,7 +42,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     ]
     agrees = verdict(findings) if correlates.result == "held" else missed(findings)
     added = [fact("the Fisher–Rao norm correlates least", last == FISHER_RAO, f"{last} does")]
-    everyone, of_all = correlations(trained, (KAPPA, *RIVALS, *OWN))
+    everyone, of_all = correlations(trained, (KAPPA, *RIVALS, *ADDED))
     return Outcome(
         table=table,
         figure=scatter(minima, KAPPA),
@@ -53,7 +53,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             whole_catalogue(minima),
             titled(
                 "With the networks that did not reach the loss",
-                f"Over all {len(trained)} that did not diverge, whether they got to a minimum or "
+                f"Over all {len(trained)} that did not diverge, whether they reached a minimum or "
                 "not.",
                 everyone,
             ),
@@ -63,8 +63,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"layer) with the gap is {ranks[KAPPA]}, that of its sum over layers {ranks[SUM]}; the "
             f"strongest of the five compared is {best} with {ranks[best]}, and the Fisher–Rao norm "
             f"has {ranks[FISHER_RAO]}. {len(trained) - len(minima)} more networks never reached "
-            f"the training loss asked for and {len(rows) - len(trained)} diverged; with the former "
-            f"relative flatness has {of_all[KAPPA]}."
+            f"the target training loss and {len(rows) - len(trained)} diverged; with the former, "
+            f"relative flatness has a correlation of {of_all[KAPPA]}."
         ),
     )
 
@@ -87,21 +87,21 @@ EXPERIMENT = Experiment(
     analyse=analyse,
     columns=("outcome", "variant", "batch_size", "seed", "gap", *CONFOUNDERS, *MEASURES),
     rule=(
-        "over the networks that reached the training loss asked for, the 95 % interval of "
+        "over the networks that reached the target training loss, the 95 % interval of "
         "Spearman's correlation of relative flatness with the gap lies above 0, and no other "
         "measure of the paper has a larger correlation. Partly, if only the first holds. (At first "
-        "all networks were judged, κ was the sum over layers and σ was not turned around; this was "
-        "put right after the runs, since the paper speaks of minima and has one layer.) Also "
+        "all networks were judged, κ was the sum over layers and σ was not inverted; this was "
+        "corrected after the runs, since the paper speaks of minima and uses one layer.) Also "
         f"judged: that the Fisher–Rao norm correlates least. {HOW}"
     ),
     set_up=(
-        "LeNet-5 on CIFAR-10 by five ways of training (SGD and Adam at several learning rates) and "
-        "two batch sizes, several seeds each, until the training loss falls to 0.1. The paper "
+        "LeNet-5 on CIFAR-10 with five training settings (SGD and Adam at several learning rates) "
+        "and two batch sizes, several seeds each, until the training loss falls to 0.1. The paper "
         "varies the initialization too and lists no settings; here there is one initialization, "
-        "PyTorch's. Relative flatness is that of the last layer: the paper's is of one layer and "
-        "it does not say which. Its PAC-Bayes measure is taken as 1/σ², σ being the noise on the "
-        "weights that costs a given loss; the sum over layers and the largest eigenvalue were "
-        "added. The paper prints no numbers for this figure."
+        "PyTorch's. Relative flatness is that of the last layer: the paper uses one layer and does "
+        "not say which. Its PAC-Bayes measure is taken as 1/σ², where σ is the noise on the "
+        "weights that raises the loss by a given amount; the sum over layers and the largest "
+        "eigenvalue were added. The paper prints no numbers for this figure."
     ),
     scaled_down=ScaleTexts(
         "002-fig-5",

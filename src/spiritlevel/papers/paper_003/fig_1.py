@@ -26,10 +26,10 @@ WORDS = {
     OTHERS[1]: "neuron.rho_sum",
 }
 VERSIONS = {"": "as trained", f"/{LAYERS}": "layers rescaled", f"/{NEURONS}": "neurons rescaled"}
-LARGEST_LOSS = 0.5  # a network that learned less is in no minimum
-SAME = 0.02  # a correlation that differs by no more has survived the rescaling
-WEAK = 0.5  # one that is less than this share of its counterpart's is much the weaker
-Found = dict[tuple[str, str], Correlation]  # by measure and version
+LARGEST_LOSS = 0.5  # a network with a larger loss is not at a minimum
+SAME = 0.02  # a correlation that changes by at most this has survived the rescaling
+WEAK = 0.5  # a correlation below this share of its counterpart's is much weaker
+Ranks = dict[tuple[str, str], Correlation]  # by measure and version
 PAPER = 0.91
 BESIDE = "correlation of κ_τ^5 with the gap (here Spearman's; the paper does not say which)"
 
@@ -54,7 +54,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=[finding for each in parts for finding in each],
         agrees=_agreement(parts),
         conclusion=(
-            f"Over {len(trained)} networks ({len(rows) - len(trained)} more learned too little) "
+            f"Over {len(trained)} networks ({len(rows) - len(trained)} more did not learn enough) "
             f"the rank correlation with the gap is {first} for κ_τ^5 and {ranks[LARGEST, '']} for "
             f"κ^5; random rescaling of layers, which changes outputs by at most {change:.1g} of "
             f"the largest, takes it {_moved(ranks, TRACE)} and {_moved(ranks, LARGEST)}, that of "
@@ -64,13 +64,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _moved(ranks: Found, name: str) -> str:
+def _moved(ranks: Ranks, name: str) -> str:
     before, after = ranks[name, ""], ranks[name, f"/{LAYERS}"]
     return f"from {before.value:+.2f} to {after.value:+.2f}"
 
 
-def _parts(ranks: Found, name: str) -> list[Finding]:
-    """Without a positive correlation there is nothing that could survive or be lost."""
+def _parts(ranks: Ranks, name: str) -> list[Finding]:
+    """The parts on one measure; without a positive correlation nothing can survive or be lost."""
     title, other = WORDS[name], COUNTERPARTS[name]
     after, lost = (ranks[each, f"/{LAYERS}"].value for each in (name, other))
     correlates = above(
@@ -82,7 +82,7 @@ def _parts(ranks: Found, name: str) -> list[Finding]:
         unasked = zip((survives, weaker), seen, strict=True)
         return [
             correlates,
-            *(Finding(p, "undecided", f"not asked: it goes {s}") for p, s in unasked),
+            *(Finding(p, "undecided", f"not judged: it goes {s}") for p, s in unasked),
         ]
     return [
         correlates,
@@ -97,7 +97,7 @@ def _agreement(parts: list[list[Finding]]) -> Agreement:
     return verdict(every) if there else missed(every)
 
 
-def _table(rows: Sequence[Row], ranks: Found) -> Table:
+def _table(rows: Sequence[Row], ranks: Ranks) -> Table:
     gap = column(rows, GAP)
     confounders = {name: column(rows, name) for name in CONFOUNDERS}
     table: list[list[Cell]] = []
@@ -110,13 +110,13 @@ def _table(rows: Sequence[Row], ranks: Found) -> Table:
 
 
 def _figure(rows: Sequence[Row]) -> Figure:
-    """Fig. 2 of the paper: the invariant measure stays in its place, the other one is scattered."""
+    """Fig. 2 of the paper: the invariant measure does not change, the other one is scattered."""
     lines = [
         Series(
             f"{WORDS[name]}, {VERSIONS[v]}",
             column(rows, name + v),
             column(rows, GAP),
-            ring=not v,  # where rescaling moves nothing, both lie in one place
+            ring=not v,  # where rescaling changes nothing, both points coincide
         )
         for name in (TRACE, COUNTERPARTS[TRACE])
         for v in ("", f"/{LAYERS}")
@@ -142,17 +142,17 @@ EXPERIMENT = Experiment(
         "for κ^5 and for κ_τ^5 alike the 95 % interval of Spearman's correlation with the gap lies "
         f"above 0, the rescaling of layers changes that correlation by at most {SAME:g}, and the "
         "correlation of the same measure without the weight norm is then less than half as large. "
-        "Partly, if a correlation is there for at least one of the two and something else fails. "
+        "Partly, if at least one of the two correlates and something else fails. "
         f"Networks with a training loss above {LARGEST_LOSS:g} are left out."
     ),
     set_up=(
         "In the paper: LeNet-5 on CIFAR-10 by SGD from four initializations, at batch sizes from 4 "
-        "to 512 with learning rates from 0.001 to 0.1, roughly in proportion, 9 times each; which "
-        "of that was done here stands below. Each network is then rescaled: every layer but the "
+        "to 512 with learning rates from 0.001 to 0.1, roughly in proportion, 9 times each; what "
+        "was done here is described below. Each network is then rescaled: every layer but the "
         "last is multiplied by a random factor between 5 and 25 and the next one divided by it; "
         "and, not in the paper, so is every single neuron. The paper calls l = 5 the last hidden "
         "layer; we read it as the fifth of five layers with weights, the one that reads the last "
-        "hidden layer. The gap is test loss less training loss a sample."
+        "hidden layer. The gap is test loss minus training loss per sample."
     ),
     scaled_down=ScaleTexts(
         "003-fig-1",

@@ -20,12 +20,12 @@ NETWORK = {  # of the whole network, and the measure of a layer that it is made 
     SUM: SUM,
 }
 WORDS = {KAPPA: "κ_τ^l (scaled.trace)", SUM: "ρ_σ^l (neuron.rho_sum)", MAX: "ρ^l (neuron.rho_max)"}
-LARGEST_LOSS = 0.07  # the paper leaves networks out that were not trained as far
+LARGEST_LOSS = 0.07  # the paper leaves out networks with a larger training loss
 BESIDE = "smallest correlation of κ_τ^l over the hidden layers (paper: at least)"
 
 
 def of_layer(measure: str, layer: str) -> str:
-    """The column of a layer's number."""
+    """The name of the column that holds a measure of one layer."""
     return f"{measure}[{layer}]"
 
 
@@ -33,7 +33,7 @@ BY_LAYER = {measure: [of_layer(measure, layer) for layer in LAYERS] for measure 
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Does every layer say something about the gap, and the network as a whole more than each?"""
+    """Does every layer correlate with the gap, and the whole network more than each layer?"""
     trained = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
     of_layers = [name for names in BY_LAYER.values() for name in names]
     table, ranks = correlations(trained, [*of_layers, *NETWORK])
@@ -44,7 +44,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             [above(name, ranks[name]) for name in BY_LAYER[KAPPA]],
         ),
         every(
-            "neuron-wise flatness of every hidden layer does (Figs. 4 and 5)",
+            "neuron-wise flatness of every hidden layer correlates too (Figs. 4 and 5)",
             [above(name, ranks[name]) for name in (*BY_LAYER[SUM], *BY_LAYER[MAX])],
         ),
         fact(
@@ -84,7 +84,7 @@ def _conclusion(ranks: Mapping[str, Correlation], num_trained: int, left_out: in
 
 
 def _why(trained: Sequence[Row]) -> str:
-    """What goes with both κ_τ and the gap, and what is left at one batch size."""
+    """What correlates with both κ_τ and the gap, and what is left at one batch size."""
     confounded = why(trained, KAPPA, "κ_τ of the network")
     by_batch = grouped(trained, "variant")
     within = {
@@ -99,7 +99,7 @@ def _why(trained: Sequence[Row]) -> str:
     )
     return (
         f"{confounded} Among networks of one batch size and learning rate, the rank correlation "
-        f"of κ_τ and the gap is {each}. This was looked at after the runs and is not judged."
+        f"of κ_τ and the gap is {each}. This was examined after the runs and is not judged."
     )
 
 

@@ -1,4 +1,4 @@
-"""Random rescalings of a ReLU network that leave its function alone (paper 003, sections 2, 3)."""
+"""Random rescalings of a ReLU network that keep its function (paper 003, sections 2 and 3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...symmetries.by_name import rescale_layers, rescale_neurons
+from ...symmetries.named_layers import rescale_layers, rescale_neurons
 
 WEIGHTED = (nn.Conv2d, nn.Linear)
 LAYERS, NEURONS = "layers", "neurons"
@@ -23,10 +23,10 @@ def rescaled(
 
     Args:
         model: layers in the order in which they are used, with ReLU and pooling alone between them.
-        kind: "layers" draws a factor a layer, "neurons" one for each unit of it.
+        kind: "layers" draws one factor per layer, "neurons" one per unit.
         low: the smallest factor.
         high: the largest.
-        generator: of the factors.
+        generator: for the random factors.
     """
     paths = [path for path, module in model.named_modules() if isinstance(module, WEIGHTED)]
     changed = model
@@ -46,7 +46,7 @@ def rescaled(
 def output_change(model: nn.Module, other: nn.Module, x: Tensor) -> float:
     """The largest difference of an output, as a share of the largest output.
 
-    One that rounding cannot explain is refused: then it is not the same function any more.
+    Raises SpiritlevelError if rounding cannot explain it: then the function has changed.
     """
     before, after = model(x).double(), other(x).double()
     change = float((after - before).abs().max() / before.abs().max())

@@ -29,7 +29,7 @@ COLUMNS = ("final accuracy", "best accuracy", "average flatness", "time over λ 
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
-    """Does flatness fall with λ, and is accuracy kept at the weight the paper recommends?"""
+    """Does flatness fall with λ, and is the accuracy kept at the recommended weight?"""
     groups = grouped(rows, WEIGHT)
     plain = statistics.median(column(groups[0.0], SECONDS))
     ours: dict[float, list[Estimate]] = {}
@@ -69,14 +69,14 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _paired(plain: Sequence[Row], penalized: Sequence[Row]) -> Estimate:
-    """What the penalty does to the final accuracy, seed by seed."""
+    """The change of the final accuracy by the penalty, paired by seed."""
     before = {row["seed"]: row[FINAL] for row in plain}
     return mean(row[FINAL] - before[row["seed"]] for row in penalized if row["seed"] in before)
 
 
 def _conclusion(falls: bool, change: Estimate, ratios: list[float]) -> str:
     return (
-        f"The average of Tr(H²)/B {'falls' if falls else 'does not fall'} with λ throughout; at "
+        f"The average of Tr(H²)/B {'falls' if falls else 'does not fall'} with every step of λ; at "
         f"λ = {MODERATE:g} the final accuracy changes by {change} (paired by seed, n = {change.n}),"
         f" and a penalty costs {min(ratios):.1f} to {max(ratios):.1f} times the plain training, "
         f"not {min(PAPER_RATIOS):.0f} to {max(PAPER_RATIOS):.0f} times."
@@ -115,14 +115,14 @@ EXPERIMENT = Experiment(
     rule=(
         "average Tr(H²)/B falls with every step of λ, and the final accuracy at λ = 0.01 is on "
         "average at least that without the penalty (paired by seed). Partly, if one of the two "
-        "holds. The cost is reported, not judged. (This rule was written down after first runs "
-        "were made.)"
+        "holds. The cost is reported, not judged. (This rule was written down after the first "
+        "runs.)"
     ),
     set_up=(
         "CIFAR-100, a perceptron 3072–512–100, SGD with momentum 0.9 and learning rate 0.01, "
         "gradients clipped to norm 1, batches of 128, 5 epochs, one probe at every step. Flatness "
-        "is the mean of Tr(H²)/B over the steps, also for λ = 0, where the paper has 0 because it "
-        "computed none."
+        "is the mean of Tr(H²)/B over the steps, also for λ = 0, where the paper gives 0 because "
+        "it computed none."
     ),
     scaled_down=ScaleTexts(
         "004-table",

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from ...errors import SpiritlevelError
-from ...results import __version__
+from ...records import __version__
 from .checksums import file_checksum, has_checksum
 
 try:

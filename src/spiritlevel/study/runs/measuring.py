@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from ... import api
-from ...results import __version__
+from ...records import __version__
 from ..checkpoints import checkpoint_bytes
 from .ending import DIVERGED
 from .network_run import NetworkRun

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...training.norm_control.control import WeightConstraint
-from ...training.penalties.flatness_penalty import FlatnessPenalty
+from ...training.penalties.penalty import Penalty
+from ...training.penalties.registry import build_penalty
 from ...training.sam.optimizers import ASAM, SAM, NoiseSAM
 from ...training.sam.perturbed_optimizer import AbstractPerturbedOptimizer
 from ..settings.run import RunSettings
@@ -146,13 +147,15 @@ def _perturbed(
     )
 
 
-def _penalty(model: nn.Module, settings: RunSettings) -> FlatnessPenalty | None:
+def _penalty(model: nn.Module, settings: RunSettings) -> Penalty | None:
     training = settings.training
     if training.penalty is None:
         return None
-    return FlatnessPenalty(
+    return build_penalty(
+        training.penalty.name,
         model,
-        training.penalty.weight,
+        weight=training.penalty.weight,
         every=training.every,
         generator=derived_generator(settings.seed, "penalty"),
+        **training.penalty.arguments,
     )

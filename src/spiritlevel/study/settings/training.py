@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import SpiritlevelError
+from ...training.penalties.registry import check_penalty
 from .keys import (
     CHECK,
     Check,
     as_mapping,
+    as_named,
     changed_values,
     check_keys,
     flag,
@@ -22,6 +24,8 @@ from .keys import (
     readers_of,
 )
 
+TRACE_SQUARED = "trace_squared"  # the penalty that a weight alone stands for
+WEIGHT = Check(float, "a number of at least 0", lambda v: math.isfinite(v) and v >= 0)
 RADII = {"sam": 0.05, "asam": 0.5, "noise_sam": 0.05}  # usual ones: the authors', paper 001's
 # Part of every id, whatever their value: they are as old as the ids.
 ALWAYS = ("optimizer", "lr", "batch_size", "epochs", "weight_decay", "momentum", "dtype", "threads")
@@ -29,19 +33,40 @@ ALWAYS = ("optimizer", "lr", "batch_size", "epochs", "weight_decay", "momentum",
 
 @dataclasses.dataclass(frozen=True)
 class PenaltySettings:
-    """What is added to the loss: written in a study as the weight alone, `penalty: 0.1`."""
+    """What is added to the loss.
+
+    A study writes `penalty: 0.1` for Tr(H²)/B, or `penalty: {name: kappa, weight: 0.1, layer: fc1}`
+    with the name of another penalty and its arguments.
+    """
 
     weight: float
+    name: str = TRACE_SQUARED
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, where: str, given: object) -> PenaltySettings:
         """From the value of `training.penalty`."""
-        check = Check(float, "a number of at least 0", lambda v: math.isfinite(v) and v >= 0)
-        return cls(weight=check.read(where, given))
+        if not isinstance(given, Mapping):
+            return cls(WEIGHT.read(where, given))
+        section = as_named(where, given)
+        name, weight = section.pop("name"), section.pop("weight", None)
+        for key in ("every", "generator", "loss"):
+            if key in section:
+                raise SpiritlevelError(
+                    f"The study's {where} cannot set {key!r}: the study itself does. "
+                    "Use training.every for a penalty on one step in so many."
+                )
+        try:
+            check_penalty(name, {"weight": weight} | section)
+        except SpiritlevelError as error:
+            raise SpiritlevelError(f"The study's {where} cannot be used: {error}") from error
+        return cls(WEIGHT.read(f"{where}.weight", weight), name, section)
 
-    def to_value(self) -> float:
-        """As a study writes it."""
-        return self.weight
+    def to_value(self) -> float | dict[str, Any]:
+        """As a study writes it, in the shorter form where there is one."""
+        if self.name == TRACE_SQUARED and not self.arguments:
+            return self.weight
+        return {"name": self.name, "weight": self.weight, **self.arguments}
 
 
 @dataclasses.dataclass(frozen=True)

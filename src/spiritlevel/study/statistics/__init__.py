@@ -6,7 +6,8 @@ from .holm import Holm, holm
 from .partial import partial_correlation
 from .regression import Regression, regression
 from .sign_error import Environment, SignError, sign_error
-from .table import MeasureStatistics, StudyStatistics, summary
+from .table import summary
+from .text import MeasureStatistics, StudyStatistics
 
 __all__ = [
     "AxisKendall",

@@ -123,3 +123,8 @@ def _acceleration(left_one_out: Array) -> float:
     away = values.mean() - values
     squares = float((away**2).sum())
     return 0.0 if squares <= 1e-24 else float((away**3).sum()) / (6.0 * squares**1.5)
+
+
+def percent(confidence: float) -> str:
+    """0.95 as 95%, and 0.999 as 99.9%: rounded to whole percents it would promise too much."""
+    return f"{100 * confidence:g}%"

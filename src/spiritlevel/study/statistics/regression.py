@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
-from ...results import aligned
+from ...records import aligned
 from ._arrays import Array, as_floats, finite_points, numpy, why_undefined
 from .correlations import Correlation, kendall, p_of_t, pearson, spearman
-from .text import percent
+from .intervals import percent
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -11,70 +10,16 @@ from typing import Any, Literal
 from ...errors import SpiritlevelError
 from ._arrays import check_confidence, finite_points
 from .correlations import FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
-from .granulated import GranulatedKendall, Seeds, granulated_kendall
+from .granulated import Seeds, granulated_kendall
 from .holm import Holm, holm
 from .partial import partial_correlation
-from .regression import Regression, regression
-from .sign_error import Pooling, SignError, sign_error
-from .text import notes_of, text_of
+from .regression import regression
+from .sign_error import Pooling, sign_error
+from .text import MeasureStatistics, StudyStatistics
+from .text import plain as plain
 
-FORMAT = "spiritlevel-statistics-1"
 KINDS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 PARTIALS = ("partial_pearson", "partial_spearman")
-
-
-@dataclasses.dataclass(frozen=True)
-class MeasureStatistics:
-    """What one measure says about the target."""
-
-    name: str
-    pearson: Correlation
-    spearman: Correlation
-    kendall: Correlation
-    bootstrap: Mapping[str, Correlation]  # by kind: the same with BCa intervals; may be empty
-    regression: Regression
-    granulated: GranulatedKendall
-    sign_error: SignError
-    partial_pearson: Correlation | None  # None: the study names no confounder
-    partial_spearman: Correlation | None
-    holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
-    verdict: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class StudyStatistics:
-    """Statistics of every measure of a study."""
-
-    measures: Mapping[str, MeasureStatistics]
-    n: int  # runs of the study
-    without_target: int  # of these, left out everywhere
-    confounders: tuple[str, ...]
-    holm: Mapping[str, Holm]  # by kind of correlation
-    confidence: float
-
-    def __getitem__(self, name: str) -> MeasureStatistics:
-        try:
-            return self.measures[name]
-        except KeyError:
-            have = ", ".join(self.measures)
-            raise KeyError(f"This study has no {name!r}. It has: {have}.") from None
-
-    def __str__(self) -> str:
-        return text_of(self)
-
-    def notes(self) -> list[str]:
-        """How the tables are to be read, and what is missing from them."""
-        return notes_of(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain types only, ready for JSON; non-finite floats become strings."""
-        return {"format": FORMAT} | {
-            field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)
-        }
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """The statistics as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
 def summary(
@@ -145,20 +90,6 @@ def summary(
         holm=families,
         confidence=confidence,
     )
-
-
-def plain(value: Any) -> Any:
-    """Lists, dicts and strings all the way down; JSON has no nan or inf, so these are strings."""
-    if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return {field.name: plain(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:

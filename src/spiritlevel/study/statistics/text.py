@@ -1,20 +1,93 @@
-"""What `print` shows of a study's statistics: tables, verdicts, and how they are to be read."""
+"""The statistics of a study, and what `print` shows of them: tables, verdicts and notes."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from ...results import aligned
+from ...records import aligned
+from .correlations import Correlation
+from .granulated import GranulatedKendall
+from .holm import Holm
+from .intervals import percent as percent
+from .regression import Regression
+from .sign_error import SignError
 
-if TYPE_CHECKING:
-    from .correlations import Correlation
-    from .table import MeasureStatistics, StudyStatistics
-
+FORMAT = "spiritlevel-statistics-1"
 LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
 MISSING = "–"
 Cells = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasureStatistics:
+    """What one measure says about the target."""
+
+    name: str
+    pearson: Correlation
+    spearman: Correlation
+    kendall: Correlation
+    bootstrap: Mapping[str, Correlation]  # by kind: the same with BCa intervals; may be empty
+    regression: Regression
+    granulated: GranulatedKendall
+    sign_error: SignError
+    partial_pearson: Correlation | None  # None: the study names no confounder
+    partial_spearman: Correlation | None
+    holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
+    verdict: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyStatistics:
+    """Statistics of every measure of a study."""
+
+    measures: Mapping[str, MeasureStatistics]
+    n: int  # runs of the study
+    without_target: int  # of these, left out everywhere
+    confounders: tuple[str, ...]
+    holm: Mapping[str, Holm]  # by kind of correlation
+    confidence: float
+
+    def __getitem__(self, name: str) -> MeasureStatistics:
+        try:
+            return self.measures[name]
+        except KeyError:
+            have = ", ".join(self.measures)
+            raise KeyError(f"This study has no {name!r}. It has: {have}.") from None
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def notes(self) -> list[str]:
+        """How the tables are to be read, and what is missing from them."""
+        return notes_of(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, ready for JSON; non-finite floats become strings."""
+        return {"format": FORMAT} | {
+            field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The statistics as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Lists, dicts and strings all the way down; JSON has no nan or inf, so these are strings."""
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def text_of(statistics: StudyStatistics) -> str:
@@ -46,11 +119,6 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
     for row in statistics.measures.values():
         lines += [f"{row.name}, {what}: {reason}." for what, reason in _reasons(row)]
     return lines
-
-
-def percent(confidence: float) -> str:
-    """0.95 as 95%, and 0.999 as 99.9%: rounded to whole percents it would promise too much."""
-    return f"{100 * confidence:g}%"
 
 
 def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:

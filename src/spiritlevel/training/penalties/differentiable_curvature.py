@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError
-from ...math.curvature import Signed, SoftmaxCurvature
+from ...math.curvature import SignedColumn, SoftmaxCurvature
 from ...math.positions import OutputCurvature, PositionCurvature
 from ...model.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 
@@ -35,7 +35,7 @@ class GapSoftmax(SoftmaxCurvature):
         self.mass = torch.ones_like(self.p_top) if mass is None else mass
         self._gaps = gaps
 
-    def columns(self) -> Iterator[Signed]:
+    def columns(self) -> Iterator[SignedColumn]:
         """As in `SoftmaxCurvature`, without a division by 1 − p_top."""
         root_top, root_tail = self._roots()
         shares = self._gaps.scatter(1, self.top, -torch.inf).softmax(dim=1)  # p_i / (1 − p_top)
@@ -47,7 +47,7 @@ class GapSoftmax(SoftmaxCurvature):
             column = (-taken * root_k).scatter_add(1, index, root_k)
             yield scale * column.scatter(1, self.top, root_top * root_k), sign
 
-    def probe(self, signs: Tensor) -> list[Signed]:
+    def probe(self, signs: Tensor) -> list[SignedColumn]:
         """√p∘r − p (√p·r), as in `SoftmaxCurvature`."""
         root_top, root_tail = self._roots()
         x, x_top = root_tail * signs, root_top * signs.gather(1, self.top)

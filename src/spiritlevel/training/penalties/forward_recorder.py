@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 
-@dataclasses.dataclass(frozen=True)
-class ForwardCall:
+class ForwardCall(NamedTuple):
     """One call of a module, with its graph."""
 
     args: tuple[Any, ...]
@@ -20,7 +17,12 @@ class ForwardCall:
 
 
 class ForwardRecorder:
-    """Keeps the latest call of a module that recorded a graph, until it is taken or replaced."""
+    """Keeps the latest call of a module that recorded a graph, until it is taken or replaced.
+
+    `with recorder:` records the calls in the block; the hooks are removed at its end. It is a class
+    because a generator takes several times as long to enter, which shows in the steps of a small
+    network.
+    """
 
     def __init__(self, module: nn.Module, *, separate_input: bool = False) -> None:
         """With `separate_input` the input is an alias that no other module uses.
@@ -29,22 +31,25 @@ class ForwardRecorder:
         """
         self._module, self._separate_input = module, separate_input
         self._latest: ForwardCall | None = None
+        self._handles: list[Any] = []
 
-    @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record the calls inside this block; the hooks are removed at its end."""
+    def __enter__(self) -> None:
         self._latest = None
-        handles: list[Any] = [self._module.register_forward_hook(self._after, prepend=True)]
+        self._handles.append(self._module.register_forward_hook(self._after, prepend=True))
         if self._separate_input:
-            handles.append(self._module.register_forward_pre_hook(self._before))
-        try:
-            yield
-        except BaseException:
+            self._handles.append(self._module.register_forward_pre_hook(self._before))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if error is not None:
             self._latest = None  # nobody will ask for it, and it holds a graph
-            raise
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def take(self) -> ForwardCall | None:
         """The latest call, once; None if there was none since the last time."""
@@ -53,7 +58,7 @@ class ForwardRecorder:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy does not contain the graph."""
-        return self.__dict__ | {"_latest": None}
+        return self.__dict__ | {"_latest": None, "_handles": []}
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if not _records_graph() or not args or not isinstance(args[0], Tensor):

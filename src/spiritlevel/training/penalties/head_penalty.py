@@ -105,7 +105,7 @@ class HeadPenalty(Penalty):
 
     def around_forward(self) -> contextlib.AbstractContextManager[None]:
         """The features are the input of the head."""
-        return self._layer_recorder.recording()
+        return self._layer_recorder
 
     def _checked_head(
         self, layer_input: Tensor, layer_output: Tensor, outputs: Tensor, targets: Tensor

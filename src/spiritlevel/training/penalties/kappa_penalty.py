@@ -109,7 +109,7 @@ class KappaPenalty(Penalty):
 
     def around_forward(self) -> contextlib.AbstractContextManager[None]:
         """κ needs the input of the layer."""
-        return self._layer_recorder.recording()
+        return self._layer_recorder
 
 
 def _columns(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from ...model.losses import Loss, resolve
 from .argument_checks import check_batch_size, check_weight
 from .forward_recorder import ForwardRecorder
 from .penalty_batch import PenaltyBatch
-from .random_signs import restored_on_failure
 from .separate_forward import AnyLoss, separate_forward
 from .step_schedule import StepSchedule
 
@@ -143,9 +143,13 @@ class Penalty(abc.ABC):
         batch = PenaltyBatch(
             y, size, self.loss, returned=outputs, loss=loss, label_reader=self._label_reader
         )
-        with restored_on_failure(self.generator):
+        random_state = self.generator.get_state()
+        try:
             value = self.compute(batch)
             self._check(value)
+        except BaseException:
+            self.generator.set_state(random_state)  # the next batch draws the same numbers
+            raise
         self._value = value.detach()
         factor = self._schedule.advance() * self.weight
         return factor * value if factor else self._zero()
@@ -155,7 +159,9 @@ class Penalty(abc.ABC):
 
         On steps that the penalty skips, nothing happens in it.
         """
-        return self._recorded_forward() if self.due else contextlib.nullcontext()
+        if not self.due:
+            return contextlib.nullcontext()
+        return _Both(self._model_recorder, self.around_forward())
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training needs: the step count, the last value, the random state."""
@@ -179,11 +185,6 @@ class Penalty(abc.ABC):
         self._value = None if value is None else value.to(self._zero().device)
         self._schedule.steps = int(state["steps"])
 
-    @contextlib.contextmanager
-    def _recorded_forward(self) -> Iterator[None]:
-        with self._model_recorder.recording(), self.around_forward():
-            yield
-
     def _check(self, value: Any) -> None:
         if not isinstance(value, Tensor) or value.numel() != 1:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
@@ -201,3 +202,33 @@ class Penalty(abc.ABC):
     def _zero(self) -> Tensor:
         like = next(self.model.parameters())
         return torch.zeros((), dtype=like.dtype, device=like.device)
+
+
+class _Both:
+    """Two contexts as one; a class, since a generator would take several times as long to enter."""
+
+    def __init__(
+        self,
+        outer: contextlib.AbstractContextManager[None],
+        inner: contextlib.AbstractContextManager[None],
+    ) -> None:
+        self._outer, self._inner = outer, inner
+
+    def __enter__(self) -> None:
+        self._outer.__enter__()
+        try:
+            self._inner.__enter__()
+        except BaseException as error:
+            self._outer.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._inner.__exit__(kind, error, trace)
+        finally:
+            self._outer.__exit__(kind, error, trace)

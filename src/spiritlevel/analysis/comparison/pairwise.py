@@ -22,7 +22,7 @@ class Explained:
     measure: str
     flatter: str
     sharper: str
-    by: str  # "scale" or "confidence"; where both do, scale, and the text names both
+    by: str  # "scale" or "confidence"; "scale" if both do; the text then names both
     text: str
 
 
@@ -36,13 +36,13 @@ class Pair:
 
     @property
     def direction(self) -> str:
-        """How the flatter network differs from the other one."""
+        """Whether the flatter network has the larger or the smaller value."""
         return "larger" if self.in_flatter > self.in_sharper else "smaller"
 
 
 @dataclasses.dataclass(frozen=True)
 class AlsoDiffering:
-    """A difference beyond errors, and what it cannot be told apart from with these two networks."""
+    """A difference beyond errors, with everything else that differs and may be its cause."""
 
     measure: str
     flatter: str

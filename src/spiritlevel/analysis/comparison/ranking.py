@@ -26,7 +26,7 @@ class Place:
 
 
 def directions() -> dict[str, str | None]:
-    """Which values speak of flatter networks, by the cards; None: the measure ranks nothing."""
+    """By measure, which values are flatter, by its card; None if it does not measure flatness."""
     return {card.name: card.direction for card in api.cards()}
 
 
@@ -54,15 +54,15 @@ def flatter_by(
 
 
 def round_off(one: Measurement, other: Measurement) -> float:
-    """What two values may differ by and still be the same."""
+    """How much two equal values may differ because of rounding."""
     return 1e-6 * max(abs(one.value), abs(other.value))
 
 
 def _margin(one: Measurement, other: Measurement) -> float:
-    """What two values must differ by: errors of probes and data together, and the residuals.
+    """How much two values must differ: errors of probes and data, and the residuals.
 
-    Both networks see the same samples, so the data errors mostly fall together: counting them as
-    independent errs on the side of calling too little certain.
+    Both networks see the same samples, so their data errors are mostly alike. Counting them as
+    independent is cautious: fewer differences count as certain.
     """
     squares = sum((m.stderr or 0.0) ** 2 + (m.data_stderr or 0.0) ** 2 for m in (one, other))
     confidence = float(one.settings.get("confidence", 0.95))

@@ -45,7 +45,7 @@ class KappaWeight:
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightMatrix:
+class LayerMatrix:
     """A layer's weight as a matrix, prepared once for all batches."""
 
     matrix: Tensor  # shape: (g, out, in)

@@ -1,4 +1,4 @@
-"""Means of correlations: their intervals end where correlations do."""
+"""Means of correlations, with intervals that do not go beyond -1 and 1."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ HOW = (  # for texts about numbers that went through `as_correlation`
 
 
 def as_correlation(average: Estimate) -> Estimate:
-    """The same mean; ends of its interval beyond -1 and 1 are set to these.
+    """The mean with its interval cut off at -1 and 1.
 
-    Cut off rather than taken from Fisher's z, which a run with a correlation of 1 makes infinite;
-    and no comparison with a level between -1 and 1 comes out differently.
+    Fisher's z would be infinite for a run with a correlation of 1. Cutting off changes no
+    comparison with a level between -1 and 1.
 
     >>> print(as_correlation(Estimate(0.95, 0.8, 1.1, 3)))
     0.95 [0.8, 1]

@@ -1,4 +1,4 @@
-"""Which networks reached the training accuracy they were to be compared at."""
+"""Which networks reached the training accuracy at which they are compared."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from ..experiment import Cell, Row, Table
 from ..judging.contrasts import Groups
 
 OUTCOME, REACHED = "outcome", "train_accuracy"
-TITLE = "of them reached the training accuracy asked for"
+TITLE = "of them reached the target training accuracy"
 
 
 def how_many(rows: Sequence[Row]) -> int:
-    """The others stopped at their last epoch, or diverged."""
+    """The number of runs that reached it; the others stopped at their last epoch, or diverged."""
     return sum(row[OUTCOME] == REACHED for row in rows)
 
 
 def with_reached(table: Table, groups: Groups, not_asked: Collection[str] = ()) -> Table:
-    """A table with a row a group, n in its second column: after n, how many reached it.
+    """The table with another column after n: how many runs of each group reached the accuracy.
 
-    Groups that were not asked to reach any have none.
+    Args:
+        table: one row per group, n in its second column.
+        groups: their runs, in the order of the rows.
+        not_asked: groups without a target accuracy; their cells stay empty.
     """
     rows: list[list[Cell]] = [
         [name, n, None if name in not_asked else how_many(group), *cells]

@@ -1,4 +1,4 @@
-"""From point to point of a grid: what is known is taken over, what is new is kept."""
+"""The loss at every point of a grid: cached points are read, new ones are added to the cache."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ from .cache import Cache, Point
 from .directions import Points
 from .evaluation import Height, heights
 
-TOGETHER = 4  # points that a pass over the data takes: few, since a stopped pass is lost
-ELSEWHERE = ("device", "torch", "reduction")  # settings that another machine may have otherwise
+TOGETHER = 4  # points per pass over the data: few, because a pass that is stopped is lost
+ELSEWHERE = ("device", "torch", "reduction")  # settings that may differ on another machine
 
 
 def open_cache(
     workspace: Workspace, path: str | os.PathLike[str], settings: Mapping[str, Any]
 ) -> Cache:
-    """For the same weights, data, loss and directions; the grid may be another one."""
+    """The cache for the same weights, data, loss and directions; the grid may differ."""
     with workspace.surface.processes.together():
         data = fingerprints.of_data(workspace.surface)
     key = {name: value for name, value in settings.items() if name not in ELSEWHERE}
     return Cache(path, key | {"data": data})
 
 
-def walk(
+def evaluate_grid(
     workspace: Workspace,
     points: Points,
     grid: Sequence[Point],
     cache: Cache | None,
     progress: Progress | None,
 ) -> tuple[list[Height], int]:
-    """The height of every point of the grid, and how many of them were there already."""
+    """The height of every point of the grid, and how many came from the cache."""
     surface = workspace.surface
-    known: dict[Point, Height] = {}
+    heights_by_point: dict[Point, Height] = {}
     with surface.processes.together():
         if cache is not None and surface.processes.rank == 0:
-            known = cache.read()
-    known = surface.processes.gather(known)[0]
-    missing = sorted((point for point in grid if point not in known), key=any)  # the network first
+            heights_by_point = cache.read()
+    heights_by_point = surface.processes.gather(heights_by_point)[0]
+    missing = sorted(
+        (point for point in grid if point not in heights_by_point), key=any
+    )  # the network itself first
     size = sum(p.numel() * p.element_size() for p in workspace.perturbed.weights.values())
     together = max(1, min(TOGETHER, VECTOR_BYTES // size))
     for first in range(0, len(missing), together):
@@ -53,11 +55,11 @@ def walk(
         moved = [points.at(point) for point in group]
         values = heights(surface, moved, chunk=workspace.perturbed.chunk)
         _check_middle(group, values)
-        known.update(zip(group, values, strict=True))
+        heights_by_point.update(zip(group, values, strict=True))
         with surface.processes.together():
             if cache is not None and surface.processes.rank == 0:
                 cache.add(group, values)
-    return [known[point] for point in grid], len(grid) - len(missing)
+    return [heights_by_point[point] for point in grid], len(grid) - len(missing)
 
 
 def _check_middle(group: Sequence[Point], values: Sequence[Height]) -> None:
@@ -74,7 +76,7 @@ def _check_middle(group: Sequence[Point], values: Sequence[Height]) -> None:
 def _count_all(
     workspace: Workspace, progress: Progress | None, *, before: int, group: int, points: int
 ) -> None:
-    """Let the next pass report the samples of the whole slice, not its own."""
+    """Make the next pass report progress over the whole slice."""
     if progress is not None:
         start, total = workspace.num_samples * before, workspace.num_samples * points
         workspace.surface.progress = lambda done, _, what: progress(

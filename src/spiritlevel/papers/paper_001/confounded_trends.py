@@ -1,4 +1,4 @@
-"""What is left of a trend over runs once another number, that moved too, is held fixed."""
+"""What is left of a trend over runs when another number that also changed is held fixed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..judging.rows import column
 
 
 @dataclasses.dataclass(frozen=True)
-class Confounder:
-    """A number that moved along with what was varied: columns, and what sentences call them."""
+class ConfoundedTrend:
+    """A number that changed along with what was varied: columns, and their names in sentences."""
 
     varied: str
-    varied_words: str
+    varied_title: str
     fixed: str
-    fixed_words: str
+    fixed_title: str
 
     def section(self, rows: Sequence[Row], names: Sequence[str], text: str = "") -> Table:
-        """For each of these numbers its trend, before and after. Shown, and not judged."""
+        """A table with the trend of each of these numbers, before and after. It is not judged."""
         cells: list[list[Cell]] = []
         for name in names:
             before = (self._with_varied(rows, name), self._with_fixed(rows, name))
@@ -30,38 +30,38 @@ class Confounder:
             cells.append([name, left.n, *map(estimate, (*before, left))])
         itself = self._with_varied(rows, self.fixed)
         shown = (
-            f"Rank correlations over runs, not judged, and looked at after the runs were made. "
-            f"That of {self.varied_words} with {self.fixed_words} itself is {itself}. The last "
-            f"column takes out of both ranks what follows those of {self.fixed_words} linearly."
+            f"Rank correlations over runs; they are not judged, and were looked at after the runs. "
+            f"That of {self.varied_title} with {self.fixed_title} itself is {itself}. The last "
+            f"column removes from both ranks what depends linearly on those of {self.fixed_title}."
         )
         return titled(
-            f"With {self.fixed_words} held fixed",
+            f"With {self.fixed_title} held fixed",
             f"{text} {shown}".strip(),
             Table(
                 (
                     "number",
                     "n",
-                    f"with {self.varied_words}",
-                    f"with {self.fixed_words}",
-                    f"with {self.varied_words}, {self.fixed_words} held fixed",
+                    f"with {self.varied_title}",
+                    f"with {self.fixed_title}",
+                    f"with {self.varied_title}, {self.fixed_title} held fixed",
                 ),
                 cells,
             ),
         )
 
-    def why(self, rows: Sequence[Row], name: str, name_words: str) -> str:
-        """The same of one number, in sentences."""
+    def why(self, rows: Sequence[Row], name: str, title: str) -> str:
+        """What becomes of the trend of one number, in sentences."""
         before, left = self._with_varied(rows, name), self.left(rows, name)
         return (
-            f"It may be {self.fixed_words} that {name_words} follows: {self.fixed_words} has a "
-            f"rank correlation of {self._with_varied(rows, self.fixed)} with {self.varied_words} "
-            f"and of {self._with_fixed(rows, name)} with {name_words}. With {self.fixed_words} "
-            f"held fixed, that of {self.varied_words} and {name_words} is {left} instead of "
-            f"{before}: {what_is_left(before, left)}."
+            f"{title[:1].upper()}{title[1:]} may follow {self.fixed_title}: {self.fixed_title} has "
+            f"a rank correlation of {self._with_varied(rows, self.fixed)} with {self.varied_title} "
+            f"and of {self._with_fixed(rows, name)} with {title}. With {self.fixed_title} held "
+            f"fixed, that of {self.varied_title} and {title} is {left} instead of {before}: "
+            f"{what_is_left(before, left)}."
         )
 
     def left(self, rows: Sequence[Row], name: str) -> Correlation:
-        """Of the trend of one number."""
+        """The correlation of one number with what was varied, the confounder held fixed."""
         fixed = {self.fixed: column(rows, self.fixed)}
         return partial_correlation(
             column(rows, self.varied), column(rows, name), fixed, kind="spearman"
@@ -75,7 +75,7 @@ class Confounder:
 
 
 def what_is_left(before: Correlation, after: Correlation) -> str:
-    """In words; an interval around 0 is no clear trend."""
+    """What became of a trend, in words; an interval around 0 is no clear trend."""
     if math.isnan(after.low):
         return "these runs cannot tell what is left"
     if after.low <= 0 <= after.high:
@@ -83,7 +83,7 @@ def what_is_left(before: Correlation, after: Correlation) -> str:
     if not _clear(before):
         return "a trend that was not clear before"
     same = (before.value > 0) == (after.value > 0)
-    return "a trend in the same direction is left" if same else "the trend turns round"
+    return "a trend in the same direction is left" if same else "the trend is reversed"
 
 
 def _clear(trend: Correlation) -> bool:
