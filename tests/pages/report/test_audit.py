@@ -15,7 +15,7 @@ def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):
     }
     lead = page.locator("header.lead > p").inner_text()
     assert lead.startswith("1 of 3 measures keep their value")
-    assert "other weights: relative.kappa. 1 move although" in lead
+    assert "other weights: relative.kappa. 1 change although" in lead
     plot = page.locator("#matrix")
     plot.scroll_into_view_if_needed()
     plot.locator(".textpoint text").first.wait_for()
