@@ -188,7 +188,7 @@ def test_refusals_name_the_argument(options, text):
 def test_another_architecture_is_refused_with_what_it_has_more():
     problem = problems.linear_regression()
     extra = {**problem.model.state_dict(), "gate": torch.zeros(1)}
-    with pytest.raises(sl.SpiritlevelError, match="has 'gate' beside what the model has"):
+    with pytest.raises(sl.SpiritlevelError, match="has 'gate', which the model does not have"):
         landscape(problem.model, problem.data, loss="mse", to=extra)
 
 

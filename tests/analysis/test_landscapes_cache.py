@@ -116,7 +116,7 @@ def test_another_file_is_not_touched(tmp_path, content):
     problem = problems.relu_mlp()
     path = tmp_path / "notes.txt"
     path.write_text(content)
-    with pytest.raises(sl.SpiritlevelError, match="exists and is something else"):
+    with pytest.raises(sl.SpiritlevelError, match="exists and is not such a cache"):
         landscape(problem.model, problem.data, points=3, cache=path)
     assert path.read_text() == content
 

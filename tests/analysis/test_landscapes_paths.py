@@ -103,5 +103,5 @@ def test_the_barrier_is_the_largest_rise_above_the_line():
 
 def test_a_network_is_no_way_to_itself():
     problem = problems.relu_mlp()
-    with pytest.raises(sl.SpiritlevelError, match="holds the very weights of the model"):
+    with pytest.raises(sl.SpiritlevelError, match="has the same weights as the model"):
         landscape(problem.model, problem.data, to=copy.deepcopy(problem.model))

@@ -1,10 +1,8 @@
 """The command line: what it prints, where, and how it refuses."""
 
 import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
 import textwrap
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import fresh
 import spiritlevel as sl
 from spiritlevel import api
 from spiritlevel.cli import cards, inputs
@@ -42,16 +41,13 @@ def refusal(*args: str, code: int = 1) -> str:
     return lines[0].removeprefix("error: ")
 
 
-def fresh(*args: str, blocked: tuple[str, ...] = (), cwd: pathlib.Path | None = None):
+def in_new_process(*args: str, blocked: tuple[str, ...] = (), cwd: pathlib.Path | None = None):
     """A new interpreter; None in sys.modules makes an import fail as if it were not installed."""
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\n"
         "from spiritlevel.cli import main; main()"
     )
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, env=env, cwd=cwd
-    )
+    return fresh.run("-c", code, *args, cwd=cwd)
 
 
 # -- list and show ---------------------------------------------------------------------------
@@ -351,18 +347,18 @@ def test_version_and_help():
 
 def test_real_process(tmp_path):
     args = ("--model", "mlp", "--samples", "20", "--measures", "head.*", "--json", "-")
-    done = fresh("measure", *args, cwd=tmp_path)
+    done = in_new_process("measure", *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert set(sl.Report.from_json(done.stdout)) == {c.name for c in sl.cards("head.*")}
     assert "\x1b" not in done.stdout + done.stderr
-    refused = fresh("show", "nothing", cwd=tmp_path)
+    refused = in_new_process("show", "nothing", cwd=tmp_path)
     assert refused.returncode == 1
     assert refused.stderr == "error: No measure is called 'nothing'. See `spiritlevel list`.\n"
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
 def test_missing_package_answers_with_its_pip_line(package):
-    done = fresh("list", blocked=(package,))
+    done = in_new_process("list", blocked=(package,))
     assert done.returncode == 1
     assert done.stdout == ""
     expected = f"error: The command line needs {package}: pip install 'spiritlevel[cli]'\n"
@@ -372,7 +368,7 @@ def test_missing_package_answers_with_its_pip_line(package):
 def test_missing_safetensors_answers_with_its_pip_line(tmp_path):
     save_checkpoint(mlp(), tmp_path / "a.safetensors")
     args = ("measure", "--model", "mlp", "--checkpoint", "a.safetensors")
-    done = fresh(*args, blocked=("safetensors",), cwd=tmp_path)
+    done = in_new_process(*args, blocked=("safetensors",), cwd=tmp_path)
     assert done.returncode == 1
     assert (
         "error: Reading .safetensors files needs safetensors: pip install 'spiritlevel[cli]'"
@@ -381,7 +377,7 @@ def test_missing_safetensors_answers_with_its_pip_line(tmp_path):
 
 
 def test_missing_matplotlib_answers_before_training(tmp_path):
-    done = fresh("demo", blocked=("matplotlib",), cwd=tmp_path)
+    done = in_new_process("demo", blocked=("matplotlib",), cwd=tmp_path)
     assert done.returncode == 1
     expected = (
         "error: Drawing the demo's figures needs matplotlib: pip install 'spiritlevel[plots]'\n"

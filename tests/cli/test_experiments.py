@@ -3,14 +3,13 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from importlib import resources
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+import fresh
 import spiritlevel as sl
 from pages.planted_stores import planted
 from spiritlevel.cli.app import app
@@ -201,6 +200,6 @@ def test_a_study_that_is_no_experiment_has_statistics_alone(tmp_path):
 
 
 def test_the_package_itself_can_be_run():
-    command = [sys.executable, "-m", "spiritlevel", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = fresh.run("-m", "spiritlevel", "--version")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"spiritlevel {sl.__version__} (torch ")

@@ -2,7 +2,8 @@
 
 import torch
 
-from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
+from spiritlevel.engine.weight_space.lanczos import Lanczos
+from spiritlevel.engine.weight_space.lockstep import solve
 from zoo.plain import random
 
 N = 60

@@ -9,7 +9,8 @@ import torch
 from spiritlevel import SpiritlevelError
 from spiritlevel.engine.weight_space import long_rows
 from spiritlevel.engine.weight_space.density import Quadrature, SpectralDensity
-from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
+from spiritlevel.engine.weight_space.lanczos import Lanczos
+from spiritlevel.engine.weight_space.lockstep import solve
 from zoo.plain import random
 
 N = 80

@@ -20,7 +20,8 @@ from engine.lanczos_problems import (
     symmetric,
     truth,
 )
-from spiritlevel.engine.weight_space.lanczos import Lanczos, eigenpairs, solve
+from spiritlevel.engine.weight_space.lanczos import Lanczos, eigenpairs
+from spiritlevel.engine.weight_space.lockstep import solve
 from zoo.plain import random
 
 

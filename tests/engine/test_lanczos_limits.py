@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_leaves
 from engine.lanczos_problems import MATRICES, SETTINGS, Counted, N, assert_true, run
 from spiritlevel import SpiritlevelError
 from spiritlevel.engine.weight_space import long_rows
-from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
+from spiritlevel.engine.weight_space.lanczos import Lanczos
+from spiritlevel.engine.weight_space.lockstep import solve
 from zoo.plain import random
 
 

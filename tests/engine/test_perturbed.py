@@ -122,7 +122,7 @@ def test_several_points_share_a_pass_over_the_data():
     perturbed = on(model, data)
     points = [shifted(model, perturbed, seed)[1] for seed in range(3)]
     passes = []
-    perturbed.surface.progress = lambda done, total: passes.append(done)
+    perturbed.surface.progress = lambda done, total, what: passes.append(done)
     together = perturbed.losses(points)
     assert passes == [3, 4, 5, 8]  # once over the batches of 4, 1, 3, at most 3 samples at a time
     assert together == [perturbed.losses([point])[0] for point in points]

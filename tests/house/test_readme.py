@@ -2,12 +2,9 @@
 
 import contextlib
 import io
-import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -15,6 +12,7 @@ import torch
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
+import fresh
 from spiritlevel import api
 from spiritlevel.cli import cards
 from spiritlevel.cli.app import app
@@ -112,14 +110,9 @@ def test_links_within_the_repository_lead_somewhere(name):
     assert [link for link in local if not (ROOT / link).exists()] == []
 
 
-def fresh(*args: str) -> subprocess.CompletedProcess:
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *args], capture_output=True, text=True, env=env)
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(path):
     assert "assert " in path.read_text(encoding="utf-8")
-    done = fresh(str(path))
+    done = fresh.run(path)
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -5,11 +5,10 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
 
+import fresh
 from house import rooms
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -49,9 +48,8 @@ def run(folder, line):
     program, *args = shlex.split(line)
     args = [str(ROOT / arg) if arg.startswith("tests/") else arg for arg in args]
     path = os.pathsep.join(map(str, (folder, folder / "src", ROOT / "tests")))
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    command = [sys.executable, *PROGRAMS[program], *args]
-    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder)
+    env = {"PYTHONPATH": path, "COLUMNS": "120"}
+    return fresh.run(*PROGRAMS[program], *args, env=env, cwd=folder)
 
 
 def follow(section, folder):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import importlib.util
 import math
 import pathlib
@@ -24,6 +25,7 @@ from measures.contract import (
     permute_units,
     problem_named,
     suitable,
+    usual,
     whole_of,
     work_on,
 )
@@ -119,7 +121,7 @@ def test_the_counterpart_does_not_change_with_the_scale(card):
 
 @each_card
 def test_results_carry_the_name_and_the_settings(card):
-    result = measured(card, suitable(card, "relu_mlp", "relu_convnet"))
+    result = usual(card, suitable(card, "relu_mlp", "relu_convnet"))
     for found in [result.whole, *result.layers.values()]:
         assert found.name == card.name
         assert found.settings["loss"] == "cross_entropy"
@@ -142,7 +144,7 @@ def test_finite_and_the_same_in_both_precisions(card, name):
         with pytest.raises(sl.SpiritlevelError, match=rf"{card.name}|option"):
             sl.measure(problem.model, problem.data, loss=problem.loss, measures=card.name)
         return
-    double = whole_of(card, problem)
+    double = usual(card, problem).whole
     single = whole_of(card, problem_named(name, torch.float32))
     assert math.isfinite(double.value)
     assert double.value > 0 or card.name in SIGNED  # nothing on these problems is flat
@@ -185,7 +187,7 @@ def test_the_same_seed_gives_the_same_value(card):
     first = whole_of(card, problem, seed=3)
     torch.rand(5)  # the global random state has no say
     assert whole_of(card, problem, seed=3).value == first.value
-    other = whole_of(card, problem, seed=4)
+    other = usual(card, problem).whole  # the seed is 0
     check_agree(first, other, probes=estimated(card))
     if estimated(card):
         assert other.value != first.value  # the seed does something
@@ -214,7 +216,7 @@ def test_moves_keep_the_function_and_change_the_parameters_or_the_cut(name, move
 
 def check_symmetry(card, move, problem, generator):
     """Unchanged if the card says so, and otherwise moved by much more than any tolerance."""
-    before = whole_of(card, problem)
+    before = usual(card, problem).whole
     after = whole_of(card, MOVES[move](problem, generator))
     # The signs of a probe follow the order of the parameters, so units that change places get other
     # ones: the value is then the same in distribution, as where samples change their order. Other
@@ -300,23 +302,31 @@ def test_a_probe_costs_one_product_a_sample():
 # -- 7. closed forms ----------------------------------------------------------------------------
 
 
+@functools.cache
+def closed_forms(name, family):
+    """Of every measure that has one here: the common ones and those of a family."""
+    problem = problem_named(name)
+    forms = references.linear_model_forms(problem.model, problem.inputs(), problem.loss)
+    for package in ("measures.forms", "forms"):  # of this suite, or a plugin's own
+        module = f"{package}.{family}"
+        if importlib.util.find_spec(package) and importlib.util.find_spec(module):
+            data = (problem.inputs(), problem.targets())
+            more = importlib.import_module(module)
+            forms |= more.forms(problem.model, *data, problem.loss, options_for(problem))
+    return forms
+
+
 @each_card
 @pytest.mark.parametrize("name", ["linear_regression", "softmax_regression"])
 def test_value_is_the_closed_form(card, name):
     problem = problem_named(name)
     if not applies(card, problem):
         return
-    forms = references.linear_model_forms(problem.model, problem.inputs(), problem.loss)
-    for package in ("measures.forms", "forms"):  # of this suite, or a plugin's own
-        name = f"{package}.{card.family}"
-        if importlib.util.find_spec(package) and importlib.util.find_spec(name):
-            data = (problem.inputs(), problem.targets())
-            family = importlib.import_module(name)
-            forms |= family.forms(problem.model, *data, problem.loss, options_for(problem))
+    forms = closed_forms(name, card.family)
     assert card.name in forms, "a new measure needs its closed form in tests/measures/forms"
     if forms[card.name] is None:  # there is none: its family's own tests have the reference
         return
-    found, expected = whole_of(card, problem), float(forms[card.name])
+    found, expected = usual(card, problem).whole, float(forms[card.name])
     apart = abs(found.value - expected)
     assert apart <= margin(found, rel=1e-12, probes=True)
     if card.found_by == "products" and found.residual is not None:
@@ -362,7 +372,7 @@ def test_estimates_agree_with_the_exact_value(card, method, generator):
     problem = problem_named("relu_mlp")
     # few passes: the claims hold at any precision, also one that is not the one asked for
     options = {"precision": Precision(method, max_passes=24), "seed": 1}
-    found, exact = whole_of(card, problem, **options), whole_of(card, problem)
+    found, exact = whole_of(card, problem, **options), usual(card, problem).whole
     assert exact.exact
     check_error_bars(found)
     if card.name == "curvature.ggn_trace" and method != "output_probes":

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.engine.weight_space.lanczos import Lanczos, solve
+from spiritlevel.engine.weight_space.lanczos import Lanczos
+from spiritlevel.engine.weight_space.lockstep import solve
 from spiritlevel.engine.weight_space.long_rows import orthonormal, outside
 from spiritlevel.measures.curvature import trace_squared as module
 from spiritlevel.measures.curvature.deflation import LanczosDeflation, sketched

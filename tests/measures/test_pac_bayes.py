@@ -1,5 +1,6 @@
 """The noise that the weights bear: closed forms, and how often the intervals cover them."""
 
+import functools
 import re
 
 import pytest
@@ -97,23 +98,30 @@ def test_on_a_quadratic_it_is_the_mean_curvature_of_the_draws(name):
     assert found.value == pytest.approx(sum(rises) / 4 / 0.1, rel=5e-3)
 
 
+@functools.cache
+def confident_and_right(target):
+    """Softmax regression that is right about all samples, and its closed forms."""
+    problem = problems.softmax_regression()
+    with torch.no_grad():
+        problem.model.weight.mul_(4)
+        x = problem.inputs()
+        y = problem.model(x).argmax(dim=1)
+    expected = forms.forms(problem.model, x, y, "cross_entropy", Options(target=target))
+    return problem.model, [(x, y)], expected
+
+
 @BOTH
 @pytest.mark.parametrize("target", ["loss", "error"])
 def test_softmax_regression_meets_the_gaussian_integral(name, target):
-    problem = problems.softmax_regression()
-    with torch.no_grad():
-        problem.model.weight.mul_(4)  # confident, and right about all samples
-        data = [(x, problem.model(x).argmax(dim=1)) for x, _ in problem.data]
-    x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
-    options = {"draws": 64, "target": target}
-    expected = forms.forms(problem.model, x, y, "cross_entropy", Options(**options))[name]
-    found = measured(problem.model, data, name, **options)
+    model, data, forms_of_both = confident_and_right(target)
+    options, expected = {"draws": 64, "target": target}, forms_of_both[name]
+    found = measured(model, data, name, **options)
     assert found.settings["target"] == target
     assert f"for the {target}, from 64 draws" in found.text
     assert abs(found.value - float(expected)) <= 4.5 * found.stderr  # standard errors
     assert found.stderr < 0.3 * found.value
     for other in (1, 2):
-        again = measured(problem.model, data, name, seed=other, **options)
+        again = measured(model, data, name, seed=other, **options)
         assert abs(again.value - float(expected)) <= 4.5 * again.stderr
 
 

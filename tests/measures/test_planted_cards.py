@@ -3,10 +3,10 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+
+import fresh
 
 TESTS = pathlib.Path(__file__).parents[1]
 SUITE = TESTS / "measures" / "test_contract.py"
@@ -19,15 +19,8 @@ def outcomes():
     """Of the suite's checks on each planted measure: which failed, and how many there were."""
     chosen = " and ".join(["planted", *(f"not {name}" for name in ABOUT_FILES)])
     options = ["-p", "measures.planted_measures", "-p", "no:cacheprovider", "--tb=no", "-rA", "-q"]
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(SUITE), "-k", chosen],
-        cwd=TESTS.parent,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    paths = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(fresh.SRC)])}
+    result = fresh.run("-m", "pytest", *options, SUITE, "-k", chosen, cwd=TESTS.parent, env=paths)
     assert result.returncode == 1, result.stdout + result.stderr  # ran, and some checks failed
     found = {"PASSED": {}, "FAILED": {}}
     for outcome, check, case in re.findall(

@@ -77,7 +77,7 @@ def test_every_position_may_have_a_target(name, shape):
 
 def test_where_the_classes_are_may_be_said():
     z, y = torch.randn(N, C, C, dtype=torch.float64), torch.arange(N * C).view(N, C) % C
-    refused("cross_entropy", z, y, r"\(6, 3, 3\) with targets \(6, 3\) in batch 7 .* two ways")
+    refused("cross_entropy", z, y, r"\(6, 3, 3\) with targets \(6, 3\) in batch 7 are ambiguous")
     for place in (1, -1):
         loss = CrossEntropy(class_dim=place)
         examine(loss, z, y)

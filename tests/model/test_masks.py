@@ -235,8 +235,8 @@ def test_as_many_tokens_as_classes_need_a_class_dim(generator):
     x = torch.randn(N, C, 2, generator=generator, dtype=torch.float64)
     y = torch.randint(C, (N, C), generator=generator)
     match = (
-        r"shape \(5, 3, 3\) with targets \(5, 3\) in batch 0 can be read in two ways.*"
-        r"loss=spiritlevel\.losses\.CrossEntropy\(class_dim=1\), or class_dim=-1"
+        r"shape \(5, 3, 3\) with targets \(5, 3\) in batch 0 are ambiguous.*"
+        r"loss=spiritlevel\.model\.losses\.CrossEntropy\(class_dim=1\), or class_dim=-1"
     )
     refused(match, model, (x, y))
     values = {}

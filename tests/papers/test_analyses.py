@@ -313,7 +313,7 @@ def test_minima_of_lenet(signs, agrees):
     outcome = experiment.analyse([*rows, *missed])
     assert outcome.agrees == agrees
     assert "Over 60 minima " in outcome.conclusion
-    assert "30 more networks never reached the training loss asked for and 1 diverged" in (
+    assert "30 more networks never reached the target training loss and 1 diverged" in (
         outcome.conclusion
     )
     ranked = {cells[0]: cells[3] for cells in outcome.table.rows}

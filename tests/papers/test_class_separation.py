@@ -16,7 +16,7 @@ from spiritlevel.papers.paper_002.class_separation import (
     inputs_of,
     random_extractor,
 )
-from spiritlevel.study import control
+from spiritlevel.study import Study, control
 from spiritlevel.study.runs.run_data import derived_generator
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.settings.measuring import MeasureSettings
@@ -131,6 +131,12 @@ def test_wrong_options_are_refused(task, text):
     with pytest.raises(SpiritlevelError, match="study's") as caught:
         run_one(run_of(**task))
     assert text in str(caught.value)
+
+
+def test_wrong_arguments_are_refused_before_the_first_run():
+    task = {"name": "tasks_class_separation", "seperation": 1.0}
+    with pytest.raises(SpiritlevelError, match="unknown key 'seperation'"):
+        control.check(Study("wrong", task=task))
 
 
 def test_samples_are_refused():

@@ -129,7 +129,7 @@ def test_a_network_in_half_precision_throughout_cannot_be_verified(generator):
     found = find_moves(Half().double(), lambda m: m(samples), generator=generator)
     assert found.moves == {}
     assert set(found.absent) == set(MOVES)
-    assert "too coarsely" in found.absent["neuron_rescale"]
+    assert "precision is too low" in found.absent["neuron_rescale"]
 
 
 def test_inference_mode_is_refused(generator):

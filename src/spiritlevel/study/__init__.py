@@ -7,6 +7,7 @@ from .runs.results import RunResult
 from .runs.tasks import task_result
 from .settings.definition import Study
 from .settings.run import RunSettings
+from .settings.task_arguments import read_task
 from .storage.store import Store
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Study",
     "execute",
     "find",
+    "read_task",
     "register_study",
     "resume",
     "run",

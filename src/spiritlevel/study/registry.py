@@ -43,10 +43,11 @@ class StudyFile(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RegisteredTask:
-    """A task, and which sections of a study it looks at."""
+    """A task, which sections of a study it looks at, and the dataclass of its arguments."""
 
     function: Task
     uses: tuple[str, ...]
+    arguments: type | None = None
 
 
 _studies: dict[str, StudyFile] = {}
@@ -78,12 +79,16 @@ def study_text(name: str) -> str:
     return _all_studies()[name].read_text(encoding="utf-8")
 
 
-def task(name: str, *, uses: tuple[str, ...] = SECTIONS) -> Callable[[Task], Task]:
+def task(
+    name: str, *, uses: tuple[str, ...] = SECTIONS, arguments: type | None = None
+) -> Callable[[Task], Task]:
     """Register a function (settings, device) -> RunResult that studies name as their task.
 
     Args:
         name: what a study writes under `task`.
         uses: of "model" and "data", the sections that the task looks at.
+        arguments: a dataclass with defaults. A study whose arguments for the task do not fit it is
+            refused before its first run; `read_task` gives them to the task.
     """
 
     def add(function: Task) -> Task:
@@ -93,7 +98,7 @@ def task(name: str, *, uses: tuple[str, ...] = SECTIONS) -> Callable[[Task], Tas
                 f"The task {name!r} is registered twice: by {registered.function.__module__} and "
                 f"{function.__module__}. Rename one."
             )
-        _tasks[name] = RegisteredTask(function, uses)
+        _tasks[name] = RegisteredTask(function, uses, arguments)
         return function
 
     return add

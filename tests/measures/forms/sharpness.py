@@ -7,6 +7,7 @@ numbers, so the average is a Gaussian integral; the worst case has no closed for
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -68,14 +69,20 @@ def score_noise(model: nn.Linear, x: Tensor, *, relative: bool) -> Tensor:
     return (x.square().sum(dim=1, keepdim=True) + 1).sqrt().expand(-1, len(W))
 
 
-def mean_rise_of_cross_entropy(model: nn.Linear, x: Tensor, spread: Tensor) -> float:
-    """E log sum exp of noisy scores less that of the scores; the target's own averages out."""
+@functools.cache
+def _gauss_hermite(dimensions: int) -> tuple[Tensor, Tensor]:
+    """Points and weights, shapes (points, dimensions) and (points,)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
     weights = weights / weights.sum()
+    grid = torch.tensor(list(itertools.product(nodes, repeat=dimensions)))
+    mass = torch.tensor(list(itertools.product(weights, repeat=dimensions))).prod(dim=1)
+    return grid, mass
+
+
+def mean_rise_of_cross_entropy(model: nn.Linear, x: Tensor, spread: Tensor) -> float:
+    """E log sum exp of noisy scores less that of the scores; the target's own averages out."""
     z = model(x).detach()
-    classes = z.shape[1]
-    grid = torch.tensor(list(itertools.product(nodes, repeat=classes)))
-    mass = torch.tensor(list(itertools.product(weights, repeat=classes))).prod(dim=1)
+    grid, mass = _gauss_hermite(z.shape[1])
     noisy = (z[:, None] + spread[:, None] * grid).logsumexp(dim=2) @ mass
     return float((noisy - z.logsumexp(dim=1)).mean())
 

@@ -3,118 +3,21 @@
 import errno
 import gzip
 import hashlib
-import http.server
 import os
 import re
 import signal
 import struct
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.study.data import catalogue, checksums, download, fetch, load
-from spiritlevel.study.data.catalogue import DataSet, RemoteFile
+from study.data.file_server import CONTENT, add
 
-CONTENT = bytes(i * i % 251 for i in range(400_000))
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`; notes what was asked for; breaks off, refuses or lies where told."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files = {}
-        self.asked = []  # (path, Range header)
-        self.break_after = []  # bytes sent before the connection is cut, one entry a request
-        self.statuses = []  # sent instead of the file, one entry a request
-        self.has_ranges = True
-        self.tells_length = True
-        self.wait = 0.0  # seconds a piece of 16 kB
-
-    @property
-    def address(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        server = self.server
-        server.asked.append((self.path, self.headers.get("Range")))
-        if server.statuses:
-            self.send_error(server.statuses.pop(0))
-            return
-        if self.path not in server.files:
-            self.send_error(404)
-            return
-        whole = server.files[self.path]
-        start = 0
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if asked and server.has_ranges:
-            start = int(asked[1])
-            if start >= len(whole):
-                self.send_error(416)
-                return
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
-        else:
-            self.send_response(200)
-        if server.tells_length:
-            self.send_header("Content-Length", str(len(whole) - start))
-        self.end_headers()
-        end = len(whole)
-        if server.break_after:
-            end = min(end, start + server.break_after.pop(0))
-        for at in range(start, end, 16_384):
-            self.wfile.write(whole[at : min(at + 16_384, end)])
-            if server.wait:
-                time.sleep(server.wait)
-        self.close_connection = True
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch):
-    """Seconds that would have been waited."""
-    waited = []
-    monkeypatch.setattr(download, "_sleep", waited.append)
-    return waited
-
-
-@pytest.fixture
-def toy(server, monkeypatch):
-    """A data set "toy" of one file that the server has; gives its entry."""
-    server.files["/toy/data.bin"] = CONTENT
-    return add(monkeypatch, "toy", {"data.bin": CONTENT}, (f"{server.address}/toy/",))
-
-
-def add(monkeypatch, name, files, sources):
-    remote = (
-        RemoteFile(file, len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")
-        for file, content in files.items()
-    )
-    entry = DataSet(name, "a toy", "us", sources, tuple(remote))
-    monkeypatch.setitem(catalogue.CATALOGUE, name, entry)
-    return entry
+pytestmark = pytest.mark.usefixtures("pauses")  # no test waits
 
 
 def refused(*parts, **arguments):
@@ -211,7 +114,7 @@ def test_wrong_checksum(server, toy, tmp_path):
     refused(
         f"/toy/data.bin: wrong checksum: expected {wanted}, got sha256:{found}",
         "the file was removed",
-        "Nothing was kept",
+        "No part was kept",
         folder=tmp_path,
     )
     assert names(tmp_path) == []
@@ -303,7 +206,7 @@ def test_full_disk(server, toy, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "open", Full, raising=False)
     refused(
         r"data.bin.part' cannot be written: No space left on device\. \d+ bytes are still to come",
-        "kept: make room there and run it again",
+        "kept: free some space and run it again",
         folder=tmp_path,
     )
     kept = (tmp_path / "data.bin.part").read_bytes()
@@ -410,56 +313,3 @@ def test_fetch_then_load(server, monkeypatch, tmp_path):
     assert totals == {sum(map(len, files.values()))}
     assert load("mnist")[1].tolist() == [0, 1, 2]
     assert load("mnist", "test")[0].shape == (2, 1, 2, 2)
-
-
-# -- the command line ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run():
-    testing = pytest.importorskip("typer.testing", reason="the command line needs typer")
-    from spiritlevel.cli.app import app
-
-    def invoke(*arguments, code=0):
-        result = testing.CliRunner().invoke(app, ["data", *arguments])
-        assert result.exit_code == code, result.output
-        return result
-
-    return invoke
-
-
-def test_command_fetch(server, toy, run, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPIRITLEVEL_DATA", str(tmp_path))
-    result = run("fetch", "toy")
-    assert f"toy: 1 file, 0.4 MB, checksums verified, in {tmp_path / 'toy'}" in result.stdout
-    assert "--data toy\n" in result.stdout
-    result = run(
-        "fetch", "toy", "--folder", str(tmp_path / "x"), "--source", server.address, code=1
-    )
-    assert "HTTP status 404" in result.stderr
-    result = run("fetch", "toy", "--folder", str(tmp_path / "x"))
-    assert f"--data toy:{tmp_path / 'x'}\n" in result.stdout
-    assert "Did you mean 'mnist'?" in run("fetch", "mnits", code=1).stderr
-
-
-def test_command_interrupted(toy, run, tmp_path, monkeypatch):
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("spiritlevel.cli.data.fetch_data", stop)
-    assert (
-        "The partial download is kept. Run the same command again to continue."
-        in run("fetch", "toy", code=130).stderr
-    )
-
-
-def test_command_list(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPIRITLEVEL_DATA", str(tmp_path))
-    folder = tmp_path / "cifar10"
-    folder.mkdir()
-    (folder / "cifar-10-binary.tar.gz").write_bytes(b"")
-    lines = run("list").stdout.splitlines()
-    here = {line.split()[0]: line.split()[3] for line in lines if " MB " in line}
-    assert here == {name: "yes" if name == "cifar10" else "no" for name in here}
-    assert set(here) == set(catalogue.CATALOGUE)
-    assert str(tmp_path) in "".join(lines)

@@ -3,8 +3,6 @@
 import csv
 import json
 import math
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+import fresh
 import spiritlevel as sl
 from spiritlevel.training.sam.optimizers import SAM
 
@@ -228,7 +227,7 @@ for name in ("lightning", "transformers"):
     except ImportError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = fresh.run("-c", code)
     assert done.stdout.splitlines() == [
         "The Lightning callback needs lightning: pip install 'spiritlevel[lightning]'",
         "The Trainer callback needs transformers: pip install 'spiritlevel[transformers]'",

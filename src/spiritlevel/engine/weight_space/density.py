@@ -106,7 +106,7 @@ class SpectralDensity:
 
 
 class Quadrature:
-    """One Lanczos recurrence per start vector, all side by side; run by `lanczos.solve`.
+    """One Lanczos recurrence per start vector, all side by side; run by `lockstep.solve`.
 
     Nothing is reorthogonalized, so only three vectors per start vector are in memory, products
     included, for any number of steps. Where orthogonality is lost, copies of an eigenvalue share
@@ -117,7 +117,7 @@ class Quadrature:
         start: Shape (num_vectors, size). With random signs the first moment has the least noise.
         steps: Products with each vector; at most `size`.
 
-    >>> from spiritlevel.engine.weight_space.lanczos import solve
+    >>> from spiritlevel.engine.weight_space.lockstep import solve
     >>> diagonal = torch.tensor([5.0, 5.0, 1.0, 1.0])
     >>> run = Quadrature(torch.tensor([[1.0, -1.0, 1.0, 1.0]]), steps=3)
     >>> [density] = solve([run], lambda directions: {0: diagonal * directions[0]})

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...math.signs import random_signs
 from .density import Quadrature, SpectralDensity
-from .lanczos import Eigenpairs, Lanczos, Which, solve
+from .lanczos import Eigenpairs, Lanczos, Which
+from .lockstep import solve
 from .parameter_space import ParameterSpace
 from .products import Operator, Products, Request
 

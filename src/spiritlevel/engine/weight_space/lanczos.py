@@ -1,71 +1,23 @@
-"""Extreme eigenvalues of symmetric operators by block Lanczos, several operators in lockstep.
-
-An iteration never calls its operator. It asks for products (`directions`), receives them (`update`)
-and says when it is `done`, so that one pass over the data can serve many iterations: see `solve`.
-"""
+"""Extreme eigenvalues of a symmetric operator by block Lanczos."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol, TypeVar, get_args
+from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError
+from .lockstep import solve
 from .long_rows import columns, combine, inner, norm
 
 Which = Literal["largest", "smallest", "both"]
-Result = TypeVar("Result", covariant=True)
 
 # In units of eps·‖H‖: a smaller part of a product counts as round-off.
 ROUNDOFF = 10
-
-
-class Iteration(Protocol[Result]):
-    """What `solve` runs: it asks for products and receives them until it is done."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the iteration needs no more products."""
-
-    def directions(self) -> Tensor:
-        """The vectors to multiply next, shape (b, size)."""
-
-    def update(self, products: Tensor) -> None:
-        """Receive the products with `directions`, in the same order."""
-
-    def result(self) -> Result:
-        """The result of the products so far."""
-
-
-def solve(
-    iterations: Sequence[Iteration[Result]],
-    multiply: Callable[[dict[int, Tensor]], Mapping[int, Tensor]],
-) -> list[Result]:
-    """Run the iterations in lockstep until all are done.
-
-    Args:
-        multiply: Gets the directions of every unfinished iteration, keyed by its index in
-            `iterations`, and returns the products under the same keys, in the same shapes.
-
-    >>> diagonals = torch.tensor([[5.0, 1.0, -7.0], [2.0, 3.0, 4.0]])
-    >>> settings = {"residual_rtol": 1e-6, "max_products": 9, "max_basis": 9}
-    >>> results = solve(
-    ...     [Lanczos(torch.ones(1, 3), **settings), Lanczos(torch.ones(1, 3), **settings)],
-    ...     lambda directions: {i: diagonals[i] * v for i, v in directions.items()},
-    ... )
-    >>> [round(float(pairs.values), 5) for pairs in results]
-    [5.0, 4.0]
-    """
-    while unfinished := {i: run for i, run in enumerate(iterations) if not run.done}:
-        products = multiply({i: run.directions() for i, run in unfinished.items()})
-        for i, run in unfinished.items():
-            run.update(products[i])
-        del products  # free them before the next ones are made
-    return [run.result() for run in iterations]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -378,16 +330,11 @@ def _check_start(start: Tensor) -> None:
 def _check_settings(
     start: Tensor, num: int, which: str, residual_rtol: float, max_products: int
 ) -> None:
-    block = min(start.shape)
+    block, in_range = min(start.shape), 0 <= residual_rtol < 1
     needs = {
         "num": (num, num >= 1, "at least 1", "Typical: 1 to 10."),
         "which": (which, which in get_args(Which), f"one of {get_args(Which)}", "Choose one."),
-        "residual_rtol": (
-            residual_rtol,
-            0 <= residual_rtol < 1,
-            "in [0, 1)",
-            "Typical: 1e-3 to 1e-6.",
-        ),
+        "residual_rtol": (residual_rtol, in_range, "in [0, 1)", "Typical: 1e-3 to 1e-6."),
         "max_products": (max_products, max_products >= block, f"at least {block}, the block", ""),
     }
     for name, (value, met, need, hint) in needs.items():

@@ -16,8 +16,8 @@ from ...study.runs.results import EpochRow, History, RunResult
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
+from ...study.settings.task_arguments import NoArguments, read_task
 from ...study.statistics import spearman
-from ..task_settings import NoArguments, read_task
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %
@@ -30,7 +30,7 @@ FLATNESS, LOSS, TEST_LOSS, ACCURACY = (
 FIRST, MIRRORED = "task.flatness/first", "task.flatness_against_accuracy"
 
 
-@task("tasks_000_dynamics")
+@task("tasks_000_dynamics", arguments=NoArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """As a study trains and measures, and what it saw on the way as NAME/SHARE of the epochs."""
     read_task(settings, NoArguments)

@@ -21,8 +21,8 @@ from ...study.runs.results import RunResult
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
+from ...study.settings.task_arguments import read_task
 from ...training.stopping import FlatnessStopping, Rule
-from ..task_settings import read_task
 from .tasks_dynamics import Moment, check_followed, moments
 
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -42,7 +42,7 @@ class StoppingArguments:
     tolerance: float = 0.02
 
 
-@task("tasks_000_stopping")
+@task("tasks_000_stopping", arguments=StoppingArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/RULE: whether it stopped, after how many epochs, what it had."""
     arguments = read_task(settings, StoppingArguments)

@@ -26,7 +26,7 @@ from ...study.runs.results import RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import read_task
+from ...study.settings.task_arguments import read_task
 
 METHODS = ("closed", "autograd", "functorch", "hutchinson")
 IMAGES, KERNELS = "task.images", "task.kernels"
@@ -51,7 +51,7 @@ class TraceArguments:
     memory_mib: int = 512  # beyond it, functorch is left out
 
 
-@task("tasks_000_trace", uses=())  # images and network are made here
+@task("tasks_000_trace", uses=(), arguments=TraceArguments)  # images and network are made here
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """The seed draws images, classes and probes; random weights are the same for every seed."""
     arguments = read_task(settings, TraceArguments)

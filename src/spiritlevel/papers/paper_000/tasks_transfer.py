@@ -19,7 +19,7 @@ from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.sections import DataSettings
-from ..task_settings import read_task
+from ...study.settings.task_arguments import read_task
 from .tasks_dynamics import SHARES, before_training, check_followed, moment_at, moments
 
 LOW, HIGH, FROZEN = STRATEGIES = ("low", "high", "frozen")
@@ -45,7 +45,7 @@ class TransferArguments:
     frozen: float = 1e-2
 
 
-@task("tasks_000_transfer")
+@task("tasks_000_transfer", arguments=TransferArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/STRATEGY; all start from the same weights and the same new head.
 

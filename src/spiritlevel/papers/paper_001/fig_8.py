@@ -58,7 +58,7 @@ def _kind(activity: Estimate) -> str:
     if activity.value <= -ALIKE:
         return "The mean suggests an opposite trend; with so few runs it may also be none."
     if activity.low <= 0 <= activity.high:
-        return "There is no clear trend in either direction."
+        return "There is no clear trend, neither the same nor an opposite one."
     return ""
 
 

@@ -16,7 +16,7 @@ from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.stop import StopSettings
-from ..task_settings import read_task
+from ...study.settings.task_arguments import read_task
 
 STANDARD, FITTED, WEAK, STRONG = STAGES = ("standard", "fitted", "weak", "strong")
 TRAIN, TEST, EPOCHS = "task.train_accuracy", "task.test_accuracy", "task.epochs"
@@ -32,7 +32,7 @@ class NoiseArguments:
     strong: float = 0.7071  # standard deviation of the noise
 
 
-@task("tasks_001_noise_finetuning")
+@task("tasks_001_noise_finetuning", arguments=NoiseArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/standard, /fitted, /weak and /strong (noise).
 

@@ -24,7 +24,7 @@ from ...study.runs.running import evaluate
 from ...study.runs.steps import Steps
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import read_task
+from ...study.settings.task_arguments import read_task
 
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
 SIGNAL = "task.signal_norm"
@@ -38,7 +38,7 @@ class PointsArguments:
     levels: int = 0  # of grey, each a token; 0 leaves images as they are
 
 
-@task("tasks_001_points")
+@task("tasks_001_points", arguments=PointsArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/1 to NAME/points, at equal numbers of steps from each other.
 

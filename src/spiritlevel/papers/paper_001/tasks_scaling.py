@@ -15,8 +15,8 @@ from ...study.runs.results import MeasurementRow, RunResult
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
+from ...study.settings.task_arguments import read_task
 from ...symmetries.named_layers import rescale_layers
-from ..task_settings import read_task
 from .scaling import scaled_weights
 
 PLAIN, ALL, PAIR = "plain", "all", "pair"
@@ -30,7 +30,7 @@ class ScalingArguments:
     factor: float = 10.0
 
 
-@task("tasks_scaling")
+@task("tasks_scaling", arguments=ScalingArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Every number comes as NAME/plain, NAME/all (all weights) and NAME/pair (one up, one down)."""
     arguments = read_task(settings, ScalingArguments)

@@ -17,7 +17,7 @@ from ...study.runs.results import EpochRow, RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import read_task
+from ...study.settings.task_arguments import read_task
 from .class_separation import Clouds, fit_logistic, fit_ridge, inputs_of, random_extractor
 
 FITS = {"ridge": (fit_ridge, "mse"), "logistic": (fit_logistic, "bce")}
@@ -33,7 +33,9 @@ class SeparationArguments:
     fresh: int = 200_000  # points to test on
 
 
-@task("tasks_class_separation", uses=())  # points and classifier are made here
+@task(
+    "tasks_class_separation", uses=(), arguments=SeparationArguments
+)  # points and classifier are made here
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Everything depends on the seed and the task's arguments.
 

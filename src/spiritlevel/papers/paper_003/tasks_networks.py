@@ -19,7 +19,7 @@ from ...study.runs.run_data import derived_generator
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ..task_settings import read_task
+from ...study.settings.task_arguments import read_task
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
 from .tasks_population import take_over
 
@@ -38,7 +38,7 @@ class NetworkArguments:
     high: float = 25.0
 
 
-@task("tasks_003_networks")
+@task("tasks_003_networks", arguments=NetworkArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """Numbers are called NAME, NAME[LAYER], and with /layers or /neurons after a rescaling.
 

@@ -18,8 +18,8 @@ from ...study.runs.run_data import RunData, derived_generator, load_data
 from ...study.runs.running import evaluate
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
+from ...study.settings.task_arguments import read_task
 from ...training.penalties.flatness_penalty import FlatnessPenalty
-from ..task_settings import read_task
 
 FLATNESS, LAST = "task.average_flatness", "task.last_flatness"
 BEST, SECONDS = "task.best_accuracy", "task.training_seconds"
@@ -35,7 +35,7 @@ class PenaltyArguments:
     every: int = 1
 
 
-@task("tasks_flatness_penalty")
+@task("tasks_flatness_penalty", arguments=PenaltyArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """The seed settles initial weights, batches and probes, whatever the weight of the penalty."""
     arguments = read_task(settings, PenaltyArguments)

@@ -76,7 +76,7 @@ def download(
     state = (
         f"{num_received} of {size} bytes are kept in {str(part)!r}: run it again to continue"
         if num_received
-        else "Nothing was received. Try again later"
+        else "No part was kept. Try again later"
     )
     raise SpiritlevelError(
         f"The file {path.name!r} could not be fetched. {'; '.join(reasons)}. {state}, or copy the "

@@ -29,9 +29,8 @@ class BatchChanges:
         self, interventions: InterventionSettings, *, num_classes: int, generator: torch.Generator
     ) -> None:
         self._generator = generator
-        self._changes = [
-            _change(name, interventions, num_classes) for name in changed_batches(interventions)
-        ]
+        names = changed_batches(interventions)
+        self._changes = [_change(name, interventions, num_classes) for name in names]
 
     def __bool__(self) -> bool:
         return bool(self._changes)

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from ... import api
 from ...errors import SpiritlevelError
 from ..models.registry import find_factory
+from ..registry import registered_task
 from ..settings.definition import Study
 from ..settings.run import RunSettings
+from ..settings.task_arguments import read_task
 from .batch_changes import BatchChanges
 from .networks import build_model, find_start
 from .results import describe
@@ -26,10 +28,9 @@ CHANGING = ("mask", "mask_layers", "bias_shift", "bias_layer", "mixup")
 
 
 def check(study: Study) -> None:
-    """Refuse what would fail in every run: models, data, measures."""
+    """Refuse what would fail in every run: tasks, models, data, measures."""
     runs = study.runs()
-    for name in {run.task.name for run in runs if run.task is not None}:
-        find_task(name)
+    _check_tasks([run for run in runs if run.task is not None])
     _check_starts(runs)
     if any(run.task is None for run in runs):  # a task may return measures that have no card
         rules = [run.stop.measure for run in runs if run.stop.measure is not None]
@@ -65,6 +66,15 @@ def _network_of(run: RunSettings) -> str:
     layers = [run.measure_options.layers, run.measure_options.head]
     use = [run.training.norm_control, run.training.dtype, run.task is None]
     return repr([run.model, changes, layers, use])
+
+
+def _check_tasks(runs: Sequence[RunSettings]) -> None:
+    for run in _different(runs, lambda run: repr(run.task)):
+        assert run.task is not None
+        find_task(run.task.name)
+        registered = registered_task(run.task.name)
+        if registered is not None and registered.arguments is not None:
+            read_task(run, registered.arguments)
 
 
 # -- files and data ------------------------------------------------------------------------------

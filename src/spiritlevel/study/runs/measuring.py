@@ -43,11 +43,11 @@ def complete(run: NetworkRun, *, together: bool = False, keep: bool = False) -> 
         epochs=tuple(run.history.epochs),
         measurements=measurements,
         epoch_measurements=tuple(run.history.measurements),
-        checkpoint=checkpoint_bytes(run.model),
         num_train=len(run.data.x),
         num_test=len(run.data.test_x),
         seconds=0.0,  # known only at the end
         machine=machine(run.data.x.device, run.settings.training.threads, together=together),
+        checkpoint=checkpoint_bytes(run.model),
         error=error,
     )
 

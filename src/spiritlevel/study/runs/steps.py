@@ -32,9 +32,10 @@ class Steps:
         self._steps_an_epoch, self._done = steps_an_epoch, 0
         self._repeats = settings.interventions.batch_cycles
         head = _separate_head(model, settings)
-        self._plain = make_optimizer(_groups(model, training, head), training)
+        backbone = [] if head is None else backbone_of(model, head)
         self._head_alone = head if training.freeze != "none" else None  # the rest is not trained
-        self._frozen = [] if self._head_alone is None else backbone_of(model, self._head_alone)
+        self._frozen = backbone if training.freeze != "none" else []
+        self._plain = make_optimizer(_groups(model, training, head, backbone), training)
         self._rates = [group["lr"] for group in self._plain.param_groups]
         if training.norm_control:
             WeightConstraint(model).attach(self._plain)
@@ -117,13 +118,20 @@ def _separate_head(model: nn.Module, settings: RunSettings) -> nn.Module | None:
     return model.get_submodule(head_path(model, settings.measure_options.head))
 
 
-def _groups(model: nn.Module, training: TrainingSettings, head: nn.Module | None) -> Any:
+def _groups(
+    model: nn.Module,
+    training: TrainingSettings,
+    head: nn.Module | None,
+    backbone: Sequence[nn.Parameter],
+) -> Any:
     if head is None:
         return model.parameters()
     if training.freeze != "none":
         return head.parameters()
-    backbone = {"params": backbone_of(model, head), "lr": training.lr_backbone}
-    return [backbone, {"params": list(head.parameters())}]
+    return [
+        {"params": backbone, "lr": training.lr_backbone},
+        {"params": list(head.parameters())},
+    ]
 
 
 def _perturbed(

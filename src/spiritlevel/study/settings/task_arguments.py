@@ -1,13 +1,13 @@
-"""The arguments that a study gives to one of the papers' tasks: a dataclass for each task."""
+"""The arguments that a study gives to a task, read into a dataclass of the task."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, TypeVar
 
-from ..errors import SpiritlevelError
-from ..study.settings.keys import check_keys
-from ..study.settings.run import RunSettings
+from ...errors import SpiritlevelError
+from .keys import check_keys
+from .run import RunSettings
 
 T = TypeVar("T")
 
