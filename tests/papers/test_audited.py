@@ -8,7 +8,7 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel import SpiritlevelError
 from spiritlevel.pages.markdown import escape
-from spiritlevel.papers.publishing import pages
+from spiritlevel.papers import pages
 from spiritlevel.papers.publishing.audited import AuditRecord, audit_table, load_all, save
 from spiritlevel.symmetries import CONFIDENCE_ONLY
 from zoo.plain import after_training, classes, network, random

@@ -5,8 +5,7 @@ import dataclasses
 import numpy
 import pytest
 
-from spiritlevel.papers import ScaleResult, find
-from spiritlevel.papers.publishing import render
+from spiritlevel.papers import ScaleResult, find, render
 from spiritlevel.papers.publishing.records import Record
 from spiritlevel.study import control
 

@@ -46,7 +46,7 @@ def test_every_number_says_what_it_is(open_page, rows_of, a_report):
     costs = {row[0]: row[1:] for row in rows_of(page, "costs")}
     assert costs["sharpness.average"] == ["1", "3", "0", "rho = 0.05"]
     misleading = page.locator("#caveats").inner_text()
-    assert "curvature.trace: Rescaling weights changes it at will" in misleading
+    assert "curvature.trace: Rescaling the weights changes it at will" in misleading
 
     # the layers: one picture, a choice of measures
     plot = page.locator("#layers-profile")
@@ -174,7 +174,7 @@ def test_other_refusals_of_the_command(tmp_path, a_report):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     assert "it is not text" in run("report", tmp_path / "binary", code=1).stderr
     assert "must be a file" in run("report", source, "--out", tmp_path, code=1).stderr
-    assert "is for a study" in run("report", source, "--target", "gap", code=1).stderr
+    assert "needs a study's folder" in run("report", source, "--target", "gap", code=1).stderr
     assert "Only one of" in run("report", source, "--out", "-", "--json", "-", code=1).stderr
     empty = tmp_path / "empty"
     empty.mkdir()

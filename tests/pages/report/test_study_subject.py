@@ -3,35 +3,38 @@
 import ast
 import importlib
 import inspect
-import pathlib
 
 import pytest
 
 from pages.planted_stores import planted
-from spiritlevel import papers as experiments
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.pages.report.study_subject import subject
-from spiritlevel.study import Study, control
+from spiritlevel.study import Study, control, registry
 
-READS = {"model": "build_model", "data": "load_data"}  # what makes one of the settings
-FILES = sorted(pathlib.Path(experiments.__path__[0]).glob("tasks_*.py"))
+READS = {  # what makes a model or data of the settings
+    "model": {"build_model", "NetworkRun"},
+    "data": {"load_data", "NetworkRun"},
+}
 
 
 def tasks() -> list[str]:
-    """The files that a study can name."""
-    modules = [importlib.import_module(f"spiritlevel.papers.{f.stem}") for f in FILES]
-    return [module.__name__.rpartition(".")[2] for module in modules if hasattr(module, "run")]
+    """The tasks of the papers, which a study can name."""
+    registry.study_names()  # loads them
+    registered = registry._tasks.items()
+    return [name for name, task in registered if "papers" in task.function.__module__]
 
 
 @pytest.mark.parametrize("name", tasks())
 def test_a_task_uses_what_its_code_reads(name):
-    module = importlib.import_module(f"spiritlevel.papers.{name}")
-    called = {
-        node.func.id
+    module = importlib.import_module(registry.registered_task(name).function.__module__)
+    calls = (
+        node.func
         for node in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    read = [section for section, function in READS.items() if function in called]
+        if isinstance(node, ast.Call)
+    )
+    owners = (call.value if isinstance(call, ast.Attribute) else call for call in calls)
+    called = {owner.id for owner in owners if isinstance(owner, ast.Name)}
+    read = [section for section, makers in READS.items() if makers & called]
     assert list(subject(Study("any", task=name))) == read
 
 

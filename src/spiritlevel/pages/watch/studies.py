@@ -55,6 +55,7 @@ def _state(connection: sqlite3.Connection, measure: str) -> Row:
     names = population.measures
     chosen = measure if measure in names else next(iter(names), "")
     rows = {row["run"]: row for row in population.rows}
+    settings = {run["id"]: _axes_of(run) for run in runs}
     failed = [run for run in runs if run["status"] == "failed"]
     beats = [number(run["heartbeat"]) or 0.0 for run in runs if run["status"] == "running"]
     return {
@@ -77,7 +78,7 @@ def _state(connection: sqlite3.Connection, measure: str) -> Row:
         "measures": names,
         "measure": chosen,
         "shown": len(newest),
-        "points": _points(chosen, [rows[id_] for id_ in newest], list(axes)),
+        "points": _points(chosen, [rows[id_] for id_ in newest], settings),
         "curves": curves([population.epochs.get(id_, ()) for id_ in newest]),
     }
 
@@ -158,14 +159,15 @@ def _float(value: object) -> float:
     return float(read) if isinstance(read, int | float) else math.nan
 
 
-def _points(measure: str, rows: Sequence[Row], axes: Sequence[str]) -> list[Row]:
+def _points(measure: str, rows: Sequence[Row], settings: Mapping[str, Row]) -> list[Row]:
     """The measure against the gap; runs that lack one of them, or have no number there, are out."""
     points = []
     for row in rows:
         value, gap = number(row.get(measure)), number(row.get("gap"))
         if value is not None and gap is not None:
-            settings = {axis: row[axis] for axis in axes}
-            points.append({"x": value, "y": gap, "axes": settings, "seed": row["seed"]})
+            # Not from the row, where a measure may have the name of a setting.
+            axes = settings[row["run"]]
+            points.append({"x": value, "y": gap, "axes": axes, "seed": row["seed"]})
     return points
 
 
