@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import math
-import statistics
 
 import pytest
 import scipy.stats
@@ -362,5 +361,6 @@ def test_correlations_of_the_others_do_not_survive_rescaling(population, before,
             changes[name].append(abs(now[name][0] - was[name][0]))
             print(f"{name}: rank {was[name][0]:+.3f} → {now[name][0]:+.3f}, ", end="")
             print(f"linear {was[name][1]:+.3f} → {now[name][1]:+.3f}; kept order {order:+.3f}")
+    # One rescaling that changes a correlation is enough to show that it does not survive them.
     for name, changed in changes.items():
-        assert statistics.mean(changed) > MARGIN, name
+        assert max(changed) > MARGIN, name

@@ -1,5 +1,6 @@
 """The streamed head: how it is cut and compiled, and that its memory follows the budget."""
 
+import math
 import subprocess
 import sys
 import warnings
@@ -133,7 +134,9 @@ def test_memory_at_full_size_follows_the_budget():
     # The matrix of logits would take 785 MiB. 64 more than the budget for BLAS's own buffers.
     mebibytes, gini, quadratic = run_at_full_size(WORK, CHECK)
     assert mebibytes < 256 + 64
-    assert max(gini, quadratic) < 1e-5  # float32 logits of up to 40 are off by a few 1e-6
+    # Logits of up to 40, summed in float32 over 768 products, one after another at the worst: exp
+    # turns their absolute error into a relative one. Most BLAS libraries stay far below.
+    assert max(gini, quadratic) < 2**-24 * 40 * math.sqrt(768)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -33,7 +33,8 @@ def test_what_is_kept(audit):
     values = {m: audit.moved[m]["norms.weight"].value for m in found.moves}
     before = audit.original["norms.weight"].value
     # no move makes the weights' norm smaller: the farthest factor is the largest
-    assert min(values.values()) >= before
+    # (a permutation adds the same squares up in another order, which rounds differently)
+    assert min(values.values()) >= before * (1 - 1e-14)
     assert move == max(values, key=values.get)
     assert factor == pytest.approx(values[move] / before, rel=5e-3)
 
