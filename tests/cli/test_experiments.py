@@ -16,7 +16,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.papers import registry
 from spiritlevel.papers.experiment import Outcome, Table
 from spiritlevel.papers.judging.findings import Finding
-from spiritlevel.papers.judging.numbers import Estimate
+from spiritlevel.papers.judging.numbers import IntervalEstimate
 from spiritlevel.study import control
 
 NAME = "001-table-2"
@@ -25,9 +25,11 @@ MARKUP = "[bold]no markup[/]"
 OUTCOME = Outcome(
     table=Table(("a",), [["b"]]),
     findings=[
-        Finding("a part that holds", "held", Estimate(0.5, 0.25, 0.75, 7)),
+        Finding("a part that holds", "held", IntervalEstimate(0.5, 0.25, 0.75, 7)),
         Finding(MARKUP, "not held", "seven of nine " * 12),
-        Finding("a part without interval", "undecided", Estimate(2.0, float("nan"), 1.0, 1)),
+        Finding(
+            "a part without interval", "undecided", IntervalEstimate(2.0, float("nan"), 1.0, 1)
+        ),
     ],
     agrees="partly",
     conclusion=f"One part holds, {MARKUP} does not.",

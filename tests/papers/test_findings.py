@@ -17,7 +17,7 @@ from spiritlevel.papers.judging.findings import (
     unmoved,
     verdict,
 )
-from spiritlevel.papers.judging.numbers import Estimate
+from spiritlevel.papers.judging.numbers import IntervalEstimate
 from spiritlevel.papers.judging.population import why
 from spiritlevel.study.statistics import spearman
 
@@ -25,7 +25,7 @@ NAN = math.nan
 
 
 def between(low, high):
-    return Estimate((low + high) / 2, low, high, 9)
+    return IntervalEstimate((low + high) / 2, low, high, 9)
 
 
 @pytest.mark.parametrize(

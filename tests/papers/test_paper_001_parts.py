@@ -8,7 +8,7 @@ from scipy import stats
 
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.findings import Finding
-from spiritlevel.papers.judging.numbers import Estimate
+from spiritlevel.papers.judging.numbers import IntervalEstimate
 from spiritlevel.papers.judging.post_hoc import with_added
 from spiritlevel.papers.paper_001.mean_correlations import as_correlation
 
@@ -48,12 +48,12 @@ def test_added_parts_take_and_never_give(before, added, after):
     [((0.8, 1.1), (0.8, 1.0)), ((-1.03, -0.5), (-1.0, -0.5)), ((-0.2, 0.3), (-0.2, 0.3))],
 )
 def test_interval_of_a_correlation_stays_within_one(ends, cut):
-    found = as_correlation(Estimate(0.5, *ends, 3))
+    found = as_correlation(IntervalEstimate(0.5, *ends, 3))
     assert (found.value, found.low, found.high, found.n) == (0.5, *cut, 3)
 
 
 def test_one_correlation_still_has_no_interval():
-    found = as_correlation(Estimate(0.5, math.nan, math.nan, 1))
+    found = as_correlation(IntervalEstimate(0.5, math.nan, math.nan, 1))
     assert math.isnan(found.low)
     assert math.isnan(found.high)
 

@@ -6,7 +6,7 @@ from scipy import stats
 
 from papers.known_rows import judged, rows_of, students
 from spiritlevel.papers import find
-from spiritlevel.papers.judging.numbers import Estimate
+from spiritlevel.papers.judging.numbers import IntervalEstimate
 from spiritlevel.papers.paper_001.trends import other_trend, same_trend, together
 
 TRACE, FREQUENCY = "curvature.trace", "activity.frequency"
@@ -65,7 +65,7 @@ def test_trends_of_a_transformer(activity, parts, agrees):
     ],
 )
 def test_the_same_trend_is_a_large_correlation(mean, low, high, same, other):
-    found = Estimate(mean, low, high, 3)
+    found = IntervalEstimate(mean, low, high, 3)
     assert (same_trend("", found).result, other_trend("", found).result) == (same, other)
 
 

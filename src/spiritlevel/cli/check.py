@@ -71,12 +71,12 @@ def check(
 
 def measured() -> Values:
     """The values that this installation computes."""
-    found = {
+    values = {
         name: _values(problem.model, problem.data, problem.loss)
         for name, problem in ((name, make(torch.float64)) for name, make in ALL.items())
     }
     model = build("mlp", seed=0).eval()
-    return found | {DIGITS: _values(model, [digits("test")], "cross_entropy")}
+    return values | {DIGITS: _values(model, [digits("test")], "cross_entropy")}
 
 
 def _values(model: torch.nn.Module, data: Any, loss: str) -> dict[str, float]:

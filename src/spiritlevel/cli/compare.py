@@ -117,23 +117,23 @@ def compare(
 
 def named_paths(checkpoints: list[str]) -> dict[str, str]:
     """Names from name=path, or from the file's name; each once."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for given in checkpoints:
         name, separator, path = given.partition("=")
         if not separator:
             name, path = pathlib.Path(given).stem, given
-        if name in found:
+        if name in paths:
             raise SpiritlevelError(
-                f"The name {name!r} is given to two checkpoints: {found[name]} and {path}. Write "
+                f"The name {name!r} is given to two checkpoints: {paths[name]} and {path}. Write "
                 "name=path to choose other names."
             )
-        found[name] = path
-    if len(found) < 2:
+        paths[name] = path
+    if len(paths) < 2:
         raise SpiritlevelError(
-            f"A comparison needs at least two checkpoints. Got {len(found)}. Measure a single one "
+            f"A comparison needs at least two checkpoints. Got {len(paths)}. Measure a single one "
             "with `spiritlevel measure`."
         )
-    return found
+    return paths
 
 
 def print_comparison(talk: Console, result: comparisons.Comparison) -> None:

@@ -11,7 +11,7 @@ FORMAT = "spiritlevel-page-1"
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class IntervalEstimate:
     """A value, the ends of its 95 % interval (nan where n is too small for one), and n."""
 
     value: float
@@ -26,7 +26,7 @@ class Estimate:
         return f"{value} [{low}, {high}]"
 
 
-Cell = str | float | int | bool | Estimate | None  # None is shown as a dash and sorted last
+Cell = str | float | int | bool | IntervalEstimate | None  # None is shown as a dash and sorted last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under headings; a cell that is an Estimate shows its interval as well.
+    """Rows under headings; a cell that is an IntervalEstimate shows its interval as well.
 
     A table on an HTML page needs an `id`, the anchor that leads to it.
     """

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..pages.content import Cell as Cell
-from ..pages.content import Estimate
 from ..pages.content import Figure as Figure
+from ..pages.content import IntervalEstimate
 from ..pages.content import Series as Series
 from ..pages.content import Table as Table
 from .judging.findings import Agreement, Finding
@@ -34,7 +34,7 @@ class Outcome:
     figure: Figure | None = None
     why: str = ""  # what stands between a measure and the gap, in a sentence or two
     more: Sequence[Table] = ()  # what is shown and not judged, each with its title and caption
-    beside: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
+    beside: Mapping[str, IntervalEstimate] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from pages.planted_stores import column, parts, planted, records
-from spiritlevel.pages.content import Estimate, Figure, Page, Series, Table, Text
+from spiritlevel.pages.content import Figure, IntervalEstimate, Page, Series, Table, Text
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.papers import registry
@@ -263,9 +263,11 @@ def test_a_fault_of_the_analysis_is_not_hidden(store, monkeypatch):
 
 def hostile(rows) -> Outcome:
     """Words that are markup, and lines with intervals, one of which reaches below 0."""
-    seen = Estimate(1.0, 0.5, 1.5, 3)
+    seen = IntervalEstimate(1.0, 0.5, 1.5, 3)
     return Outcome(
-        table=Table((HOSTILE, "value"), [[HOSTILE, seen], [LINK, Estimate(-20.0, -21.0, 3.0, 3)]]),
+        table=Table(
+            (HOSTILE, "value"), [[HOSTILE, seen], [LINK, IntervalEstimate(-20.0, -21.0, 3.0, 3)]]
+        ),
         findings=[Finding(HOSTILE, "held", LINK)],
         agrees="yes",
         conclusion=HOSTILE,

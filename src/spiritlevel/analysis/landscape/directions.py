@@ -17,7 +17,7 @@ from .filters import random_direction
 from .networks import Between, Network, tensors_of
 
 
-class Points(Protocol):
+class GridPoints(Protocol):
     """The weights at each point of a slice."""
 
     def at(self, point: Sequence[float]) -> Weights:
@@ -47,7 +47,7 @@ class Direction:
 class Slice:
     """The points of a slice, its directions, and notes for the reader."""
 
-    points: Points
+    points: GridPoints
     directions: tuple[Direction, ...]
     notes: tuple[str, ...]
 

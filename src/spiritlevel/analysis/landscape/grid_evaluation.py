@@ -13,7 +13,7 @@ from ...errors import SpiritlevelError
 from ...records import Progress
 from . import fingerprints
 from .cache import Cache, Point
-from .directions import Points
+from .directions import GridPoints
 from .evaluation import Height, heights
 
 TOGETHER = 4  # points per pass over the data: few, because a pass that is stopped is lost
@@ -32,7 +32,7 @@ def open_cache(
 
 def evaluate_grid(
     workspace: Workspace,
-    points: Points,
+    points: GridPoints,
     grid: Sequence[Point],
     cache: Cache | None,
     progress: Progress | None,

@@ -6,14 +6,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from ..content import Cell, Column, Estimate, Table
+from ..content import Cell, Column, IntervalEstimate, Table
 from .markup import number
 
 
 def intervals_apart(table: Table) -> Table:
     """The same table with every estimate in two columns, so that it can be sorted by its value."""
     given = [[row[place] for row in table.rows] for place in range(len(table.columns))]
-    has_estimates = [any(isinstance(cell, Estimate) for cell in cells) for cells in given]
+    has_estimates = [any(isinstance(cell, IntervalEstimate) for cell in cells) for cells in given]
     if not any(has_estimates):
         return table
     columns: list[Column] = []
@@ -30,11 +30,11 @@ def intervals_apart(table: Table) -> Table:
 
 def value_of(cell: Cell) -> Cell:
     """The number of an estimate; None where there is no number."""
-    value = cell.value if isinstance(cell, Estimate) else cell
+    value = cell.value if isinstance(cell, IntervalEstimate) else cell
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _interval(cell: Cell) -> str | None:
-    if not isinstance(cell, Estimate) or math.isnan(cell.low):
+    if not isinstance(cell, IntervalEstimate) or math.isnan(cell.low):
         return None
     return f"[{number(cell.low)}, {number(cell.high)}]"

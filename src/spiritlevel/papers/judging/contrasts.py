@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...study.statistics import Correlation
 from ..experiment import Cell, Figure, Row, Series, Table
-from .numbers import Estimate, mean
+from .numbers import IntervalEstimate, mean
 from .rows import column
 
 Groups = Mapping[str, Sequence[Row]]
@@ -22,7 +22,7 @@ def groups_of(rows: Sequence[Row], name: str, order: Sequence[object]) -> dict[s
     return {value: group for value, group in groups.items() if group}
 
 
-def difference(changed: Sequence[Row], plain: Sequence[Row], name: str) -> Estimate:
+def difference(changed: Sequence[Row], plain: Sequence[Row], name: str) -> IntervalEstimate:
     """Mean of changed − plain over seeds that both have; runs without the number do not count."""
     return mean(_differences(changed, plain, name))
 
@@ -39,12 +39,12 @@ def _differences(changed: Sequence[Row], plain: Sequence[Row], name: str) -> lis
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
-def falls(change: Estimate | Correlation) -> bool:
+def falls(change: IntervalEstimate | Correlation) -> bool:
     """Whether the whole interval lies below 0."""
     return change.high < 0
 
 
-def rises(change: Estimate | Correlation) -> bool:
+def rises(change: IntervalEstimate | Correlation) -> bool:
     """Whether the whole interval lies above 0."""
     return change.low > 0
 
@@ -68,7 +68,9 @@ def group_points(groups: Groups, x: str, y: str, x_label: str, y_label: str) -> 
     return Figure(x_label, y_label, series, log_x=positive, points=True)
 
 
-def line(name: str, x: Sequence[float], estimates: Sequence[Estimate], unit: float = 1.0) -> Series:
+def line(
+    name: str, x: Sequence[float], estimates: Sequence[IntervalEstimate], unit: float = 1.0
+) -> Series:
     """Means with their intervals along x, in parts of `unit`."""
     return Series(
         name,

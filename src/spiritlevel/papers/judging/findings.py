@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from .numbers import Estimate
+from .numbers import IntervalEstimate
 
 Result = Literal["held", "not held", "undecided", "not refuted"]
 Agreement = Literal["yes", "partly", "no", "undecided"]
@@ -20,7 +20,7 @@ VERDICTS: dict[Agreement, str] = {
 
 
 class WithInterval(Protocol):
-    """A number with the ends of its interval: an Estimate, or a Correlation."""
+    """A number with the ends of its interval: an IntervalEstimate, or a Correlation."""
 
     @property
     def value(self) -> float:
@@ -48,7 +48,7 @@ class Finding:
 
     part: str
     result: Result
-    seen: str | Estimate
+    seen: str | IntervalEstimate
 
 
 def above(
@@ -59,12 +59,12 @@ def above(
     An interval on both sides is undecided, unless it excludes the number the paper has: then there
     is less to be seen here than there.
 
-    >>> above("it rises", Estimate(0.3, -0.2, 0.8, 5)).result
+    >>> above("it rises", IntervalEstimate(0.3, -0.2, 0.8, 5)).result
     'undecided'
-    >>> above("it rises", Estimate(0.1, -0.1, 0.3, 80), paper=0.76).result
+    >>> above("it rises", IntervalEstimate(0.1, -0.1, 0.3, 80), paper=0.76).result
     'not held'
     """
-    seen: str | Estimate = estimate(number)
+    seen: str | IntervalEstimate = estimate(number)
     if number.low > bound:
         result: Result = "held"
     elif number.high < bound:
@@ -80,9 +80,9 @@ def below(
     part: str, number: WithInterval, bound: float = 0.0, *, paper: float | None = None
 ) -> Finding:
     """Held where the whole interval is below the bound; as `above` otherwise."""
-    mirrored = Estimate(-number.value, -number.high, -number.low, number.n)
+    mirrored = IntervalEstimate(-number.value, -number.high, -number.low, number.n)
     judged = above(part, mirrored, -bound, paper=None if paper is None else -paper)
-    seen: str | Estimate = estimate(number)
+    seen: str | IntervalEstimate = estimate(number)
     if paper is not None and isinstance(judged.seen, str):
         seen = _without(number, paper)
     return Finding(part, judged.result, seen)
@@ -117,7 +117,7 @@ def every(part: str, findings: Sequence[Finding]) -> Finding:
 def verdict(findings: Sequence[Finding]) -> Agreement:
     """The verdict on a whole claim, from its parts.
 
-    >>> rise, fall = Estimate(2.0, 1.0, 3.0, 9), Estimate(-2.0, -5.0, 1.0, 9)
+    >>> rise, fall = IntervalEstimate(2.0, 1.0, 3.0, 9), IntervalEstimate(-2.0, -5.0, 1.0, 9)
     >>> verdict([above("this rises", rise), below("that falls", fall)])
     'partly'
     >>> verdict([below("that falls", fall)])
@@ -134,6 +134,6 @@ def missed(findings: Sequence[Finding]) -> Agreement:
     return "no" if any(finding.result == "not held" for finding in findings) else "undecided"
 
 
-def estimate(number: WithInterval) -> Estimate:
+def estimate(number: WithInterval) -> IntervalEstimate:
     """The number as a table shows it."""
-    return Estimate(number.value, number.low, number.high, number.n)
+    return IntervalEstimate(number.value, number.low, number.high, number.n)

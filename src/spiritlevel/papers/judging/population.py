@@ -10,7 +10,7 @@ from ...measures.confounders import IN_PAPERS
 from ...study.statistics import Correlation, partial_correlation, pearson, spearman
 from ..experiment import Cell, Figure, Row, Series, Table, titled
 from .findings import estimate
-from .numbers import Estimate
+from .numbers import IntervalEstimate
 from .rows import column
 
 GAP = "gap"
@@ -75,10 +75,10 @@ def finite_rows(rows: Sequence[Row], measure: str) -> list[Row]:
     ]
 
 
-def squared(correlation: Correlation) -> Estimate:
+def squared(correlation: Correlation) -> IntervalEstimate:
     """R² of a line through two columns: every value that a correlation in its interval can have."""
     low, high = sorted((correlation.low**2, correlation.high**2))
-    return Estimate(
+    return IntervalEstimate(
         correlation.value**2,
         0.0 if correlation.low <= 0 <= correlation.high else low,
         high,

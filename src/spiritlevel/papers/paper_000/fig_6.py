@@ -10,7 +10,7 @@ from ...study.statistics import Correlation, spearman
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.contrasts import line
 from ..judging.findings import above, estimate, verdict
-from ..judging.numbers import CONFIDENCE, Estimate, mean
+from ..judging.numbers import CONFIDENCE, IntervalEstimate, mean
 from ..judging.population import CONFOUNDERS, FEW, GAP, converged, why
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
@@ -73,7 +73,7 @@ def _why(rows: Sequence[Row], groups: dict[float, list[Row]]) -> str:
     )
 
 
-def strengthening(less: Correlation, more: Correlation) -> Estimate:
+def strengthening(less: Correlation, more: Correlation) -> IntervalEstimate:
     """By how much a rank correlation differs between two groups of runs, in Fisher's z.
 
     The variance of z is (1 + ρ²/2)/(n − 3), after Bonett and Wright.
@@ -81,12 +81,12 @@ def strengthening(less: Correlation, more: Correlation) -> Estimate:
     z = [math.atanh(max(-ALMOST, min(ALMOST, correlation.value))) for correlation in (less, more)]
     n = less.n + more.n
     if min(less.n, more.n) <= 3:
-        return Estimate(z[1] - z[0], math.nan, math.nan, n)
+        return IntervalEstimate(z[1] - z[0], math.nan, math.nan, n)
     variance = sum(
         (1 + correlation.value**2 / 2) / (correlation.n - 3) for correlation in (less, more)
     )
     half = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * math.sqrt(variance)
-    return Estimate(z[1] - z[0], z[1] - z[0] - half, z[1] - z[0] + half, n)
+    return IntervalEstimate(z[1] - z[0], z[1] - z[0] - half, z[1] - z[0] + half, n)
 
 
 EXPERIMENT = Experiment(

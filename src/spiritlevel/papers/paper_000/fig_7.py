@@ -9,7 +9,7 @@ from ...study.statistics import spearman
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.contrasts import line
 from ..judging.findings import above, below, estimate, every, verdict
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
@@ -98,7 +98,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         ),
         beside={
             TOGETHER: estimate(together),
-            P: Estimate(together.p, math.nan, math.nan, together.n),
+            P: IntervalEstimate(together.p, math.nan, math.nan, together.n),
             "final flatness, frozen backbone": mean(column(rows, _last(FROZEN))),
         },
         findings=[*findings, *added],
@@ -118,11 +118,11 @@ def _last(strategy: str) -> str:
     return f"{FLATNESS}/{strategy}/100"
 
 
-def _along(rows: Sequence[Row], strategy: str) -> list[Estimate]:
+def _along(rows: Sequence[Row], strategy: str) -> list[IntervalEstimate]:
     return [mean(column(rows, f"{FLATNESS}/{strategy}/{each}")) for each in SHARES]
 
 
-def _ratio(rows: Sequence[Row], divisor: str, name: str) -> Estimate:
+def _ratio(rows: Sequence[Row], divisor: str, name: str) -> IntervalEstimate:
     return factor((row.get(divisor), row.get(name)) for row in rows)
 
 

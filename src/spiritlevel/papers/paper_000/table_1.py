@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.contrasts import line
 from ..judging.findings import Finding, above, every, fact, verdict
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
 from .factors import factor
@@ -78,11 +78,11 @@ def _groups(rows: Sequence[Row]) -> dict[Place, list[Row]]:
     return groups
 
 
-def _slower(group: Sequence[Row], method: str) -> Estimate:
+def _slower(group: Sequence[Row], method: str) -> IntervalEstimate:
     return factor((row[f"{SECONDS}/closed"], row.get(f"{SECONDS}/{method}")) for row in group)
 
 
-def _missed(rows: Sequence[Row]) -> Estimate:
+def _missed(rows: Sequence[Row]) -> IntervalEstimate:
     """The error of Hutchinson's estimate over draws.
 
     Both kinds of weights are measured with the same images and probes, so their errors are nearly
@@ -95,7 +95,7 @@ def _missed(rows: Sequence[Row]) -> Estimate:
     return mean(statistics.fmean(errors) for errors in draws.values())
 
 
-def _row(place: Place, group: Sequence[Row], slower: dict[str, Estimate]) -> list[Cell]:
+def _row(place: Place, group: Sequence[Row], slower: dict[str, IntervalEstimate]) -> list[Cell]:
     weights, images, kernels = place
     closed = max(column(group, f"{TRACE_ERROR}/closed"))
     probed = mean(column(group, f"{TRACE_ERROR}/hutchinson"))
@@ -120,7 +120,7 @@ def _exact(errors: Sequence[float]) -> Finding:
     )
 
 
-def _longer(method: str, slower: dict[Place, dict[str, Estimate]]) -> Finding:
+def _longer(method: str, slower: dict[Place, dict[str, IntervalEstimate]]) -> Finding:
     return every(
         f"{WORDS[method]} takes longer (times the closed form's time)",
         [

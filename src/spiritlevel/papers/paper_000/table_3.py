@@ -12,7 +12,7 @@ from ...study.statistics import Regression, partial_correlation, regression, spe
 from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
 from ..judging.findings import Finding, above, below, estimate, every, verdict
-from ..judging.numbers import CONFIDENCE, Estimate, mean, plain
+from ..judging.numbers import CONFIDENCE, IntervalEstimate, mean, plain
 from ..judging.population import (
     CONFOUNDERS,
     GAP,
@@ -81,7 +81,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, Estimate]:
+def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
     """The rows of the paper's table, of the gap of the losses."""
     # The error of the intercept is that of the slope times the root mean square of flatness.
     reach = math.sqrt(mean(row[HEAD] ** 2 for row in finite_rows(rows, HEAD)).value)
@@ -98,15 +98,15 @@ def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, Estimate]:
     return dict(zip(PAPER, numbers, strict=True))
 
 
-def _student(value: float, stderr: float, n: int) -> Estimate:
+def _student(value: float, stderr: float, n: int) -> IntervalEstimate:
     """A coefficient of a line, which takes two degrees of freedom."""
     half = t_quantile(0.5 + CONFIDENCE / 2, n - 2) * stderr if n > 2 else math.nan
-    return Estimate(value, value - half, value + half, n)
+    return IntervalEstimate(value, value - half, value + half, n)
 
 
-def _alone(value: float, n: int) -> Estimate:
+def _alone(value: float, n: int) -> IntervalEstimate:
     """A number that has no interval of its own."""
-    return Estimate(value, math.nan, math.nan, n)
+    return IntervalEstimate(value, math.nan, math.nan, n)
 
 
 def _by_accuracies(rows: Sequence[Row]) -> list[Table]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.contrasts import groups_of, line
 from ..judging.findings import below, verdict
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.population import converged
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
@@ -105,7 +105,7 @@ def _on_the_way(looks: Sequence[Sequence[float]]) -> str:
     return f"{start} before training, {peak} at that time and {end} at the end"
 
 
-def _fall(rows: Sequence[Row]) -> Estimate:
+def _fall(rows: Sequence[Row]) -> IntervalEstimate:
     return factor((row[FIRST], row[LAST]) for row in rows)
 
 

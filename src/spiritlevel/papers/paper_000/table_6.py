@@ -11,7 +11,7 @@ from ..experiment import Cell, Experiment, Outcome, Row, Table
 from ..judging import population
 from ..judging.contrasts import difference, group_points, groups_of
 from ..judging.findings import above, below, estimate, every, verdict
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.population import CONFOUNDERS, FEW, converged
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
@@ -108,19 +108,19 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _numbers(group: Sequence[Row]) -> list[Estimate]:
+def _numbers(group: Sequence[Row]) -> list[IntervalEstimate]:
     shown = [mean(column(group, name)) for name in COLUMNS]
     rank = spearman(column(group, HEAD), column(group, GAP))
     return [*shown, estimate(rank)]
 
 
-def _spreads(group: Sequence[Row]) -> list[Estimate]:
+def _spreads(group: Sequence[Row]) -> list[IntervalEstimate]:
     """Standard deviations over runs; one run has none."""
     spreads = []
     for name in COLUMNS:
         values = [v for v in column(group, name) if v is not None and math.isfinite(v)]
         spread = statistics.stdev(values) if len(values) > 1 else math.nan
-        spreads.append(Estimate(spread, math.nan, math.nan, len(values)))
+        spreads.append(IntervalEstimate(spread, math.nan, math.nan, len(values)))
     return spreads
 
 
@@ -148,7 +148,7 @@ def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
     return f"{accuracies} {population.why(of_accuracies, HEAD, NAMES[2])}"
 
 
-def _listing(numbers: dict[str, Estimate]) -> str:
+def _listing(numbers: dict[str, IntervalEstimate]) -> str:
     return ", ".join(
         f"{each} {'without' if augmentation == PLAIN else f'with {WORDS[augmentation]}'}"
         for augmentation, each in numbers.items()

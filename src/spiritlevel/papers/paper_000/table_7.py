@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Finding, above, below, fact, verdict
-from ..judging.numbers import Estimate, mean, share
+from ..judging.numbers import IntervalEstimate, mean, share
 from ..judging.population import converged
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
@@ -98,11 +98,11 @@ def _when(rows: Sequence[Row], rule: str) -> str:
     return f", at epoch {first:g}" if first == last else f", between epochs {first:g} and {last:g}"
 
 
-def _numbers(rows: Sequence[Row], rule: str) -> list[Estimate]:
+def _numbers(rows: Sequence[Row], rule: str) -> list[IntervalEstimate]:
     return [mean(column(rows, f"{name}/{rule}")) for name in (EPOCHS, ACCURACY, FLATNESS)]
 
 
-def _more(rows: Sequence[Row], name: str, rule: str) -> Estimate:
+def _more(rows: Sequence[Row], name: str, rule: str) -> IntervalEstimate:
     """The mean difference to the rule on the loss, run by run."""
     return mean(row[f"{name}/{rule}"] - row[f"{name}/loss"] for row in rows)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import fact, verdict
-from ..judging.numbers import Estimate, mean, plain
+from ..judging.numbers import IntervalEstimate, mean, plain
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
 from .tasks_scaling import ALL, PAIR, PLAIN, TEST, TRAIN
@@ -159,7 +159,7 @@ def _lines(network: str, group: Sequence[Row]) -> list[Series]:
     ]
 
 
-def _beside(rows: Sequence[Row]) -> dict[str, Estimate]:
+def _beside(rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
     names = {
         TITLES[0]: f"{TRAIN}/{PLAIN}",
         TITLES[1]: f"{TEST}/{PLAIN}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...study.statistics import Correlation, spearman
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table, titled
 from ..judging.findings import above, estimate, verdict
-from ..judging.numbers import Estimate, mean, plain
+from ..judging.numbers import IntervalEstimate, mean, plain
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
 from .confounded_trends import ConfoundedTrend
@@ -81,7 +81,7 @@ def _range(rows: Sequence[Row], name: str) -> str:
     return f"{plain(min(values), 3)} and {plain(max(values), 3)}"
 
 
-def _line(means: dict[float, list[Estimate]], name: str) -> Series:
+def _line(means: dict[float, list[IntervalEstimate]], name: str) -> Series:
     values = [estimates[SHOWN.index(name)] for estimates in means.values()]
     unit = sum(e.value for e in values) / len(values)
     return Series(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import line
 from ..judging.findings import above, verdict
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
 from .log_figure import log_figure
@@ -56,7 +56,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _apart(groups: Mapping[str, Sequence[Row]], name: str) -> tuple[Estimate, Estimate, Estimate]:
+def _apart(
+    groups: Mapping[str, Sequence[Row]], name: str
+) -> tuple[IntervalEstimate, IntervalEstimate, IntervalEstimate]:
     """Distance before the plain network is fitted; its change after that, and with fixed norms."""
     before, after = distances(groups[STANDARD[0]], groups[STANDARD[1]], name)
     fixed_before, _ = distances(groups[FIXED[0]], groups[FIXED[1]], name)
@@ -114,7 +116,7 @@ def distances(
     return before, after
 
 
-def _difference(changed: dict[int, float], plain: dict[int, float]) -> Estimate:
+def _difference(changed: dict[int, float], plain: dict[int, float]) -> IntervalEstimate:
     return mean(changed[seed] - plain[seed] for seed in changed if seed in plain)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..experiment import Experiment, Outcome, Row
 from ..judging.findings import Agreement, Finding, verdict
-from ..judging.numbers import Estimate
+from ..judging.numbers import IntervalEstimate
 from ..scale_text import ScaleTexts
 from . import mean_correlations
 from .tasks_points import SIGNAL
@@ -51,7 +51,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _kind(activity: Estimate) -> str:
+def _kind(activity: IntervalEstimate) -> str:
     """Whether the trend is opposite or absent, if it is not the same."""
     if activity.high < 0:
         return "The trend is opposite, not absent."

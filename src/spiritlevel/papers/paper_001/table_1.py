@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import below, verdict
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
 from .accuracy_reached import OUTCOME, TITLE, how_many
@@ -65,7 +65,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _masked_less_plain(groups: dict[float, list[Row]], name: str) -> Estimate:
+def _masked_less_plain(groups: dict[float, list[Row]], name: str) -> IntervalEstimate:
     plain = {row["seed"]: row[name] for row in groups[0.0]}
     return mean(row[name] - plain[row["seed"]] for row in groups[0.7] if row["seed"] in plain)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, Result, below, missed
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
 from .tasks_noise_finetuning import EPOCHS, FITTED, STAGES, STANDARD, STRONG, TEST, TRAIN, WEAK
@@ -72,11 +72,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 _COMPARED = {"training accuracy": TRAIN, "test accuracy": TEST, "trace": TRACE}
 
 
-def _against_standard(rows: Sequence[Row], name: str, stage: str) -> Estimate:
+def _against_standard(rows: Sequence[Row], name: str, stage: str) -> IntervalEstimate:
     return mean(row[f"{name}/{stage}"] - row[f"{name}/{STANDARD}"] for row in rows)
 
 
-def _same(part: str, change: Estimate) -> Finding:
+def _same(part: str, change: IntervalEstimate) -> Finding:
     """Held where the whole interval is close to 0, not refuted where the mean alone is."""
     if math.isnan(change.low):
         result: Result = "undecided"

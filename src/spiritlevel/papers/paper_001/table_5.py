@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import difference, group_points, group_table
 from ..judging.findings import below, unmoved, verdict
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
 from ..scale_text import ScaleTexts
 from .accuracy_reached import how_many, with_reached
@@ -72,7 +72,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _changes(worse: Estimate) -> str:
+def _changes(worse: IntervalEstimate) -> str:
     """The change of the test accuracy; if it contradicts the claim, that comes first."""
     if worse.low > 0:
         return f"is higher, the reverse of the claim: it changes by {worse}"

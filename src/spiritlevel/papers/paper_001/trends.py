@@ -9,7 +9,7 @@ from ...study.statistics import spearman
 from ..experiment import Cell, Figure, Row, Series, Table
 from ..judging.contrasts import line
 from ..judging.findings import Finding, Result
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
 from .tasks_points import SIGNAL, STEP, TEST, TRAIN, at_points, steps_at
 
@@ -21,13 +21,13 @@ SHOWN = (TRAIN, TEST, TRACE, SIGNAL, FREQUENCY)
 COLUMNS = tuple(f"{name}/{p}" for p in range(1, POINTS + 1) for name in (STEP, *SHOWN))
 
 
-def together(rows: Sequence[Row], one: str, other: str) -> Estimate:
+def together(rows: Sequence[Row], one: str, other: str) -> IntervalEstimate:
     """Mean over runs of the rank correlation of two numbers along each run."""
     correlations = [spearman(at_points(row, one), at_points(row, other)).value for row in rows]
     return mean(correlations)
 
 
-def same_trend(part: str, correlation: Estimate) -> Finding:
+def same_trend(part: str, correlation: IntervalEstimate) -> Finding:
     """Held if the mean is at least ALIKE and surely above 0, not held if surely below ALIKE."""
     if correlation.low > 0 and correlation.value >= ALIKE:
         result: Result = "held"
@@ -36,7 +36,7 @@ def same_trend(part: str, correlation: Estimate) -> Finding:
     return Finding(part, result, correlation)
 
 
-def other_trend(part: str, correlation: Estimate) -> Finding:
+def other_trend(part: str, correlation: IntervalEstimate) -> Finding:
     """The opposite of `same_trend`: held where that is not held."""
     opposite: dict[Result, Result] = {"held": "not held", "not held": "held"}
     same = same_trend(part, correlation)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...study.statistics import spearman
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Finding, Result, fact, verdict
-from ..judging.numbers import Estimate, mean, share
+from ..judging.numbers import IntervalEstimate, mean, share
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
 from .class_separation import FEATURES
@@ -22,9 +22,9 @@ TIGHT = 3.0  # the mean bound may be this many times the mean gap
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Gap and bounds by separation; the bound with the authors' δ is judged."""
     table: list[list[Cell]] = []
-    gaps: dict[float, Estimate] = {}
-    bounds: dict[float, Estimate] = {}
-    covered: dict[float, Estimate] = {}
+    gaps: dict[float, IntervalEstimate] = {}
+    bounds: dict[float, IntervalEstimate] = {}
+    covered: dict[float, IntervalEstimate] = {}
     for separation, group in grouped(rows, SEPARATION).items():
         near = [approximate_bound(row, DELTA) for row in group]
         wide = [approximate_bound(row, theorem_delta(row)) for row in group]
@@ -95,7 +95,7 @@ def theorem_delta(row: Row) -> float:
     return float(row["num_train"] ** (-1 / (4 + FEATURES)))
 
 
-def _line(name: str, by_separation: dict[float, Estimate]) -> Series:
+def _line(name: str, by_separation: dict[float, IntervalEstimate]) -> Series:
     values = list(by_separation.values())
     return Series(
         name,
@@ -107,7 +107,9 @@ def _line(name: str, by_separation: dict[float, Estimate]) -> Series:
 
 
 def _checks(
-    gaps: dict[float, Estimate], bounds: dict[float, Estimate], covered: dict[float, Estimate]
+    gaps: dict[float, IntervalEstimate],
+    bounds: dict[float, IntervalEstimate],
+    covered: dict[float, IntervalEstimate],
 ) -> tuple[bool, bool]:
     """Whether the bound covers the gaps, and whether it is tight."""
     return (
@@ -116,7 +118,7 @@ def _checks(
     )
 
 
-def _falls(bounds: dict[float, Estimate]) -> Result:
+def _falls(bounds: dict[float, IntervalEstimate]) -> Result:
     """Whether the bound falls as the classes move apart; few separations leave that undecided."""
     first, last = bounds[min(bounds)], bounds[max(bounds)]
     trend = spearman(list(bounds), [b.value for b in bounds.values()])

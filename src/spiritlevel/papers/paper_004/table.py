@@ -9,7 +9,7 @@ from typing import Any
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Finding, Result, fact, verdict
-from ..judging.numbers import Estimate, mean
+from ..judging.numbers import IntervalEstimate, mean
 from ..judging.numbers import plain as shown
 from ..judging.rows import column, grouped
 from ..scale_text import ScaleTexts
@@ -32,7 +32,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     """Does flatness fall with λ, and is the accuracy kept at the recommended weight?"""
     groups = grouped(rows, WEIGHT)
     plain = statistics.median(column(groups[0.0], SECONDS))
-    ours: dict[float, list[Estimate]] = {}
+    ours: dict[float, list[IntervalEstimate]] = {}
     for weight, group in groups.items():
         ratios = [seconds / plain for seconds in column(group, SECONDS)]
         ours[weight] = [mean(column(group, name)) for name in (FINAL, BEST, FLATNESS)]
@@ -68,13 +68,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _paired(plain: Sequence[Row], penalized: Sequence[Row]) -> Estimate:
+def _paired(plain: Sequence[Row], penalized: Sequence[Row]) -> IntervalEstimate:
     """The change of the final accuracy by the penalty, paired by seed."""
     before = {row["seed"]: row[FINAL] for row in plain}
     return mean(row[FINAL] - before[row["seed"]] for row in penalized if row["seed"] in before)
 
 
-def _conclusion(falls: bool, change: Estimate, ratios: list[float]) -> str:
+def _conclusion(falls: bool, change: IntervalEstimate, ratios: list[float]) -> str:
     return (
         f"The average of Tr(H²)/B {'falls' if falls else 'does not fall'} with every step of λ; at "
         f"λ = {MODERATE:g} the final accuracy changes by {change} (paired by seed, n = {change.n}),"
@@ -83,7 +83,7 @@ def _conclusion(falls: bool, change: Estimate, ratios: list[float]) -> str:
     )
 
 
-def _line(x: list[float], estimates: list[Estimate]) -> Series:
+def _line(x: list[float], estimates: list[IntervalEstimate]) -> Series:
     return Series(
         "here",
         x,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...pages.content import Estimate, Part, Section, Table, Text
+from ...pages.content import IntervalEstimate, Part, Section, Table, Text
 from ...pages.study_sections import LeadingSections, Rows
 from ...study.settings.definition import Study
 from ..experiment import Experiment, Outcome
@@ -66,7 +66,7 @@ def _outcome_parts(experiment: Experiment, outcome: Outcome) -> list[Part]:
 
 def _as_text(table: Table) -> Table:
     """With estimates as text: what was seen of different parts cannot be sorted by value."""
-    rows = [[str(c) if isinstance(c, Estimate) else c for c in row] for row in table.rows]
+    rows = [[str(c) if isinstance(c, IntervalEstimate) else c for c in row] for row in table.rows]
     return dataclasses.replace(table, rows=rows)
 
 

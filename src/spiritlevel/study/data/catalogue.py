@@ -103,8 +103,8 @@ def _cifar(name: str, summary: str, file: RemoteFile) -> DataSet:
 
 
 CATALOGUE = {
-    found.name: found
-    for found in (
+    data.name: data
+    for data in (
         _MNIST,
         _FASHION_MNIST,
         _cifar(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...errors import SpiritlevelError
 from .activations import activation_type
 from .sizes import check_divides, check_sizes
-from .transformer_blocks import Block, position_numbers, start
+from .transformer_blocks import TransformerBlock, position_numbers, start
 
 
 def text_transformer(
@@ -40,7 +40,7 @@ def text_transformer(
             f"{vocabulary - 1}. Got {padding!r}. Leave it out for the default."
         )
     activate = activation_type("text_transformer", activation)
-    blocks = [Block(width, heads, 4 * width, activate) for _ in range(depth)]
+    blocks = [TransformerBlock(width, heads, 4 * width, activate) for _ in range(depth)]
     tokens = nn.Embedding(vocabulary, width)
     return TextTransformer(tokens, blocks, length=length, padding=padding, classes=classes)
 
@@ -49,7 +49,13 @@ class TextTransformer(nn.Module):
     """Called with token ids, or by keyword as Hugging Face's models are."""
 
     def __init__(
-        self, tokens: nn.Embedding, blocks: list[Block], *, length: int, padding: int, classes: int
+        self,
+        tokens: nn.Embedding,
+        blocks: list[TransformerBlock],
+        *,
+        length: int,
+        padding: int,
+        classes: int,
     ) -> None:
         super().__init__()
         self.length, self.padding = length, padding

@@ -31,7 +31,7 @@ class Attention(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a two-layer perceptron, each after LayerNorm and beside a shortcut."""
 
     def __init__(self, width: int, heads: int, hidden: int, activation: type[nn.Module]) -> None:

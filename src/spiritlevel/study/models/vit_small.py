@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...errors import SpiritlevelError
 from .activations import activation_type
 from .sizes import check_divides, check_sizes
-from .transformer_blocks import Block, position_numbers, start
+from .transformer_blocks import TransformerBlock, position_numbers, start
 
 
 def vit_small(
@@ -38,7 +38,7 @@ def vit_small(
             "'token' adds a class token and classifies by it alone."
         )
     blocks = [
-        Block(width, heads, 4 * width, activation_type("vit_small", activation))
+        TransformerBlock(width, heads, 4 * width, activation_type("vit_small", activation))
         for _ in range(depth)
     ]
     return VisionTransformer(
@@ -54,7 +54,13 @@ class VisionTransformer(nn.Module):
     """Patches become positions; the class token, if there is one, is the first of them."""
 
     def __init__(
-        self, patches: nn.Conv2d, blocks: list[Block], *, size: int, token: bool, classes: int
+        self,
+        patches: nn.Conv2d,
+        blocks: list[TransformerBlock],
+        *,
+        size: int,
+        token: bool,
+        classes: int,
     ) -> None:
         super().__init__()
         width, num_patches = patches.out_channels, (size // patches.stride[0]) ** 2

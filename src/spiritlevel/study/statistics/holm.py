@@ -37,9 +37,9 @@ def holm(p_values: Mapping[str, float]) -> Holm:
                 "nan for a test that could not be made."
             )
     tested = sorted((p, name) for name, p in p_values.items() if not math.isnan(p))
-    found, running = {}, 0.0
+    corrected, running = {}, 0.0
     for i, (p, name) in enumerate(tested):
         running = max(running, min(1.0, (len(tested) - i) * p))
-        found[name] = running
-    adjusted = {name: found[name] for name in p_values if name in found}
-    return Holm(adjusted, tuple(name for name in p_values if name not in found))
+        corrected[name] = running
+    adjusted = {name: corrected[name] for name in p_values if name in corrected}
+    return Holm(adjusted, tuple(name for name in p_values if name not in corrected))

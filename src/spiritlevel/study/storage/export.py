@@ -51,7 +51,7 @@ def _rest(run: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 
 def _machines(store: Store) -> Rows:
     """By the number that the runs give: one column for each thing known about a machine."""
-    return [{"machine": number} | known for number, known in sorted(store.machines().items())]
+    return [{"machine": number} | facts for number, facts in sorted(store.machines().items())]
 
 
 def _columns(first: Sequence[str], rows: Rows) -> list[str]:
