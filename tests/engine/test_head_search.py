@@ -96,7 +96,7 @@ def test_a_layer_that_is_not_the_head_is_refused_with_the_reason(data):
     match = "'body' cannot be measured in closed form as the head: its pooled output differs"
     with pytest.raises(sl.SpiritlevelError, match=match):
         sl.measure(named(), data, measures="head.trace", head="body")
-    match = "it gives 3 values a sample, the network 5"
+    match = "it gives 3 values per sample, the network 5"
     with pytest.raises(sl.SpiritlevelError, match=match):
         sl.measure(named(last=5), data, measures="head.trace", head="body")
 

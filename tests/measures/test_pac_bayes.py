@@ -147,7 +147,7 @@ def test_a_network_near_chance_is_said_to_have_no_crossing(name):
     found = measured(problem.model, problem.data, name, deviation=0.4)
     assert found.status is sl.results.Status.NOT_CONVERGED
     assert found.stderr is None
-    assert "not the deviation 0.4: the value is an upper bound" in found.text
+    assert "not by the deviation 0.4: the value is an upper bound" in found.text
     assert "near chance" in found.text
     assert "target='loss'" in found.text
     sigma = float(re.search(r"σ = (\S+)", found.text).group(1))
@@ -159,7 +159,7 @@ def test_a_loss_that_never_rises_is_said_to_have_no_crossing():
     data = [(torch.ones(4, 2).double(), torch.zeros(4, 1).double())]
     found = measured(model, data, "pac_bayes.sigma", loss=lambda z, y: (0 * z + 1).sum(dim=1))
     assert found.status is sl.results.Status.NOT_CONVERGED
-    assert "rises by only 0, not the deviation 0.1" in found.text
+    assert "rises by only 0, not by the deviation 0.1" in found.text
     assert "Use a smaller 'deviation'" in found.text
 
 

@@ -170,6 +170,6 @@ def test_a_cluster_without_gpus_is_not_waited_for(tmp_path, monkeypatch):
 def test_a_share_that_nobody_would_heed_is_refused(tmp_path, how):
     with (
         Store.create(tmp_path, tiny()) as store,
-        pytest.raises(sl.SpiritlevelError, match=r"The 'per_gpu' (must|says)"),
+        pytest.raises(sl.SpiritlevelError, match=r"The 'per_gpu' (must|is the number)"),
     ):
         execute(store, **how)

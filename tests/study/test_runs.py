@@ -281,6 +281,6 @@ def test_ctrl_c_gives_the_run_back(tmp_path):
     process.kill()  # or it would train on for hours where it did not end
     assert process.exitcode == 130
     text = (tmp_path / "said").read_text()
-    assert f"Continue: spiritlevel study resume {out}" in " ".join(text.split())
+    assert f"To continue: spiritlevel study resume {out}" in " ".join(text.split())
     with Store.open(out) as store:
         assert (store.counts().pending, store.deaths()) == (6, {})

@@ -226,7 +226,7 @@ def test_figures_of_a_study_on_disk(trained, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.svg" for name in names}
     assert sorted(found["written"]) == sorted(str(path) for path in tmp_path.iterdir())
     assert list(found["left_out"]) == ["bound"]
-    assert "not drawn, because failed or not finished: 2 runs" in result.stderr
+    assert "not drawn because failed or unfinished: 2 runs" in result.stderr
     with Store.open(trained) as store:
         rows = store.rows("epochs")
         ax = plots.training(store, "test_loss")  # a store will do as well as a population
