@@ -4,11 +4,12 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly lint bench docs clean
+.PHONY: help demo test breaks nightly lint bench docs clean
 
 help:
 	@echo "make demo    train a population of small networks, measure, analyse and report it"
 	@echo "make test    formatting, lint, types, then all tests and doctests"
+	@echo "make breaks  plant wrong lines one at a time, and see that tests catch each of them"
 	@echo "make nightly every quick preset once, to its report; fetches data"
 	@echo "make lint    formatting, lint and types only"
 	@echo "make bench   time the measures against a plain forward and backward pass"
@@ -23,6 +24,9 @@ demo: $(READY)
 test: export OMP_NUM_THREADS := 1
 test: lint
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
+
+breaks: $(READY)
+	$(VENV)/bin/python tests/planted_breaks.py
 
 nightly: export OMP_NUM_THREADS := 1
 nightly: $(READY)
