@@ -28,6 +28,7 @@ def planted(before, **after):
     [
         ((1.0, 0.5), (2.0, 0.5), "open"),
         ((1.0, 0.01), (2.0, 0.01), "scale"),
+        ((1.0, 0.001), (0.01, 0.001), "scale"),  # to shrink is to move, too
         ((1.0, 0.01), (1.03, 0.01), "comparable"),
         ((1.0, 0.9), (1.001, 0.9), "comparable"),  # the same random numbers met both
         # 3·√2·0.1 = 0.42 hides a factor of 1.35, which is what some measures move by

@@ -188,6 +188,9 @@ def test_activation_norms_of_a_convnet(generator):
     whole = sum(squares.values()) ** 0.5
     assert report["activity.activation_norm"].value == pytest.approx(whole, rel=1e-13)
     assert report["activity.activation_norm"].cost == sl.results.Cost(forwards=7)
+    of_samples = torch.tensor([float(sample.square().sum()) for sample in x])
+    error = float(of_samples.std()) / 7**0.5 / (2 * squares["0"] ** 0.5)  # of a root: f'(m)·error
+    assert rows["0"].data_stderr == pytest.approx(error, rel=1e-6)  # of_samples is float32
 
 
 def test_a_layer_called_twice_adds_up_and_embeddings_stay_out(generator):

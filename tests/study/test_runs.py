@@ -183,6 +183,7 @@ def test_a_run_that_fails_is_kept_with_its_reason_and_the_others_go_on(tmp_path,
         assert statistics(store, resamples=0).without_target == 1
     with resume(tmp_path / "study") as store:
         assert [row["attempt"] for row in store.rows("runs")] == [2, 1]
+    assert "1 of 2 runs failed" in cli("resume", tmp_path / "study", code=1).stderr
 
 
 def test_executors_are_checked(tmp_path):

@@ -195,6 +195,12 @@ def test_networks_that_cannot_be_stacked_train_alone(tmp_path, monkeypatch, fact
     assert_same(study, tmp_path / "study", rtol=1e-12, expect={"alone"})
 
 
+def test_runs_of_different_batch_sizes_do_not_train_together(tmp_path):
+    study = tiny(model=SMALL, training=training(), grid={"batch_size": [16, 32]}, seeds=2)
+    assert len({stacked.group_key(run) for run in study.runs()}) == 2
+    assert_same(study, tmp_path, rtol=1e-9)
+
+
 def test_changes_of_single_batches_train_alone_beside_those_that_need_not(tmp_path):
     grid = {"interventions.input_noise": [0.0, 0.1]}
     study = tiny(model=SMALL, training=training(), grid=grid, seeds=2)

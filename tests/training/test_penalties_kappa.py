@@ -140,13 +140,14 @@ def test_smooth_networks_give_the_gauss_newton_matrix():
     assert abs(float(hessian / truth[0]) - 1) > 0.01  # which is another number
 
 
-def test_random_probes_are_unbiased():
+@pytest.mark.parametrize("probes", [1, 3])
+def test_random_probes_are_unbiased(probes):
     # 300 draws; value and every entry of the gradient within 4 standard errors
     model, x = make(), batch(5, 2)
     generator = torch.Generator().manual_seed(0)
     rows = []
     for _ in range(300):
-        value, gradient = found(model, "inner", x, Y, generator=generator)
+        value, gradient = found(model, "inner", x, Y, generator=generator, probes=probes)
         rows.append(torch.cat([value.detach()[None], truths.flat(gradient)]))
     truth, gradient = of_hessian(model, "inner", x, Y, F.cross_entropy)
     expectation = torch.cat([truth[None], truths.flat(gradient)])
