@@ -39,7 +39,8 @@ def runs_progress() -> Iterator[Watch]:
 def progress_text(now: StudyStatus) -> str:
     """The text beside the bar.
 
-    >>> progress_text(Standing(pending=9, running=1, done=2, epochs=((17, 60),), seconds_left=600))
+    >>> now = StudyStatus(pending=9, running=1, done=2, epochs=((17, 60),), seconds_left=600)
+    >>> progress_text(now)
     'run 3 of 12, epoch 17 of 60, 10 min left'
     """
     parts = []
