@@ -55,6 +55,21 @@ def test_ranks_and_the_ranks_that_errors_leave_open():
     assert str(places["a"]) == "1 (1–3)"
 
 
+@pytest.mark.parametrize(("residual", "certain"), [(0.4, True), (0.6, False)])
+def test_residuals_leave_ranks_open_too(residual, certain):
+    """What two searches may be off by adds up: 1 and 2 are apart for 0.4 each, not for 0.6."""
+
+    def searched(value):
+        m = sl.Measurement(
+            "sharpness.worst", value, exact=False, residual=residual, settings={"num_samples": 8}
+        )
+        return sl.Report({m.name: m}, layers={}, settings=m.settings, cost=sl.results.Cost())
+
+    found = Comparison({"a": searched(1.0), "b": searched(2.0)})
+    assert found.certain("sharpness.worst", "a", "b") is certain
+    assert not found.certain("sharpness.worst", "b", "a")
+
+
 def test_exact_values_leave_no_rank_open():
     found = Comparison({n: report(head__kappa=v) for n, v in {"x": 2.0, "y": 1.0}.items()})
     assert {n: str(p) for n, p in found.places("head.kappa").items()} == {"x": "2", "y": "1"}

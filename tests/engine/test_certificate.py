@@ -147,13 +147,27 @@ class BentLater(nn.Module):
         return self.head(torch.where(x[:, :1] > self.threshold, h.tanh(), h.relu()))
 
 
+class BentParameterLater(nn.Module):
+    """The same along a parameter that belongs to no layer, and is looked at alone."""
+
+    def __init__(self, threshold):
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.randn(3)), nn.Linear(3, 3)
+        self.threshold = threshold
+
+    def forward(self, x):
+        h = self.scale * x
+        return self.head(torch.where(x[:, :1] > self.threshold, h.tanh(), h.relu()))
+
+
+@pytest.mark.parametrize("network", [BentLater, BentParameterLater])
 @pytest.mark.parametrize("place", ["later in the first batch", "in the second batch"])
-def test_a_bend_that_only_some_samples_have_is_not_called_exact(place, generator):
+def test_a_bend_that_only_some_samples_have_is_not_called_exact(place, network, generator):
     x = torch.rand(40, 3, generator=generator, dtype=torch.float64)
     x[20:, 0] += 2.0
     y = torch.randint(3, (40,), generator=generator)
     data = [(x, y)] if "first" in place else [(x[:20], y[:20]), (x[20:], y[20:])]
-    model = seeded(lambda: BentLater(1.5))
+    model = seeded(lambda: network(1.5))
     found = measured(model, data)["curvature.trace"]
     hessian, ggn = dense(model, data)
     assert abs(hessian - ggn) > 1e-3 * abs(hessian)

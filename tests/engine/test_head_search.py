@@ -43,6 +43,15 @@ def test_the_head_is_found_by_itself(data):
     assert found.text == "layer 'fc'"
 
 
+def test_of_two_layers_that_give_the_outputs_the_last_is_the_head(data):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3)).double().eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.eye(3))
+        model[1].bias.zero_()
+    found = sl.measure(model, data, measures="head.trace")["head.trace"]
+    assert found.settings["head"] == "1"
+
+
 def test_the_head_may_be_named(data):
     model = named()
     found = sl.measure(model, data, measures="head.trace", head="fc")["head.trace"]

@@ -234,6 +234,19 @@ def test_sequences_and_embeddings_bound_the_ggn(generator):
         assert row.value >= float(truth.ggn([f"{layer}.weight"]).trace()) * (1 - 1e-12)
 
 
+def test_padding_tokens_are_no_input_of_an_embedding(generator):
+    """Their row is not trained: of three tokens the two others are left."""
+
+    def embedding_row(padding):
+        embed = nn.Embedding(7, 4, padding_idx=padding)
+        model = drawn(nn.Sequential(embed, nn.Flatten(), nn.Linear(12, 3)), torch.Generator())
+        return measured(model, (x, torch.arange(6) % 3)).layers["decomposition.centered"]["0"]
+
+    x = torch.randint(1, 7, (6, 3), generator=generator)
+    x[:, 1] = 0
+    assert embedding_row(0).value == pytest.approx(embedding_row(None).value * 2 / 3, rel=1e-12)
+
+
 CONVOLUTIONS = [
     nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2),
     nn.Conv2d(4, 6, (2, 3), padding="same", groups=2),

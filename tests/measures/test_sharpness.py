@@ -295,6 +295,22 @@ def test_round_off_is_part_of_the_error_in_single_precision():
     assert "use more noise, or a network in float64" in found.text
 
 
+@pytest.mark.parametrize("name", ["sharpness.average", "sharpness.adaptive_average"])
+def test_a_loss_that_is_linear_in_the_weights_does_not_rise_on_average(name, generator):
+    """What noise adds to it, the mirror image of the noise takes away."""
+    model = nn.Linear(3, 2).double()
+    x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    found = sl.measure(
+        model,
+        (x, torch.zeros(5)),
+        loss=lambda outputs, targets: outputs.sum(dim=1),
+        measures=name,
+        max_passes=8,
+        options={"sigma": 0.5, "adaptive_sigma": 0.5},
+    )[name]
+    assert abs(found.value) < 1e-13
+
+
 def test_noise_that_changes_nothing_leaves_an_exact_zero():
     model = nn.Linear(2, 2).double()
     data = [(torch.zeros(4, 2).double(), torch.zeros(4, 2).double())]

@@ -50,6 +50,12 @@ def test_two_processes_equal_one(alone, together, case):
             same_numbers(found[case], alone[case], keys=("data_stderr",))
 
 
+def test_the_cost_is_that_of_all_processes(alone, together):
+    expected = alone["exact"]["measures"]["head.trace"]["cost"]
+    for found in together:
+        assert found["exact"]["measures"]["head.trace"]["cost"] == expected
+
+
 def test_the_cases_are_what_they_are_called(alone):
     trace = {case: alone[case]["measures"]["curvature.trace"] for case in ("probes", "smooth")}
     assert "output probes for 23 columns" in trace["probes"]["text"]

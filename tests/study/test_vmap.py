@@ -96,9 +96,10 @@ def test_members_may_end_at_different_epochs(tmp_path):
     ("fixed", "grid"),
     [
         ({"schedule": "cosine", "warmup": 1, "momentum": 0.9}, {"epochs": [2, 4]}),
+        ({"schedule": "cosine"}, {"lr": [0.3, 0.05], "epochs": [2, 4]}),
         ({"optimizer": "adamw", "weight_decay": 0.1}, {"schedule": ["constant", "step"]}),
     ],
-    ids=["cosine", "step"],
+    ids=["cosine", "rates", "step"],
 )
 def test_each_member_follows_its_own_schedule(tmp_path, fixed, grid):
     study = tiny(model=SMALL, training=training(**fixed), grid=grid, seeds=2)

@@ -8,6 +8,7 @@ from spiritlevel.pages.report import page
 
 IMAGE = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(1)</script>"
+QUOTE = '" autofocus onfocus="alert(1)'  # would end an attribute and start another
 LINK = "<a href='javascript:alert(1)'>x</a><b>y</b>"  # Plotly itself would make a link of this
 COUNTS = """['img', 'main li b', 'main td b', 'svg a', 'a[href^=javascript]']
   .map(selector => document.querySelectorAll(selector).length)"""
@@ -23,7 +24,7 @@ def everything(page):
     return page.evaluate("document.body.textContent")
 
 
-@pytest.mark.parametrize("hostile", [IMAGE, SCRIPT], ids=["image", "script"])
+@pytest.mark.parametrize("hostile", [IMAGE, SCRIPT, QUOTE], ids=["image", "script", "quote"])
 def test_parts_of_a_page(open_page, hostile):
     table = Table(
         [Column(hostile, hostile)], [[hostile], [2.0]], id="t", title=hostile, caption=hostile
