@@ -23,7 +23,7 @@ from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
-from .output_checks import DeferredFlag, check_rows, refuse_nonfinite
+from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
 from .substitution import substituted
 from .widening import HALF, HalfPrecisionWatch, widened
@@ -49,7 +49,7 @@ class Surface:
         refuse_sharded(model)
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
-        self.loss = huggingface.loss_for(model, resolve(loss))
+        self.loss = huggingface.loss_for(model, resolve(loss, model))
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
         )
@@ -153,6 +153,7 @@ class Surface:
         """The targets, marked where they do not count; `finite` must be finite, as the batch."""
         self.cost += Cost(forwards=len(outputs))
         outputs = outputs.detach()
+        check_targets(targets, where)
         if not targets.is_floating_point():
             targets = targets.long()  # in eight bits −100 would be another number
         check_rows(outputs, batch, where)

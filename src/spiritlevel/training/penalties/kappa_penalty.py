@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
 from ...math.positions import OutputCurvature
-from ...model.losses import resolve
+from ...model.losses import resolve, total_weight
 from .argument_checks import check_labels, check_probes, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder
@@ -64,8 +64,8 @@ def kappa_penalty(
         b = signal.reshape(a.shape)
         # ‖Σ_t b_t a_tᵀ‖² by the Gram matrices of the uses
         total = total + ((a @ a.mT) * (b @ b.mT)).sum()
-    weights = loss_function.weights(outputs.detach(), targets).sum()
-    return total / (weights * (1 if probes is None else probes))
+    weight = total_weight(loss_function, outputs, targets)
+    return total / (weight * (1 if probes is None else probes))
 
 
 class KappaPenalty(Penalty):
