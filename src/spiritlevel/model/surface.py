@@ -22,6 +22,7 @@ from . import batches as _batches
 from . import huggingface, model_state
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
+from .embedding_flags import PlainLookups
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, refuse_nonfinite
@@ -270,7 +271,14 @@ class Surface:
 
     def preserved(self) -> contextlib.AbstractContextManager[None]:
         """A context that restores buffers and random states when it ends."""
-        return model_state.preserved(self.model, self.device)
+        alone = self.processes.size == 1  # elsewhere each process would shorten other rows
+        return model_state.preserved(self.model, self.device, self._look_up_all if alone else None)
+
+    def _look_up_all(self) -> None:
+        """Run the model on all data, for what that does to its embeddings."""
+        for where, batch in self.batches():
+            self.outputs(batch, where=where)
+        self.check_last_batch()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,8 +334,13 @@ class _Runner(nn.Module):
         super().__init__()
         self.model = model
         self._call = forward
+        self._called = False
         self.training = model.training
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        outputs, targets, *mask = self._call(self.model, batch)
+        # looking at every function is slow, and the first call shows what the model calls
+        lookups = contextlib.nullcontext() if self._called else PlainLookups()
+        with lookups:
+            outputs, targets, *mask = self._call(self.model, batch)
+        self._called = True
         return outputs, targets, mask[0] if mask else None

@@ -22,9 +22,9 @@ from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import GRAPH_FACTOR, Workspace
 from ...errors import SpiritlevelError
+from ...math.normals import random_normals
 from ...math.positions import Positions
 from ...math.sample_lanczos import LargestEigenvalues, largest_eigenvalues
-from ...math.normals import random_normals
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import deepest, lacks_second_derivative
 from ...model.model_state import twice_differentiable
