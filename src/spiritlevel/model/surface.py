@@ -21,6 +21,7 @@ from . import batches as _batches
 from . import huggingface, model_state
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
+from .embedding_flags import PlainLookups
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
@@ -68,6 +69,7 @@ class Surface:
         self._own_dtype = anchor.dtype
         self._wide: torch.dtype | None = None  # what the model computes in while it is measured
         self._measuring = False
+        self._called = False  # whether the model has run
         self.rounded_to: torch.dtype | None = None  # half precision that could not be avoided
         self._first: Any = None  # the first samples of the data
 
@@ -206,7 +208,10 @@ class Surface:
             registered = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
             values = {registered[name]: value for name, value in parameters.items()}
         with substituted(self.model, values) if values else contextlib.nullcontext():
-            outputs, targets, *mask = self.forward(self.model, batch)
+            # looking at every function is slow, and the first call shows what the model calls
+            with contextlib.nullcontext() if self._called else PlainLookups():
+                outputs, targets, *mask = self.forward(self.model, batch)
+        self._called = True
         return outputs, targets, mask[0] if mask else None
 
     # -- the data ----------------------------------------------------------------------------
@@ -305,7 +310,9 @@ class Surface:
         Inside it a model that computes in half precision computes in a wider type.
         """
         with contextlib.ExitStack() as stack:
-            stack.enter_context(model_state.preserved(self.model, self.device))
+            alone = self.processes.size == 1  # elsewhere each process would shorten other rows
+            look_up_all = self._look_up_all if alone else None
+            stack.enter_context(model_state.preserved(self.model, self.device, look_up_all))
             if not self._measuring:
                 stack.callback(self._stop_measuring)
                 self._measuring = True
@@ -338,6 +345,12 @@ class Surface:
                 return wide, None
             rounding = watch.seen
         return None, rounding
+
+    def _look_up_all(self) -> None:
+        """Run the model on all data, for what that does to its embeddings."""
+        for where, batch in self.batches():
+            self.outputs(batch, where=where)
+        self.check_last_batch()
 
 
 @dataclasses.dataclass(frozen=True)
