@@ -96,6 +96,9 @@ def recording_uses(
                 )
             )
         yield recorded
+    except BaseException:
+        recorded.close()  # nobody else will: the caller has not seen a use yet
+        raise
     finally:
         for handle in handles:
             handle.remove()
@@ -159,6 +162,7 @@ def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        # The tensor itself would be kept by its own graph: a cycle that the collector cannot see.
+        return tensor.detach()
 
     return torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), sizes
