@@ -21,6 +21,7 @@ from ..records import Cost, Progress
 from . import batches as _batches
 from . import huggingface, model_state
 from .batches import BatchLocation, Forward
+from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
@@ -46,6 +47,7 @@ class Surface:
         refuse_sharded(model)
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
+        self._record = data_record(data)
         self.loss = huggingface.loss_for(model, resolve(loss))
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
@@ -202,8 +204,8 @@ class Surface:
     def batches(self) -> Iterator[tuple[BatchLocation, Any]]:
         """(location, batch on the model's device) for every batch of the data."""
         seen = 0
-        for index, batch in enumerate(self.data):
-            batch = _batches.map_tensors(lambda t: t.to(self.device), batch)
+        moved = (_batches.map_tensors(lambda t: t.to(self.device), each) for each in self.data)
+        for index, batch in enumerate(self._record.watched(moved)):
             yield BatchLocation(index, first=seen), batch
             seen += _batches.num_samples(batch)
         if seen == 0 and self.processes.size == 1:
@@ -233,7 +235,7 @@ class Surface:
         if total is not None and self.processes.size == 1:
             return total
         # with several processes a loader may yield only a part of its data set
-        return sum(_batches.num_samples(batch) for batch in self.data)
+        return sum(_batches.num_samples(batch) for _, batch in self.batches())
 
     def first_samples(self, count: int) -> Any:
         """A batch of the first `count` samples, repeated if there are fewer of one shape."""
@@ -329,5 +331,6 @@ class _Runner(nn.Module):
         self.training = model.training
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        outputs, targets, *mask = self._call(self.model, batch)
+        # on a copy: some models write to their input, and the next call needs it as it was
+        outputs, targets, *mask = self._call(self.model, _batches.map_tensors(Tensor.clone, batch))
         return outputs, targets, mask[0] if mask else None
