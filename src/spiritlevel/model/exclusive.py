@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -57,6 +58,16 @@ def process_state() -> Iterator[None]:
             _turns.depth -= 1
             if _turns.depth == 0:
                 _turns.owner = None
+
+
+def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook, without what other threads do with the model in the meantime."""
+    thread = threading.get_ident()
+
+    def call(*args: Any) -> Any:
+        return hook(*args) if threading.get_ident() == thread else None
+
+    return call
 
 
 @contextlib.contextmanager

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from .exclusive import of_this_thread
 
 
 @dataclasses.dataclass
@@ -88,10 +91,10 @@ def recording_uses(
     try:
         for layer, module in modules.items():
             if layer in inputs:
-                handles.append(module.register_forward_pre_hook(recorded.before))
+                handles.append(module.register_forward_pre_hook(of_this_thread(recorded.before)))
             handles.append(
                 module.register_forward_hook(
-                    lambda m, args, out, layer=layer: recorded.after(layer, m, args, out),
+                    of_this_thread(functools.partial(recorded.after, layer)),
                     prepend=True,  # before any hook of the user that replaces the output
                 )
             )

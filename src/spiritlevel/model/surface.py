@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from . import huggingface, model_state
 from .batches import BatchLocation, Forward
 from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
+from .exclusive import of_this_thread
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, refuse_nonfinite
@@ -295,7 +297,8 @@ def _recording_input(module: nn.Module | None) -> Iterator[list[Tensor]]:
     if module is None:
         yield inputs
         return
-    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach()))
+    note = of_this_thread(lambda _, args: inputs.append(args[0].detach()))
+    handle = module.register_forward_pre_hook(note)
     try:
         yield inputs
     finally:
@@ -307,11 +310,16 @@ def _returning_zeros(head: nn.Module) -> Iterator[None]:
     """Let the head return zeros of the right shape, which take no memory, during the block."""
     weight: Tensor = head.weight  # type: ignore[assignment]
 
-    def forward(a: Tensor) -> Tensor:
+    forward, thread = head.forward, threading.get_ident()
+
+    def zeros(a: Tensor) -> Tensor:
+        if threading.get_ident() != thread:  # somebody else uses the model in the meantime
+            result: Tensor = forward(a)
+            return result
         return a.new_zeros(()).expand(*a.shape[:-1], len(weight))
 
     instance_forward = head.__dict__.get("forward")
-    head.forward = forward
+    head.forward = zeros
     try:
         yield
     finally:
