@@ -16,6 +16,16 @@ ROUND_OFF = {torch.float64: 1e-9, torch.float32: 1e-4}
 ROUND_OFF_OF_HALF = 0.05
 
 
+def check_one_target_per_sample(name: str, outputs: Tensor, targets: Tensor, where: str) -> None:
+    """Refuse targets that cannot be cut where the outputs are cut."""
+    if targets.shape[:1] != outputs.shape[:1]:
+        raise SpiritlevelError(
+            f"The targets of the loss {name!r} must hold one row per sample, as outputs of shape "
+            f"{tuple(outputs.shape)} do. Got {tuple(targets.shape)} in {where}. Reshape them, and "
+            "flatten outputs and targets in the loss if it needs that."
+        )
+
+
 def check_samples(
     name: str, loss: PerSample, values: Tensor, outputs: Tensor, targets: Tensor, where: str
 ) -> None:
@@ -23,7 +33,7 @@ def check_samples(
     again = loss(outputs, targets)
     _refuse_random(name, values, again, where)
     for part in splits(len(outputs), outputs.device):
-        alone = loss(outputs[part], targets[part])
+        alone = _of_part(name, loss, outputs[part], targets[part], where)
         apart = _distance(alone, values[part])
         if not bool((apart <= _allowed(values)).all()):
             worst = int(apart.nan_to_num(nan=torch.inf).argmax())
@@ -54,7 +64,8 @@ def check_mean(
     _refuse_random(name, given, mean(outputs, targets), where)
     everything = torch.arange(len(outputs), device=outputs.device)
     parts = [everything, *splits(len(outputs), outputs.device)]
-    means = torch.stack([mean(outputs[part], targets[part]).reshape(()).double() for part in parts])
+    of_parts = [_of_part(name, mean, outputs[part], targets[part], where) for part in parts]
+    means = torch.stack([each.reshape(()).double() for each in of_parts])
     agreeing = []
     for index, weight in enumerate(weights):
         ours = torch.stack([values[part].double().sum() / weight[part].sum() for part in parts])
@@ -73,6 +84,21 @@ def check_mean(
             "per sample."
         )
     return agreeing
+
+
+def _of_part(name: str, loss: PerSample, outputs: Tensor, targets: Tensor, where: str) -> Tensor:
+    """The loss of a part of the batch."""
+    try:
+        return loss(outputs, targets)
+    except (RuntimeError, IndexError, ValueError) as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        cause = str(error).strip().splitlines() or [""]
+        raise SpiritlevelError(
+            f"The loss {name!r} must take any number of samples. With {len(outputs)} samples of "
+            f"{where} it raised {type(error).__name__}: {cause[0]}. Put what belongs to a sample, "
+            "such as its weight, into the targets."
+        ) from error
 
 
 def splits(count: int, device: torch.device) -> Iterator[Tensor]:
@@ -116,7 +142,7 @@ def _distance(a: Tensor, b: Tensor) -> Tensor:
         return torch.full_like(a, torch.inf)
     size = torch.maximum(a.abs(), b.abs())
     distance = (a - b).abs() / torch.maximum(size, 1e-6 * size.amax()).clamp(min=1e-300)
-    return distance
+    return distance.where(~(a.isnan() & b.isnan()), 0.0)  # the mean of no target that counts
 
 
 def _allowed(values: Tensor) -> Tensor:
