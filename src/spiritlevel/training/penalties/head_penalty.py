@@ -22,7 +22,7 @@ from ...model.losses import CrossEntropy, Loss, resolve, total_weight
 from .argument_checks import check_labels, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder
-from .penalized_layer import find_layer, take_layer_call
+from .penalized_layer import find_layer, take_layer_calls
 from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
 from .separate_forward import AnyLoss
@@ -90,7 +90,7 @@ class HeadPenalty(Penalty):
 
     def compute(self, batch: PenaltyBatch) -> Tensor:
         """The measure of the batch, in closed form."""
-        layer_input, layer_output = take_layer_call(self._layer_recorder, self.layer)
+        layer_input, layer_output = take_layer_calls(self._layer_recorder, self.layer)[-1]
         outputs = batch.outputs
         targets, labeled = check_labels(self.loss, outputs, batch.targets)
         check_trained(self.layer, self._module)
