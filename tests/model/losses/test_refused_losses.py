@@ -131,7 +131,12 @@ def test_weights_by_sample_are_refused():
     refused(
         lambda z, y: by_sample * F.huber_loss(z, y, reduction="none"),
         NUMBERS,
-        r"must take any number of samples\. With 6 samples of batch 7 it raised RuntimeError",
+        r"must take any number of samples\. With outputs of shape \(6, 3\), a part of a batch, it",
+    )
+    refused(
+        lambda z, y: F.cross_entropy(z.squeeze().view(N, C), y),
+        LABELS,
+        r"any number of samples\. With outputs of shape \(1, 3\), .* it raised RuntimeError",
     )
 
 

@@ -15,7 +15,7 @@ from ...math.curvature import DenseCurvature
 from ...math.positions import Positions
 from .derivative_check import check_derivatives
 from .loss_call import LossCall
-from .mean_check import check_mean, check_one_target_per_sample, check_samples
+from .mean_check import call_part, check_mean, check_one_target_per_sample, check_samples
 from .weightings import Weighting, by_element, by_sample
 
 LossFunction = Callable[[Tensor, Tensor], Any]
@@ -144,7 +144,7 @@ class CallableLoss:
             except Exception:  # a loss with branches or numpy in it has to be called N times
                 self._vectorizes = False
         pairs = zip(outputs.split(1), targets.split(1), strict=True)
-        return torch.stack([call(z, y).reshape(()) for z, y in pairs])
+        return torch.stack([call_part(self.name, call, z, y).reshape(()) for z, y in pairs])
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What the sum of the values is divided by, as far as each sample adds to it."""

@@ -33,7 +33,7 @@ def check_samples(
     again = loss(outputs, targets)
     _refuse_random(name, values, again, where)
     for part in splits(len(outputs), outputs.device):
-        alone = _of_part(name, loss, outputs[part], targets[part], where)
+        alone = call_part(name, loss, outputs[part], targets[part])
         apart = _distance(alone, values[part])
         if not bool((apart <= _allowed(values)).all()):
             worst = int(apart.nan_to_num(nan=torch.inf).argmax())
@@ -64,7 +64,7 @@ def check_mean(
     _refuse_random(name, given, mean(outputs, targets), where)
     everything = torch.arange(len(outputs), device=outputs.device)
     parts = [everything, *splits(len(outputs), outputs.device)]
-    of_parts = [_of_part(name, mean, outputs[part], targets[part], where) for part in parts]
+    of_parts = [call_part(name, mean, outputs[part], targets[part]) for part in parts]
     means = torch.stack([each.reshape(()).double() for each in of_parts])
     agreeing = []
     for index, weight in enumerate(weights):
@@ -86,8 +86,8 @@ def check_mean(
     return agreeing
 
 
-def _of_part(name: str, loss: PerSample, outputs: Tensor, targets: Tensor, where: str) -> Tensor:
-    """The loss of a part of the batch."""
+def call_part(name: str, loss: PerSample, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of a part of a batch; the whole batch did not raise."""
     try:
         return loss(outputs, targets)
     except (RuntimeError, IndexError, ValueError) as error:
@@ -95,9 +95,9 @@ def _of_part(name: str, loss: PerSample, outputs: Tensor, targets: Tensor, where
             raise
         cause = str(error).strip().splitlines() or [""]
         raise SpiritlevelError(
-            f"The loss {name!r} must take any number of samples. With {len(outputs)} samples of "
-            f"{where} it raised {type(error).__name__}: {cause[0]}. Put what belongs to a sample, "
-            "such as its weight, into the targets."
+            f"The loss {name!r} must take any number of samples. With outputs of shape "
+            f"{tuple(outputs.shape)}, a part of a batch, it raised {type(error).__name__}: "
+            f"{cause[0]}. Put what belongs to a sample, such as its weight, into the targets."
         ) from error
 
 
