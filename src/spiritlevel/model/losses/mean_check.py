@@ -121,7 +121,7 @@ def _refuse_random(name: str, first: Tensor, second: Tensor, where: str) -> None
 
 def _refuse_mean(name: str, given: float, values: Tensor, weights: Tensor, where: str) -> None:
     total = float(values.double().sum())
-    is_sum = abs(given - total) <= float(_allowed(values)) * max(abs(given), abs(total))
+    is_sum = abs(given - total) <= _allowed(values) * max(abs(given), abs(total))
     cause = (
         "It is the sum, not the mean"
         if is_sum
@@ -145,6 +145,6 @@ def _distance(a: Tensor, b: Tensor) -> Tensor:
     return distance.where(~(a.isnan() & b.isnan()), 0.0)  # the mean of no target that counts
 
 
-def _allowed(values: Tensor) -> Tensor:
+def _allowed(values: Tensor) -> float:
     """The relative round-off of losses computed in this type."""
-    return torch.tensor(ROUND_OFF.get(values.dtype, ROUND_OFF_OF_HALF), dtype=torch.float64)
+    return ROUND_OFF.get(values.dtype, ROUND_OFF_OF_HALF)
