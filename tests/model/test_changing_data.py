@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import random
 
 import pytest
 import torch
@@ -40,18 +41,20 @@ def measured(data, name=SEVERAL_PASSES, **arguments):
 
 
 class Augmented(Dataset):
+    """Noise from Python's generator, whose state a measurement leaves alone."""
+
     def __len__(self):
         return len(X)
 
     def __getitem__(self, i):
-        return X[i] + 0.01 * torch.randn(4, dtype=torch.float64), Y[i]
+        return X[i] + 0.01 * random.random(), Y[i]
 
 
 class Flipped(Augmented):
     """The same values in another order, for one sample in two."""
 
     def __getitem__(self, i):
-        return (X[i].flip(0) if torch.rand(()) < 0.5 else X[i]), Y[i]
+        return (X[i].flip(0) if random.random() < 0.5 else X[i]), Y[i]
 
 
 class Relabelled(Augmented):
@@ -62,7 +65,7 @@ class Relabelled(Augmented):
 
     def __getitem__(self, i):
         if i == 0:
-            self.order = torch.randperm(len(X))
+            self.order = torch.tensor(random.sample(range(len(X)), len(X)))
         return X[i], Y[self.order[i]]
 
 
@@ -127,7 +130,7 @@ def test_changing_data_is_refused(make):
         measured(make())
 
 
-@pytest.mark.parametrize("kind", ["augmentation", "stream", "one shot", "replacement"])
+@pytest.mark.parametrize("kind", ["augmentation", "stream", "one shot"])
 def test_even_one_pass_shows_it(kind):
     """The first samples, from which a plan is made, must be among those of the pass."""
     with pytest.raises(SpiritlevelError, match=REFUSED):
