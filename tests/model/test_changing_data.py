@@ -317,3 +317,33 @@ def test_sparse_inputs_are_read():
     assert accepts([(x, torch.zeros(4))], [(x, torch.zeros(4))])
     with pytest.raises(SpiritlevelError, match="other values"):
         accepts([(x, torch.zeros(4))], [(2 * x, torch.zeros(4))])
+
+
+# -- how many samples there are --------------------------------------------------------------
+
+LENGTHS = {
+    "drop_last": (lambda: DataLoader(PAIRS, 8, drop_last=True), 48),
+    "a sampler": (lambda: DataLoader(PAIRS, 8, sampler=SubsetRandomSampler(range(30))), 30),
+    "a batch sampler": (lambda: DataLoader(PAIRS, batch_sampler=[[0, 1, 2], [3, 4]]), 5),
+    "ready batches": (
+        lambda: DataLoader([(X[:9], Y[:9]), (X[9:12], Y[9:12])], batch_size=None),
+        12,
+    ),
+    "a loader of its own": (lambda: Repeated(), 100),
+    "a list": (lambda: [(X[:7], Y[:7])], 7),
+}
+
+
+class Repeated:
+    """Has a data set, and reads it twice in every pass."""
+
+    dataset = PAIRS
+
+    def __iter__(self):
+        return iter([(X, Y), (X, Y)])
+
+
+@pytest.mark.parametrize(("make", "count"), LENGTHS.values(), ids=LENGTHS)
+def test_the_samples_that_are_read_are_counted(make, count):
+    assert sl.landscape(network(), make(), points=3).settings["num_samples"] == count
+    assert sl.measure(network(), make(), measures=ONE_PASS).settings["num_samples"] == count
