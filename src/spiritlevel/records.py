@@ -207,6 +207,8 @@ class Report(Mapping[str, Measurement]):
         lines.insert(1, "-" * len(lines[0]))
         n = int(self.settings["num_samples"])
         lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
+        if "autocast" in self.settings:
+            lines.append(f"autocast: {self.settings['autocast']}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
