@@ -42,12 +42,17 @@ class Ties:
 
     def sums(self, weights: Array) -> Array:
         """Sum of the weights in each group, for each row."""
-        return numpy().add.reduceat(weights.take(self.order, axis=1), self.starts, axis=1)
+        by_value = weights.take(self.order, axis=1)
+        if len(self.starts) == len(self.order):
+            return by_value
+        sums: Array = numpy().add.reduceat(by_value, self.starts, axis=1)
+        return sums
 
     def squares(self, weights: Array) -> Array:
         """Σ (weight of the group)²: the weight of all tied pairs, each point with itself too."""
         in_groups = weights if len(self.starts) == len(self.order) else self.sums(weights)
-        return (in_groups**2).sum(axis=1)
+        squares: Array = numpy().einsum("ij,ij->i", in_groups, in_groups)
+        return squares
 
     @property
     def sizes(self) -> Array:

@@ -10,7 +10,6 @@ so processes of other machines must not: there the Ray executor's driver alone w
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -27,39 +26,11 @@ from ..settings.definition import Study
 from ..settings.run import RunSettings
 from . import schema
 from .database import DATABASE, connect, flush, loaded, stored, unusable
+from .run_states import Claim as Claim
+from .run_states import Counts as Counts
 
 DEFINITION, CHECKPOINTS = "study.json", "checkpoints"
 LEASE = 120.0  # seconds without a heartbeat after which a run may be taken over
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A run that one worker has taken; `attempt` tells a later taker from an earlier one."""
-
-    settings: RunSettings
-    id: str
-    worker: str
-    attempt: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """How many runs are in each state."""
-
-    pending: int = 0
-    running: int = 0
-    done: int = 0
-    failed: int = 0
-
-    @property
-    def total(self) -> int:
-        """The number of runs."""
-        return self.pending + self.running + self.done + self.failed
-
-    @property
-    def remaining(self) -> int:
-        """Not ended in one way or the other."""
-        return self.pending + self.running
 
 
 class Store:
@@ -68,6 +39,7 @@ class Store:
     def __init__(self, folder: pathlib.Path, connection: sqlite3.Connection) -> None:
         self.folder = folder
         self._connection = connection
+        self._definition: tuple[str, Study] | None = None
 
     # -- opening ---------------------------------------------------------------------------
 
@@ -171,7 +143,10 @@ class Store:
     def study(self) -> Study:
         """The definition that the runs were made from."""
         [[text]] = self._select("SELECT value FROM meta WHERE key = 'study'")
-        return Study.from_dict(json.loads(text))
+        if self._definition is None or self._definition[0] != text:
+            # Thousands of runs take seconds to be read and checked.
+            self._definition = text, Study.from_dict(json.loads(text))
+        return self._definition[1]
 
     # -- working ---------------------------------------------------------------------------
 
@@ -185,24 +160,44 @@ class Store:
             among: ids to choose from; None: all.
             lease: seconds after which a silent worker counts as gone.
         """
+        claims = self.claim_group(worker, lambda id_: {id_}, among=among, lease=lease)
+        return claims[0] if claims else None
+
+    def claim_group(
+        self,
+        worker: str,
+        group_of: Callable[[str], Collection[str]],
+        *,
+        among: Collection[str] | None = None,
+        lease: float = LEASE,
+    ) -> list[Claim]:
+        """Take the next run, as `claim` does, and at once all runs of its group that wait too.
+
+        `group_of` gives the ids of the runs that belong together with a run.
+        """
         with self._writing():
             self._release_lost(lease)
             waiting = self._connection.execute(
                 "SELECT id FROM runs WHERE status = 'pending' ORDER BY position"
-            ).fetchall()
-            available = [id_ for [id_] in waiting if among is None or id_ in among]
-            if not available:
-                return None
-            id_ = available[0]
-            settings, axes, attempt = self._connection.execute(
-                "SELECT settings, axes, attempt FROM runs WHERE id = ?", (id_,)
-            ).fetchone()
-            now = time.time()
-            self._connection.execute(
-                "UPDATE runs SET status = 'running', worker = ?, heartbeat = ?, started = ?, "
-                "attempt = attempt + 1, error = NULL WHERE id = ?",
-                (worker, now, now, id_),
             )
+            first = next((id_ for [id_] in waiting if among is None or id_ in among), None)
+            if first is None:
+                return []
+            group = group_of(first)
+            others = [id_ for [id_] in waiting if id_ in group] if len(group) > 1 else []
+            waiting.close()
+            return [self._claim(worker, id_) for id_ in (first, *others)]
+
+    def _claim(self, worker: str, id_: str) -> Claim:
+        settings, axes, attempt = self._connection.execute(
+            "SELECT settings, axes, attempt FROM runs WHERE id = ?", (id_,)
+        ).fetchone()
+        now = time.time()
+        self._connection.execute(
+            "UPDATE runs SET status = 'running', worker = ?, heartbeat = ?, started = ?, "
+            "attempt = attempt + 1, error = NULL WHERE id = ?",
+            (worker, now, now, id_),
+        )
         return Claim(RunSettings.from_json(settings, axes), id_, worker, attempt + 1)
 
     def _release_lost(self, lease: float) -> None:
@@ -344,13 +339,25 @@ class Store:
         The tables are "runs", "epochs", "measurements" (at the end of training) and
         "epoch_measurements" (while it went on).
         """
+        return list(self.each_row(table))
+
+    def each_row(self, table: str, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+        """The rows of `rows` one by one, since all of them may not fit into memory.
+
+        With `columns`, only these and the run.
+        """
         join = "" if table == "runs" else " JOIN runs ON run = id"
+        wanted = (
+            ", ".join(f"{table}.{column}" for column in ("run", *columns) if columns)
+            or f"{table}.*"
+        )
         with self._explained():
             cursor = self._connection.execute(
-                f"SELECT {table}.* FROM {table}{join} ORDER BY {schema.ORDER[table]}"
+                f"SELECT {wanted} FROM {table}{join} ORDER BY {schema.ORDER[table]}"
             )
             names = [column[0] for column in cursor.description]
-            return [dict(zip(names, map(loaded, row), strict=True)) for row in cursor]
+            for row in cursor:
+                yield dict(zip(names, map(loaded, row), strict=True))
 
     def machines(self) -> dict[int, dict[str, Any]]:
         """What the runs were run on, by the number in their rows."""
