@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ._arrays import Array, numpy, signs
+from ._arrays import Array, Indices, numpy, signs
 
 SMALLEST = 64  # points of a block; 1.3·√n beyond about 2,400 points balances blocks and cells
 
@@ -23,9 +23,9 @@ SMALLEST = 64  # points of a block; 1.3·√n beyond about 2,400 points balances
 class Ties:
     """Points with equal values: their order by value, and where each group starts in it."""
 
-    order: Array
-    starts: Array
-    group: Array  # of each point, in the original order
+    order: Indices
+    starts: Indices
+    group: Indices  # of each point, in the original order
 
     @classmethod
     def of(cls, *columns: Array) -> Ties:

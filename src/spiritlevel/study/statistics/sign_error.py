@@ -105,8 +105,11 @@ def sign_error(
     for axis in grid.axes(but=(seed_key,)):
         changes = changes_along(grid, axis, pooling, seed_key)
         for change, error in zip(changes, errors_of(changes, x, y, weight), strict=True):
-            ends = str(change.first), str(change.second)
-            environments.append(Environment(axis, *ends, *error, change.others))
+            share, pairs, total, effective = error
+            first, second = str(change.first), str(change.second)
+            environments.append(
+                Environment(axis, first, second, share, pairs, total, effective, change.others)
+            )
     enough: list[Environment] = []
     too_few: list[Environment] = []
     for environment in environments:  # equal weights reach the bound up to rounding
