@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
-from .epoch_rows import EpochRows, Row
+from .epoch_rows import EpochRows
+from .epoch_rows import Row as Row
 from .storage.store import Counts, Store
 
 TARGETS = {

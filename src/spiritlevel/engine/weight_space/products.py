@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import lacks_second_derivative
@@ -94,7 +94,9 @@ class Products:
                     together=2,
                 )
                 product["hessian"](space, ones)
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             return 1
         return TOGETHER
 
@@ -153,6 +155,8 @@ def choose_method(surface: Surface) -> ProductMethod:
                 product["hessian"](space, ones[None])
             return method
         except (RuntimeError, NotImplementedError) as error:
+            if is_out_of_memory(error):
+                raise
             failures.append(f"{method}: {str(error).strip().splitlines()[0]}")
     raise SpiritlevelError(
         "No product with the Hessian of this model can be formed, not even from its gradients. "
