@@ -113,18 +113,16 @@ def _row(measure: str, layer: str, value: float) -> MeasurementRow:
 
 
 def make(folder: pathlib.Path, num_runs: int) -> float:
-    """Fill a store as a worker would; the seconds it took."""
+    """Fill a store as a worker would; the seconds of CPU it took."""
     rng = random.Random(0)
     chip = json.dumps({"device": "none", "threads": 1, "trained": "alone"})
-    start = time.perf_counter()
+    start = time.process_time()
     with Store.create(folder, study(num_runs)) as store:
         while (claim := store.claim("here|0|0|0", lease=math.inf)) is not None:
             training = claim.settings.training
-            result = made_up(
-                training.lr, training.batch_size, training.weight_decay, rng, chip
-            )
+            result = made_up(training.lr, training.batch_size, training.weight_decay, rng, chip)
             store.finish(claim, result)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,13 +132,14 @@ class Load:
     command: str
     runs: int
     seconds: float
+    cpu_seconds: float  # which other programs on the machine do not lengthen
     megabytes: float  # most memory at one time
     written_megabytes: float
 
     def __str__(self) -> str:
         return (
             f"{self.command:16s} {self.runs:6d} runs  {self.seconds:7.1f} s  "
-            f"{self.megabytes:7.0f} MB  wrote {self.written_megabytes:.1f} MB"
+            f"({self.cpu_seconds:.1f} s of CPU)  {self.megabytes:7.0f} MB  wrote {self.written_megabytes:.1f} MB"
         )
 
 
@@ -151,7 +150,8 @@ def timed(command: str, store: pathlib.Path, num_runs: int) -> Load:
         code = (
             "import resource, subprocess, sys\n"
             "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
-            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+            "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+            "print(used.ru_maxrss, used.ru_utime + used.ru_stime)\n"
         )
         start = time.perf_counter()
         ended = subprocess.run(
@@ -162,8 +162,9 @@ def timed(command: str, store: pathlib.Path, num_runs: int) -> Load:
         )
         seconds = time.perf_counter() - start
         written = sum(file.stat().st_size for file in pathlib.Path(out).rglob("*.*"))
-    kilobytes = int(ended.stdout) if sys.platform != "darwin" else int(ended.stdout) // 1024
-    return Load(command, num_runs, seconds, kilobytes / 1024, written / 2**20)
+    memory, cpu_seconds = map(float, ended.stdout.split())
+    megabytes = memory / (2**20 if sys.platform == "darwin" else 2**10)
+    return Load(command, num_runs, seconds, cpu_seconds, megabytes, written / 2**20)
 
 
 def main() -> None:
@@ -179,8 +180,10 @@ def main() -> None:
             store = (arguments.keep or pathlib.Path(scratch)) / str(num_runs)
             if not store.exists():
                 took = make(store, num_runs)
-                rows.append({"command": "claim and store", "runs": num_runs, "seconds": took})
-                print(f"{'claim and store':16s} {num_runs:6d} runs  {took:7.1f} s", flush=True)
+                rows.append({"command": "claim and store", "runs": num_runs, "cpu_seconds": took})
+                print(
+                    f"{'claim and store':16s} {num_runs:6d} runs  {took:7.1f} s of CPU", flush=True
+                )
             for command in arguments.commands:
                 load = timed(command, store, num_runs)
                 rows.append(dataclasses.asdict(load))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.study import control
+from spiritlevel.study.runs import checks
 from spiritlevel.symmetries.precision import precise
 from study.tiny_study import tiny
 
@@ -71,18 +71,12 @@ def test_in_float64(fail):
         precise(model, lambda net: net(x.to(net[0].weight.dtype)))
 
 
-NETS = """
-import torch
-from torch import nn
-class Large(nn.Linear):
-    def forward(self, x):
-        torch.empty(2**46)
-def large(): return nn.Sequential(nn.Flatten(), Large(64, 10))
-"""
+def test_in_the_network_of_a_study(fail):
+    class Full(nn.Module):
+        def forward(self, x):
+            fail()
 
-
-def test_in_the_network_of_a_study(tmp_path, monkeypatch):
-    (tmp_path / "large_nets.py").write_text(NETS)
-    monkeypatch.chdir(tmp_path)
+    run = tiny().runs()[0]
+    x, y = torch.randn(2, 1, 8, 8), torch.tensor([0, 1])
     with pytest.raises(sl.SpiritlevelError, match="needs more memory than there is"):
-        control.check(tiny(model="large_nets:large"))
+        checks._check_fit(run, Full(), checks.Look(x, y, x, 10))
