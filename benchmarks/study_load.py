@@ -139,7 +139,8 @@ class Load:
     def __str__(self) -> str:
         return (
             f"{self.command:16s} {self.runs:6d} runs  {self.seconds:7.1f} s  "
-            f"({self.cpu_seconds:.1f} s of CPU)  {self.megabytes:7.0f} MB  wrote {self.written_megabytes:.1f} MB"
+            f"({self.cpu_seconds:.1f} s of CPU)  {self.megabytes:7.0f} MB  "
+            f"wrote {self.written_megabytes:.1f} MB"
         )
 
 
