@@ -300,7 +300,7 @@ def _work(store: Store, json: str | None, **how: Any) -> None:
     page = console.talk(json)
     took = duration(time.monotonic() - start)
     page.print(
-        f"{store.study.name}: {counted(counts, None)}; {counts.done - before.done} of them now, "
+        f"{store.name}: {counted(counts, None)}; {counts.done - before.done} of them now, "
         f"in {took}",
         soft_wrap=True,
     )

@@ -192,7 +192,7 @@ def state(store: Store) -> State:
     """Counts, failures, and an estimate of the time left from the finished runs."""
     rows = store.rows("runs")
     return State(
-        name=store.study.name,
+        name=store.name,
         counts=store.counts(),
         seconds_left=seconds_left(rows),
         failures=tuple((r["id"], r["error"]) for r in rows if r["status"] == "failed"),

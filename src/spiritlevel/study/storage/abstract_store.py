@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..settings.definition import Study
 from ..settings.run import RunSettings
-from .database import unusable
+from .database import damaged, unusable
 from .run_states import Counts
 from .tables import selected
 
@@ -44,13 +44,24 @@ class AbstractStore:
         self.close()
 
     @property
+    def name(self) -> str:
+        """Of the study."""
+        return str(json.loads(self._definition_text())["name"])
+
+    @property
     def study(self) -> Study:
         """The definition that the runs were made from."""
-        [[text]] = self._select("SELECT value FROM meta WHERE key = 'study'")
+        text = self._definition_text()
         if self._definition is None or self._definition[0] != text:
             # Thousands of runs take seconds to be read and checked.
             self._definition = text, Study.from_dict(json.loads(text))
         return self._definition[1]
+
+    def _definition_text(self) -> str:
+        rows = self._select("SELECT value FROM meta WHERE key = 'study'")
+        if not rows:
+            raise damaged(self.folder, "it has no definition of the study")
+        return str(rows[0][0])
 
     # -- reading ---------------------------------------------------------------------------
 
