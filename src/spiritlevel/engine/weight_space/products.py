@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
 from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import BatchLocation
@@ -96,7 +96,9 @@ class Products:
                     together=2,
                 )
                 product["hessian"](space, ones)
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             return 1
         return TOGETHER
 
@@ -151,7 +153,7 @@ def choose_method(surface: Surface) -> ProductMethod:
                     return method
                 untrusted = _untrusted_parameter(surface, method)
         except (RuntimeError, NotImplementedError) as error:
-            if isinstance(error, torch.cuda.OutOfMemoryError):
+            if is_out_of_memory(error):
                 raise
             failures.append(f"{method}: {str(error).strip().splitlines()[0]}")
             continue
