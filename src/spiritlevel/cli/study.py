@@ -55,6 +55,13 @@ Address = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 PerGpu = Annotated[int, typer.Option(min=1, help="With ray: runs per GPU.")]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Trust the study: run code that it names even if it is not in the working folder.",
+    ),
+]
 
 
 @app.command(
@@ -120,6 +127,7 @@ def run(
     address: Address = None,
     device: Device = "cpu",
     per_gpu: PerGpu = 1,
+    allow_code: AllowCode = False,
     json: subject.Json = None,
 ) -> None:
     """Run a study, or what is left of it. You can stop it at any time and resume it later."""
@@ -127,11 +135,11 @@ def run(
     if preset is not None:
         chosen = chosen.with_preset(preset)
     chosen = chosen.with_values(inputs.parse_pairs(values or [], "--set epochs=5"))
-    control.check(chosen)
+    control.check(chosen, allow_code=allow_code)
     folder = out or control.default_folder(chosen.name, preset)
     with Store.create(folder, chosen) as store:
         where = {"device": device, "address": address, "per_gpu": per_gpu}
-        _work(store, json, executor=executor, workers=workers, **where)
+        _work(store, json, executor=executor, workers=workers, allow_code=allow_code, **where)
 
 
 @app.command(
@@ -147,14 +155,15 @@ def resume(
     address: Address = None,
     device: Device = "cpu",
     per_gpu: PerGpu = 1,
+    allow_code: AllowCode = False,
     json: subject.Json = None,
 ) -> None:
     """Finish a study. Failed runs are tried again."""
     with Store.open(folder) as store:
-        if again := store.retry_failed():
+        if again := control.retry_failed(store, allow_code=allow_code):
             console.note(console.err(), f"{again} failed runs will be tried again")
         where = {"device": device, "address": address, "per_gpu": per_gpu}
-        _work(store, json, executor=executor, workers=workers, **where)
+        _work(store, json, executor=executor, workers=workers, allow_code=allow_code, **where)
 
 
 @app.command(

@@ -15,6 +15,7 @@ from .executors.pace import seconds_left
 from .executors.progress import Watch
 from .registry import study_names, study_text
 from .runs.checks import check as check
+from .runs.named_code import check_code
 from .settings.definition import Study
 from .storage.data_identity import check_data
 from .storage.store import Counts, Store
@@ -75,6 +76,7 @@ def execute(
     address: str | None = None,
     per_gpu: int = 1,
     watch: Watch | None = None,
+    allow_code: bool = False,
 ) -> Counts:
     """Execute the pending runs of a study; returns how many runs are in each state.
 
@@ -86,6 +88,8 @@ def execute(
         address: of the Ray cluster; None starts one on this machine.
         per_gpu: with "ray", runs that share a GPU.
         watch: called a few times per second with a `StudyStatus`.
+        allow_code: run code that the study names even if it is neither written in the working
+            folder nor registered by an installed package.
     """
     if executor not in EXECUTORS:
         raise SpiritlevelError(
@@ -99,6 +103,8 @@ def execute(
             f"The 'address' of a Ray cluster needs executor='ray'. Got {executor!r}."
         )
     ray.check_share(per_gpu, executor=executor, device=device)
+    if store.counts().remaining:
+        check_code(store.settings(), allow_code=allow_code)
     check_data(store)
     if executor == "local" and workers == 1:
         local.run_here(store, device=device, watch=watch)
@@ -115,33 +121,47 @@ def execute(
 
 
 def run(
-    study: Study, folder: str | os.PathLike[str], *, preset: str | None = None, **how: Any
+    study: Study,
+    folder: str | os.PathLike[str],
+    *,
+    preset: str | None = None,
+    allow_code: bool = False,
+    **how: Any,
 ) -> Store:
-    """Run a study, or what is left of it, in `folder`; `how` as for `execute`.
+    """Run a study, or what is left of it, in `folder`; `how` and `allow_code` as for `execute`.
 
     Processes are started afresh: in a script, call this below `if __name__ == "__main__":`.
     """
     chosen = study if preset is None else study.with_preset(preset)
-    check(chosen)
+    check(chosen, allow_code=allow_code)
     store = Store.create(folder, chosen)
     try:
-        execute(store, **how)
+        execute(store, allow_code=allow_code, **how)
     except BaseException:
         store.close()
         raise
     return store
 
 
-def resume(folder: str | os.PathLike[str], **how: Any) -> Store:
-    """Finish the study in `folder`; failed runs are tried again."""
+def resume(folder: str | os.PathLike[str], *, allow_code: bool = False, **how: Any) -> Store:
+    """Finish the study in `folder`; failed runs are tried again; arguments as for `execute`.
+
+    Code in `folder` itself may have come with the study, so it needs `allow_code`.
+    """
     store = Store.open(folder)
     try:
-        store.retry_failed()
-        execute(store, **how)
+        retry_failed(store, allow_code=allow_code)
+        execute(store, allow_code=allow_code, **how)
     except BaseException:
         store.close()
         raise
     return store
+
+
+def retry_failed(store: Store, *, allow_code: bool) -> int:
+    """Let the failed runs of a store wait again, unless its code needs permission; their number."""
+    check_code(store.settings(), allow_code=allow_code, received=store.folder)
+    return store.retry_failed()
 
 
 @dataclasses.dataclass(frozen=True)
