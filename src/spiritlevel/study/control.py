@@ -9,6 +9,7 @@ import runpy
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
+from ..files.names import check_name
 from .data.catalogue import CATALOGUE
 from .executors import local, processes, ray, vmap
 from .executors.pace import seconds_left
@@ -53,7 +54,10 @@ def find(name_or_path: str) -> Study:
 
 def default_folder(name: str, preset: str | None = None) -> pathlib.Path:
     """The default folder of a study."""
-    return pathlib.Path("studies") / "-".join(filter(None, (name, preset)))
+    joined = "-".join(filter(None, (name, preset)))
+    what = "name of the study and its preset"
+    check_name(joined, what=what, advice="Rename them, or give a folder with --out.")
+    return pathlib.Path("studies") / joined
 
 
 def data_to_fetch(study: Study) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError, require, suggestion
+from ...files.names import check_name
 from .interventions import InterventionSettings
 from .keys import as_mapping, check_keys, is_scalar, readers_of
 from .measuring import MeasureSettings, check_measures
@@ -95,6 +96,7 @@ class Study:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise SpiritlevelError(f"The study's name must be a text. Got {self.name!r}.")
+        check_name(self.name, what="study's name", advice="Choose a name such as digits-lr.")
         for field in ("measures", "epoch_measures"):
             if isinstance(getattr(self, field), str):
                 object.__setattr__(self, field, [getattr(self, field)])

@@ -21,6 +21,7 @@ from typing import Any
 
 from ...errors import SpiritlevelError
 from ...files import remove_leftovers, write_atomically
+from ...files.names import check_name
 from ..executors.workers import is_dead
 from ..runs.results import RunResult
 from ..settings.definition import Study
@@ -327,6 +328,7 @@ class Store:
 
     def checkpoint(self, id_: str) -> pathlib.Path:
         """Where a run's weights are, if it has any."""
+        check_name(id_, what="run's id", advice="The store is damaged or was edited.")
         return self.folder / CHECKPOINTS / f"{id_}.safetensors"
 
     def counts(self) -> Counts:
