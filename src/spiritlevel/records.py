@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from .errors import SpiritlevelError, require
+from .plain_text import visible
 
 __version__ = "0.1.0"
 
@@ -206,7 +207,7 @@ class Report(Mapping[str, Measurement]):
         lines.insert(1, "-" * len(lines[0]))
         n = int(self.settings["num_samples"])
         lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
-        return "\n".join(lines)
+        return visible("\n".join(lines), keep="\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types."""

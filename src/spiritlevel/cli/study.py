@@ -18,6 +18,7 @@ from ..pages.report import render
 from ..pages.report import study as study_page
 from ..papers.experiment import PAPERS
 from ..papers.judging.judgement import judge
+from ..plain_text import visible
 from ..study import control, population_statistics
 from ..study.executors.progress import study_status
 from ..study.population import TARGETS, Population
@@ -243,7 +244,8 @@ def report(
         talk.print()
     heading = f"{study.name}: how the measures relate to {described}"
     left = f"\n{counts.remaining} runs are not finished: results may change."
-    talk.file.write(f"{heading}\n\n{statistics}\n{left if counts.remaining else ''}")
+    text = f"{heading}\n\n{statistics}\n{left if counts.remaining else ''}"
+    talk.file.write(visible(text, keep="\n"))
     result = statistics.to_dict()
     if judged is not None:
         result["experiment"] = judged.to_dict()

@@ -19,7 +19,8 @@ def check_name(name: str, *, what: str, advice: str) -> str:
     >>> check_name("digits-quick", what="study's name", advice="")
     'digits-quick'
     """
-    for part in name.replace("\\", "/").split("/"):
+    first, *rest = name.replace("\\", "/").split("/")
+    for part in [first, *filter(None, rest)]:  # an empty part counts only where a path starts
         if fault := _fault(part):
             raise SpiritlevelError(
                 f"The {what} must be usable as the name of a folder. Got {name!r}, {fault}. "
@@ -43,8 +44,8 @@ def as_path(given: object, *, what: str) -> pathlib.Path:
 
 
 def _fault(part: str) -> str:
-    if not part.strip() or set(part) <= {".", " "}:
-        return "which leads out of its folder" if part == ".." else "a part of which is empty"
+    if not part.strip(". "):
+        return "which leads out of its folder"
     if not part.isprintable():
         return "which has characters that cannot be printed"
     if len(part.encode("utf-8", "surrogatepass")) > LONGEST:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ...measures.confounders import MEASURED_ALONG
+from ...plain_text import visible
 from ...records import Measurement, Report, Status, aligned, read_json
 from ...symmetries import CONFIDENCE_ONLY
 
@@ -123,7 +124,7 @@ class Audit:
         for measure, verdict in self.verdicts.items():
             cells = (cell(self, measure, move) for move in self.moved)
             rows.append((measure, f"{self.original[measure].value:.4g}", *cells, verdict.kind))
-        return "\n".join([aligned(rows), "", *self.findings()])
+        return visible("\n".join([aligned(rows), "", *self.findings()]), keep="\n")
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""

@@ -11,6 +11,7 @@ from typing import Any
 from ... import api
 from ...errors import SpiritlevelError
 from ...measures.confounders import GINI, MEASURED_ALONG
+from ...plain_text import visible
 from ...records import Measurement, Report, aligned, read_json
 from . import sentences
 from .pairwise import AlsoDiffering, Disagreement, Explained, Pair
@@ -201,7 +202,7 @@ class Comparison:
         for measure in self.measures:
             rows.append((measure, *(self.cell(measure, name) for name in names)))
         lines = [aligned(rows), "", *self.findings()]
-        return "\n".join(lines)
+        return visible("\n".join(lines), keep="\n")
 
     def cell(self, measure: str, name: str) -> str:
         """A value with its rank, where it has one."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...plain_text import visible
 from ...records import Cost, read_json
 
 FORMAT = "spiritlevel-landscape-1"
@@ -108,7 +109,10 @@ class Landscape:
             for axis in self.axes
         ]
         lines += [f"loss {self.at(*mark.at):.6g} at {mark.name}" for mark in self.marks]
-        lines.append(f"loss from {min(finite):.6g} to {max(finite):.6g} on the slice")
+        if finite:
+            lines.append(f"loss from {min(finite):.6g} to {max(finite):.6g} on the slice")
+        else:
+            lines.append("the loss is finite nowhere on the slice")
         if self.barrier is not None:
             lines.append(f"barrier {self.barrier:.4g} above the line between the checkpoints")
         for axis in self.axes:
@@ -117,9 +121,8 @@ class Landscape:
                     f"{axis.name}: eigenvalue {axis.eigenvalue:.6g}, residual {axis.residual:.1e}"
                 )
         count = self.num_samples
-        return "\n".join(
-            [*lines, self.text, f"{count} samples, {self.cost.passes(count)} over the data"]
-        )
+        lines += [self.text, f"{count} samples, {self.cost.passes(count)} over the data"]
+        return visible("\n".join(lines), keep="\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types; NaN and infinity become strings, which JSON lacks."""
