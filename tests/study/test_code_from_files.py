@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import spiritlevel as sl
 from spiritlevel import user_code
 from spiritlevel.cli.app import app
-from spiritlevel.study import Store, Study, control, execute, resume, run
+from spiritlevel.study import RunSettings, Store, Study, control, execute, resume, run
 from spiritlevel.study.models import build
 from study.tiny_study import tiny
 
@@ -237,7 +237,9 @@ def test_a_received_store_asks_first_whatever_its_tables_say(here):
     hostile = json.loads(settings.canonical)
     hostile["model"] = {"name": "subprocess:call", "args": f"touch {here}/marked", "shell": True}
     with sqlite3.connect(here / "store" / "runs.sqlite") as connection:
-        connection.execute("UPDATE runs SET settings = ?", (json.dumps(hostile),))
+        text = json.dumps(hostile)
+        id_ = RunSettings.from_json(text, "{}").id
+        connection.execute("UPDATE runs SET settings = ?, id = ?", (text, id_))
     for how in ({}, {"workers": 2}, {"executor": "vmap"}):
         with pytest.raises(user_code.CodeNotAllowed, match="'subprocess:call'"):
             resume(here / "store", **how)

@@ -22,12 +22,14 @@ from typing import Any
 from ...errors import SpiritlevelError
 from ...files import remove_leftovers, write_atomically
 from ...files.names import check_name
+from ...reading import parse_json
 from ..executors.workers import is_dead
 from ..runs.results import RunResult
 from ..settings.definition import Study
 from ..settings.run import RunSettings
 from . import schema
-from .database import DATABASE, connect, flush, loaded, stored, unusable
+from .database import DATABASE, FAILURES, connect, flush, loaded, stored, unusable
+from .value_types import check_values
 
 DEFINITION, CHECKPOINTS = "study.json", "checkpoints"
 LEASE = 120.0  # seconds without a heartbeat after which a run may be taken over
@@ -121,6 +123,7 @@ class Store:
             if version < schema.VERSION:
                 with store._writing():
                     store._upgrade()
+            check_values(store._connection, path)
         except BaseException:
             store.close()
             raise
@@ -172,7 +175,7 @@ class Store:
     def study(self) -> Study:
         """The definition that the runs were made from."""
         [[text]] = self._select("SELECT value FROM meta WHERE key = 'study'")
-        return Study.from_dict(json.loads(text))
+        return Study.from_dict(parse_json(text))
 
     # -- working ---------------------------------------------------------------------------
 
@@ -382,7 +385,7 @@ class Store:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except FAILURES as error:
             raise unusable(self.folder, error) from error
 
 
