@@ -13,6 +13,8 @@ from . import schema
 
 DATABASE = "runs.sqlite"
 DAMAGED = ("malformed", "not a database", "no such table", "no such column", "corrupt")
+# A damaged file also makes Python fail to decode what SQLite says about it.
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
 PATIENCE = 60.0  # seconds to wait for another process that writes
 
 
@@ -57,7 +59,7 @@ def connect(folder: pathlib.Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-    except sqlite3.Error as error:
+    except FAILURES as error:
         connection.close()
         raise unusable(folder, error) from error
     except BaseException:
