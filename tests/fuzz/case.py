@@ -14,8 +14,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .losses import LOSSES
-from .productions import CHANNELS, ODD_STEMS, PRODUCTIONS, READOUTS, SEQUENCE, STEMS
+from fuzz.losses import LOSSES
+from fuzz.productions import CHANNELS, ODD_STEMS, PRODUCTIONS, READOUTS, SEQUENCE, STEMS
 
 TIME = 2  # positions of a sequence, where batches do not differ
 INPUTS = {  # what is done to normal inputs; tokens are left as they are where numbers are changed

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .oracle import Truth, Weight, matrix_positions
+from fuzz.oracle import Truth, Weight, matrix_positions
 
 
 @dataclasses.dataclass(frozen=True)

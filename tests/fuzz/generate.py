@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from .case import INPUTS, LAYOUTS, ON_TOKENS, Case, Node
-from .losses import LOSSES, MASKED
-from .productions import PRODUCTIONS, READOUTS, SEQUENCE, STEMS, WITHOUT_HEAD
+from fuzz.case import INPUTS, LAYOUTS, ON_TOKENS, Case, Node
+from fuzz.losses import LOSSES, MASKED
+from fuzz.productions import PRODUCTIONS, READOUTS, SEQUENCE, STEMS, WITHOUT_HEAD
 
 MEASURES = (
     "curvature.trace",

@@ -19,14 +19,13 @@ from typing import Any
 import torch
 
 import spiritlevel as sl
+from fuzz import expected as by_definition
+from fuzz.case import Case
+from fuzz.expected import Expected, Quantity
+from fuzz.namespace import names_for_setup
+from fuzz.oracle import Truth
+from fuzz.state import changes, snapshot
 from spiritlevel.records import Measurement, Status
-
-from . import expected as by_definition
-from .case import Case
-from .expected import Expected, Quantity
-from .namespace import names_for_setup
-from .oracle import Truth
-from .state import changes, snapshot
 
 # Round-off of an exact value, relative to the sum of its terms. Five layers and a square lose a
 # few digits: in float64 no more than eight of sixteen, in float32 three of seven. In half precision

@@ -8,7 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .parts import attention, criteria, ends, functions, layers, packing, routing, sharing, wiring
+from fuzz.parts import (
+    attention,
+    criteria,
+    ends,
+    functions,
+    layers,
+    packing,
+    routing,
+    sharing,
+    wiring,
+)
 
 MODULES = (attention, criteria, ends, functions, layers, packing, routing, sharing, wiring)
 

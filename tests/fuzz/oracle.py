@@ -166,7 +166,7 @@ class Truth:
 
     def _gradient_is_right(self) -> bool:
         """Whether the gradient agrees with differences of the loss."""
-        gradient, level = self.gradient(), float(self.loss())
+        gradient, level = self.gradient(), float(self.loss().detach())
 
         def at(change: Tensor) -> float:
             with torch.no_grad(), self.moved(change):
@@ -211,7 +211,7 @@ class Truth:
             with torch.no_grad(), self.moved(change):
                 return float(self.loss())
 
-        centre = float(self.loss())
+        centre = float(self.loss().detach())
 
         def second(v: Tensor) -> float:
             near = at(step * v) + at(-step * v)

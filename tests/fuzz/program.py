@@ -7,8 +7,8 @@ import inspect
 import textwrap
 from typing import Any
 
-from .case import Case
-from .namespace import MODULES, names_for_setup
+from fuzz.case import Case
+from fuzz.namespace import MODULES, names_for_setup
 
 IMPORTS = {  # the line that brings a name, in the order of the lines
     "Any": "from typing import Any",

@@ -2,7 +2,7 @@
 
     python -m fuzz.run --cases 5000 --offset 20260101 --jobs 2
 
-Run it in tests/. Case number i is the same on every machine. `--offset` is the first number; without
+Run it in tests/. Case number i is the same everywhere. `--offset` is the first number; without
 it the numbers follow from today's date, so that every night is different. Ends with 1 if something
 failed.
 """
@@ -20,12 +20,12 @@ from collections.abc import Sequence
 
 import torch
 
-from .case import Case
-from .generate import random_case
-from .judge import Verdict, judge
-from .program import as_program
-from .shrink import failure_kinds, shrink
-from .tally import Tally
+from fuzz.case import Case
+from fuzz.generate import random_case
+from fuzz.judge import Verdict, judge
+from fuzz.program import as_program
+from fuzz.shrink import failure_kinds, shrink
+from fuzz.tally import Tally
 
 CHUNK = 25  # cases handed to a worker at a time
 

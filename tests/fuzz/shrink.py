@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from .case import Case, Node
-from .judge import Verdict, judge
-from .productions import PRODUCTIONS, READOUTS, STEMS
+from fuzz.case import Case, Node
+from fuzz.judge import Verdict, judge
+from fuzz.productions import PRODUCTIONS, READOUTS, STEMS
 
 Chain = tuple[Node, ...]
 

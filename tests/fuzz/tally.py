@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from .case import Case
-from .judge import Verdict
+from fuzz.case import Case
+from fuzz.judge import Verdict
 
 # Of all cases with a feature that are not odd in another way, at most this share may be refused.
 # Zero would be too strict: random networks meet honest limits (two meanings of one shape).
