@@ -53,7 +53,18 @@ class Truth:
             for name, start, size in zip(self.parameters, starts, sizes, strict=True)
         }
         self.size = sum(sizes)
+        self.free = self._free()
         self.source = ""  # how the Hessian was found
+
+    def _free(self) -> Tensor:
+        """1 for entries that are trained, 0 for the padding rows of embeddings."""
+        free = torch.ones(self.size, dtype=torch.float64)
+        for module in self.model.modules():
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                for name, parameter in self.parameters.items():
+                    if parameter is module.weight:
+                        free[self.slices[name]].view_as(parameter)[module.padding_idx] = 0.0
+        return free
 
     # -- the function ------------------------------------------------------------------------
 
@@ -140,7 +151,7 @@ class Truth:
 
     def _directions(self, count: int = 2) -> Tensor:
         noise = torch.Generator().manual_seed(0)
-        return torch.randn(count, self.size, generator=noise, dtype=torch.float64)
+        return torch.randn(count, self.size, generator=noise, dtype=torch.float64) * self.free
 
     def _agrees(self, matrix: Tensor) -> bool:
         """Whether differences of gradients confirm a matrix along random directions."""
@@ -199,13 +210,13 @@ class Truth:
         return False
 
     def _from_gradients(self) -> Tensor:
-        rows = [self._along(unit, 1e-5) for unit in torch.eye(self.size, dtype=torch.float64)]
+        rows = [self._along(unit, 1e-5) for unit in torch.diag(self.free)]
         matrix = torch.stack(rows)
         return (matrix + matrix.T) / 2
 
     def _from_losses(self, *, blocks: bool, step: float = 2e-3) -> Tensor:
         """Second differences of the loss, of fourth order."""
-        units = torch.eye(self.size, dtype=torch.float64)
+        units = torch.diag(self.free)
 
         def at(change: Tensor) -> float:
             with torch.no_grad(), self.moved(change):
@@ -248,7 +259,7 @@ class Truth:
                 except RuntimeError:
                     pass  # a checkpoint that refuses `grad`
         columns = []
-        for unit in torch.eye(self.size, dtype=torch.float64):
+        for unit in torch.diag(self.free):
             with torch.no_grad():
                 with self.moved(1e-5 * unit):
                     above = self.outputs_and_targets()[0].flatten()
