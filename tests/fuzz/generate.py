@@ -6,7 +6,7 @@ import random
 
 from fuzz.case import INPUTS, LAYOUTS, ON_TOKENS, Case, Node
 from fuzz.losses import LOSSES, MASKED
-from fuzz.productions import PRODUCTIONS, READOUTS, SEQUENCE, STEMS, WITHOUT_HEAD
+from fuzz.productions import PRODUCTIONS, READOUTS, ROWS, SEQUENCE, STEMS, WITHOUT_HEAD
 
 MEASURES = (
     "curvature.trace",
@@ -27,6 +27,24 @@ HEAD = ("head.trace", "head.kappa", "head.lambda_max", "head.trace_squared")
 # Only the state of the model is judged after these: they are not functions of the Hessian.
 OTHERS = ("pac_bayes.sigma", "sharpness.worst", "sharpness.average", "norms.fisher_rao")
 METHODS = ("exact", "output_probes", "split", "hutchinson", "hutch++")
+# Data on which the first samples say nothing about the others.
+ONE_SIDED = ("first_three_left", "first_five_left", "first_five_right")
+BLANKS = ("first_blank", "second_blank", "all_blank")
+TELLING_INPUTS = {
+    "index_experts": ONE_SIDED,
+    "empty_experts": ONE_SIDED,
+    "mask_experts": ONE_SIDED,
+    "top_experts": ONE_SIDED,
+    "early_exit": ONE_SIDED,
+    "repeated_by_row": ONE_SIDED,
+    "branch_per_batch": ONE_SIDED,
+    "nonzero_tokens": ONE_SIDED,
+    "siamese": BLANKS,
+    "interleaved": BLANKS,
+    "time_first": BLANKS,
+    "flat_times": BLANKS,
+    "sorted_rows": BLANKS,
+}
 SIZES = ((5,), (2, 3), (4, 1, 2), (1, 1, 3), (6,), (3, 4), (1,), (8,))
 
 
@@ -36,11 +54,14 @@ def random_case(number: int) -> Case:
     kinds = list(PRODUCTIONS)
     kind = kinds[number % len(kinds)]
     stem = _stem(rng, kind)
+    telling = kind in TELLING_INPUTS and rng.random() < 0.6
+    if telling:  # the part sees the inputs themselves
+        stem = "sequence_bare" if ROWS not in PRODUCTIONS[kind].streams else "rows_bare"
     stream = STEMS[stem][0]
     body = [_node(rng, kind, stream, depth=1)]
     for _ in range(rng.choice((0, 0, 1, 1, 2))):
         node = _any_node(rng, stream, depth=0, pointwise=False)
-        body.insert(rng.randrange(len(body) + 1), node)
+        body.insert(len(body) if telling else rng.randrange(len(body) + 1), node)
     readout = rng.choice([name for name, (s, _, _) in READOUTS.items() if s == stream])
     per_token = READOUTS[readout][1] == "tokens"
     loss = _loss(rng, number // 3, per_token)
@@ -48,6 +69,8 @@ def random_case(number: int) -> Case:
     if STEMS[stem][1] == "tokens" and inputs not in ON_TOKENS:
         inputs = "normal"
     sizes = rng.choice(SIZES)
+    if telling:
+        inputs, sizes = rng.choice(TELLING_INPUTS[kind]), rng.choice(((8,), (4, 4), (2, 6)))
     varying = stream == SEQUENCE and len(sizes) > 1 and rng.random() < 0.4
     layout = "pair" if rng.random() < 0.75 else rng.choice(LAYOUTS)
     if layout == "mask" and loss not in MASKED:
