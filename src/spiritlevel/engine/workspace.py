@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ..errors import SpiritlevelError
 from ..model.losses import CrossEntropy
-from ..model.model_state import full_precision, twice_differentiable
+from ..model.model_state import full_precision
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
-from .certificate import Certificate, certify_parameters
+from .certificate import Certificate, certify
 from .data_pass import Budget, Needs, PassResult, run_pass
 from .estimate import Estimate, cautious_count
 from .head.head_layer import Head, choose_head
@@ -122,19 +122,10 @@ class Workspace:
         """The head: the last linear layer, or the layer that the user named."""
         return choose_head(self.plan.heads, self.head_name)
 
-    @functools.cached_property
+    @property
     def certificates(self) -> dict[str, Certificate]:
-        """Whether the outputs are linear in each parameter, on samples of all processes."""
-        batches = self.run(Needs()).sampled
-        with full_precision(), twice_differentiable():
-            mine = certify_parameters(self.surface, self.plan, batches, self.seed)
-        of_processes = self.surface.processes.gather(mine)
-        return {
-            name: max(
-                (part[name] for part in of_processes), key=lambda c: (not c.linear, c.curvature)
-            )
-            for name in mine
-        }
+        """Whether the outputs are linear in each parameter, on the data of all processes."""
+        return certify(self.surface.parameters, self.run(Needs(sweep=True)).bends)
 
     @functools.cached_property
     def feature_spreads(self) -> tuple[dict[str, FeatureSpread], Cost]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -99,57 +99,6 @@ def recording_uses(
     finally:
         for handle in handles:
             handle.remove()
-
-
-def parameter_uses(outputs: Tensor) -> dict[int, int]:
-    """How often the graph of `outputs` reads each leaf, by id of the leaf."""
-    counts: dict[int, int] = {}
-    for node in _nodes(outputs):
-        for following, _ in node.next_functions:
-            variable = getattr(following, "variable", None)
-            if variable is not None:
-                counts[id(variable)] = counts.get(id(variable), 0) + 1
-    return counts
-
-
-def lacks_second_derivative(gradients: Iterable[Tensor | None]) -> bool:
-    """Whether a function in the graph is marked as differentiable only once.
-
-    Its gradient then ends in a node that raises. A backward towards the parameters bypasses that
-    node, and the missing part would count as zero.
-    """
-    roots = (g for g in gradients if g is not None and g.grad_fn is not None)
-    return any(node.name() == "torch::autograd::Error" for root in roots for node in _nodes(root))
-
-
-def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:
-    """The edges with no other edge behind them: a backward to these passes through all others."""
-    targets = {edge.node for edge in edges}
-    reaches: dict[Any, bool] = {}  # is there a target strictly behind this node?
-    stack: list[tuple[Any, bool]] = [(outputs.grad_fn, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if node in reaches:
-            continue
-        behind = [following for following, _ in node.next_functions if following is not None]
-        if expanded:
-            reaches[node] = any(other in targets or reaches[other] for other in behind)
-        else:
-            stack.append((node, True))
-            stack.extend((other, False) for other in behind if other not in reaches)
-    return [edge for edge in edges if edge.node in reaches and not reaches[edge.node]]
-
-
-def _nodes(outputs: Tensor) -> Iterator[Any]:
-    seen = set()
-    stack = [outputs.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        stack.extend(following for following, _ in node.next_functions)
 
 
 def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int]]:

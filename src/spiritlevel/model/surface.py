@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ..errors import SpiritlevelError
 from ..records import Cost, Progress
@@ -26,6 +25,10 @@ from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, refuse_nonfinite
 from .parameters import select_parameters
+from .substitution import substituted
+from .widening import HALF, HalfPrecisionWatch, widened
+
+FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 
 
 class Surface:
@@ -59,12 +62,21 @@ class Surface:
         self.observer: Callable[[], contextlib.AbstractContextManager[object]] = (
             contextlib.nullcontext
         )
-        self._runner = _Runner(model, self.forward)
         self.parameters = select_parameters(model, layers)
         anchor = next(iter(model.parameters()), torch.empty(0))
-        self.device, self.dtype = anchor.device, anchor.dtype
+        self.device = anchor.device
+        self._own_dtype = anchor.dtype
+        self._wide: torch.dtype | None = None  # what the model computes in while it is measured
+        self._measuring = False
+        self.rounded_to: torch.dtype | None = None  # half precision that could not be avoided
+        self._first: Any = None  # the first samples of the data
 
     # -- the model ---------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model's parameters are held in while it is measured."""
+        return self._wide or self._own_dtype
 
     def layer_of(self, parameter: str) -> str:
         """The path of the module that owns a parameter."""
@@ -125,7 +137,7 @@ class Surface:
         """The input of the head, and the targets, without computing the head's output."""
         self.check_last_batch()
         with _recording_input(head) as inputs, _returning_zeros(head), self.observer():
-            outputs, targets, mask = self._runner(batch)
+            outputs, targets, mask = self._run(batch, {})
         (features,) = inputs
         return features, self._checked(outputs, targets, mask, features, batch, where)
 
@@ -188,14 +200,13 @@ class Surface:
     def _run(
         self, batch: Any, parameters: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        if not parameters:
-            result: tuple[Tensor, Tensor, Tensor | None] = self._runner(batch)
-        else:
-            renamed = {f"model.{name}": value for name, value in parameters.items()}
-            # The search for tied weights takes as long as a small network's forward.
-            tied = bool(self.tied)
-            result = functional_call(self._runner, renamed, (batch,), tie_weights=tied)
-        return result
+        values: dict[Tensor, Tensor] = {}
+        if parameters:
+            registered = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+            values = {registered[name]: value for name, value in parameters.items()}
+        with substituted(self.model, values) if values else contextlib.nullcontext():
+            outputs, targets, *mask = self.forward(self.model, batch)
+        return outputs, targets, mask[0] if mask else None
 
     # -- the data ----------------------------------------------------------------------------
 
@@ -203,7 +214,7 @@ class Surface:
         """(location, batch on the model's device) for every batch of the data."""
         seen = 0
         for index, batch in enumerate(self.data):
-            batch = _batches.map_tensors(lambda t: t.to(self.device), batch)
+            batch = _batches.map_tensors(self._received, batch)
             yield BatchLocation(index, first=seen), batch
             seen += _batches.num_samples(batch)
         if seen == 0 and self.processes.size == 1:
@@ -212,6 +223,13 @@ class Surface:
                 "length, drop_last=True with a batch larger than the data, or an exhausted "
                 "generator."
             )
+
+    def _received(self, tensor: Tensor) -> Tensor:
+        """A tensor of the data, where the model is and in a number type that it can take."""
+        tensor = tensor.to(self.device)
+        if self._wide is not None and tensor.is_floating_point():
+            return tensor.to(self._wide)
+        return tensor
 
     def chunks(self, size: int) -> Iterator[tuple[BatchLocation, Any]]:
         """The data in pieces of at most `size` samples, reporting progress."""
@@ -236,7 +254,20 @@ class Surface:
         return sum(_batches.num_samples(batch) for batch in self.data)
 
     def first_samples(self, count: int) -> Any:
-        """A batch of the first `count` samples, repeated if there are fewer of one shape."""
+        """`count` of the first samples: those that differ and are not blank, as far as possible.
+
+        They are repeated if there are fewer of one shape.
+        """
+        if self._first is None or self._first[0] < count:
+            self._first = count, self._read_first(count)
+        first = _batches.map_tensors(self._received, self._first[1])
+        index = torch.tensor(_batches.telling_samples(first, count), device=self.device)
+        chosen = _batches.take(first, index)
+        self._find_label_shift(chosen)
+        return chosen
+
+    def _read_first(self, count: int) -> Any:
+        """The first batch, joined with the next ones until there are `count` samples."""
         first: Any = None
         for _, batch in self.batches():
             joined = batch if first is None else _batches.join(first, batch)
@@ -247,20 +278,18 @@ class Surface:
                 break
         if first is not None and _batches.num_samples(first) == 0:
             first = None
+        if first is not None:  # enough to choose from
+            first = _batches.take(first, slice(0, max(count, FIRST_SAMPLES)))
         if self.processes.size > 1:  # all plan on the same samples, even those without data
             on_host = None if first is None else _batches.map_tensors(lambda t: t.cpu(), first)
             parts = [part for part in self.processes.gather(on_host) if part is not None]
             first = parts[0] if parts else None
-            first = _batches.map_tensors(lambda t: t.to(self.device), first)
         if first is None:
             raise SpiritlevelError(
                 "The data must hold at least one sample. Got only empty batches. "
                 "Check the data set's length."
             )
-        index = torch.arange(count, device=self.device) % _batches.num_samples(first)
-        chosen = _batches.take(first, index)
-        self._find_label_shift(chosen)
-        return chosen
+        return first
 
     # -- the state ---------------------------------------------------------------------------
 
@@ -268,9 +297,46 @@ class Surface:
         """Refuse a model whose loss is not a fixed function of its parameters."""
         model_state.check_model(self.model)
 
-    def preserved(self) -> contextlib.AbstractContextManager[None]:
-        """A context that restores buffers and random states when it ends."""
-        return model_state.preserved(self.model, self.device)
+    @contextlib.contextmanager
+    def preserved(self) -> Iterator[None]:
+        """A context that restores buffers and random states when it ends.
+
+        Inside it a model that computes in half precision computes in a wider type.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(model_state.preserved(self.model, self.device))
+            if not self._measuring:
+                stack.callback(self._stop_measuring)
+                self._measuring = True
+                self._wide, self.rounded_to = self._choose_width()
+                stack.enter_context(widened(self.model, self._wide))
+            yield
+
+    def _stop_measuring(self) -> None:
+        self._measuring, self._wide = False, None
+
+    def _choose_width(self) -> tuple[torch.dtype | None, torch.dtype | None]:
+        """The narrowest type without rounding to half precision, and the rounding left in it."""
+        is_half = self._own_dtype in HALF
+        rounding: torch.dtype | None = self._own_dtype if is_half else None
+        for wide in (torch.float32, torch.float64) if is_half else (None, torch.float64):
+            self._wide = wide
+            with (
+                model_state.preserved(self.model, self.device),
+                widened(self.model, wide),
+                HalfPrecisionWatch() as watch,
+                torch.no_grad(),
+            ):
+                try:
+                    sample = self.first_samples(1)
+                    self.cost += Cost(forwards=1)
+                    self._run(sample, {})
+                except Exception:
+                    continue
+            if watch.seen is None:
+                return wide, None
+            rounding = watch.seen
+        return None, rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,17 +383,3 @@ def _returning_zeros(head: nn.Module) -> Iterator[None]:
             del head.forward
         else:
             head.forward = instance_forward
-
-
-class _Runner(nn.Module):
-    """The model and how a batch is run through it, as one module for `functional_call`."""
-
-    def __init__(self, model: nn.Module, forward: Forward) -> None:
-        super().__init__()
-        self.model = model
-        self._call = forward
-        self.training = model.training
-
-    def forward(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        outputs, targets, *mask = self._call(self.model, batch)
-        return outputs, targets, mask[0] if mask else None

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from ...model import batches as _batches
+from ...model.autograd_graph import parameter_uses
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import parameter_uses
 from ...model.layers import AbstractMatrixRule
 from ...model.layers.embedding import EmbeddingRule
 from ...model.layers.patches import ConvRule
