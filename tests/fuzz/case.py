@@ -91,6 +91,7 @@ class Case:
     method: str = "auto"
     max_passes: int = 24
     call_seed: int = 0
+    memory: int | None = None  # 1: every sample is a chunk of its own
 
     def to_json(self) -> str:
         """As text; `Case.from_json` reads it back."""
@@ -126,6 +127,7 @@ class Case:
             f"method {self.method}",
             *([f"dtype {self.dtype}"] if self.dtype != "float64" else []),
             *(["varying lengths"] if self.lengths else []),
+            *(["chunks of one sample"] if self.memory else []),
             *(["one sample"] if sum(self.sizes) == 1 else []),
             *(f"measure {name}" for name in self.measures),
         }

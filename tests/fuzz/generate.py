@@ -90,6 +90,7 @@ def random_case(number: int) -> Case:
         method="auto" if rng.random() < 0.8 else rng.choice(METHODS),
         max_passes=rng.choice((24, 24, 12, 4)),
         call_seed=rng.randrange(100),
+        memory=1 if rng.random() < 0.1 else None,
     )
 
 

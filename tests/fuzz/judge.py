@@ -124,7 +124,8 @@ def _judge(case: Case, names: dict[str, Any]) -> Verdict:
 
 def call(case: Case, names: dict[str, Any], seed: int) -> tuple[Any, Any]:
     """The report and the eigenvalues that the case asks for; None for what it does not."""
-    common = {"loss": names["loss"], "forward": names["forward"], "seed": seed}
+    common = {key: names[key] for key in ("loss", "forward")}
+    common |= {"seed": seed, "memory": case.memory}
     measures = [name for name in case.measures if name != "eigenvalues"]
     report = pairs = None
     if measures:

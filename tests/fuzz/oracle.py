@@ -271,10 +271,20 @@ class Truth:
     def output_hessian(self) -> Tensor:
         """The Hessian of the mean loss in all outputs."""
         z, y = self.outputs_and_targets()
-        shape = z.shape
-        return torch.autograd.functional.hessian(
-            lambda flat: self.mean_loss(flat.view(shape), y), z.detach().flatten()
-        )
+        shape, start = z.shape, z.detach().flatten()
+
+        def of(flat: Tensor) -> Tensor:
+            return self.mean_loss(flat.view(shape), y)
+
+        try:
+            return torch.autograd.functional.hessian(of, start)
+        except RuntimeError:  # some losses of torch have no second derivative
+            slope, step = torch.autograd.functional.jacobian, 1e-5
+            rows = [
+                (slope(of, start + step * unit) - slope(of, start - step * unit)) / (2 * step)
+                for unit in torch.eye(len(start), dtype=torch.float64)
+            ]
+            return torch.stack(rows)
 
     # -- weights that act as matrices -----------------------------------------------------------
 

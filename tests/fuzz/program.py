@@ -80,6 +80,7 @@ def as_program(case: Case, failures: list[str] = ()) -> str:  # type: ignore[ass
 def _call_text(case: Case) -> str:
     measures = [name for name in case.measures if name != "eigenvalues"]
     common = f"loss=loss, forward=forward, seed={case.call_seed}"
+    common += f", memory={case.memory}" if case.memory else ""
     text = ""
     if measures:
         text += (

@@ -65,6 +65,7 @@ def simpler(case: Case) -> Iterator[Case]:
         "method": "auto",
         "max_passes": 24,
         "call_seed": 0,
+        "memory": None,
         "seed": 0,
     }
     for field, value in plain.items():
