@@ -10,12 +10,22 @@ from ..math.student import t_quantile
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A value and the variance of its error, 0 if exact; `dof`: how well that is known."""
+    """A value and the variance of its error; `dof` says how well that variance is known.
+
+    Whether it is exact follows from how it was computed. Random draws that happen to agree have a
+    variance of 0 too, and prove nothing.
+    """
 
     value: float
     variance: float = 0.0
     dof: float = math.inf
     data_variance: float | None = None  # of the sampling error; None if unknown
+    drawn: bool = False  # whether random draws are part of it
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing was left to chance."""
+        return not self.drawn
 
     @property
     def stderr(self) -> float:
@@ -54,12 +64,19 @@ class Estimate:
         if self.data_stderr is not None and other.data_stderr is not None:
             data = (self.data_stderr + other.data_stderr) ** 2
         dof = variance**2 / spread if spread else math.inf  # Welch and Satterthwaite
-        return Estimate(self.value + other.value, variance, dof, data)
+        return Estimate(
+            self.value + other.value, variance, dof, data, drawn=self.drawn or other.drawn
+        )
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of `factor` times the value."""
         data = None if self.data_variance is None else factor**2 * self.data_variance
-        return Estimate(factor * self.value, factor**2 * self.variance, self.dof, data)
+        return dataclasses.replace(
+            self,
+            value=factor * self.value,
+            variance=factor**2 * self.variance,
+            data_variance=data,
+        )
 
 
 def cautious_count(count: float, dof: float) -> int:
@@ -83,7 +100,7 @@ def estimate_from_repetitions(values: list[float], data_variance: float | None =
     mean = math.fsum(values) / count
     squares = [(value - mean) ** 2 for value in values]
     variance = math.fsum(squares) / (count - 1) / count
-    return Estimate(mean, variance, _dof(squares), data_variance)
+    return Estimate(mean, variance, _dof(squares), data_variance, drawn=True)
 
 
 def _dof(squares: list[float]) -> float:

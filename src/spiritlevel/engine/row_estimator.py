@@ -12,12 +12,12 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimate_from_repetitions
+from .precision import Precision
 from .sweep.feature_scales import POWERS
 from .sweep.sums import Factors, RowKind
 from .weight_space.metrics import Metric
@@ -43,7 +43,7 @@ class RowEstimate:
     @property
     def exact(self) -> bool:
         """Whether the value is exact, and of the matrix that was asked for."""
-        return self.estimate.variance == 0.0 and self.status is Status.OK
+        return self.estimate.exact and self.status is Status.OK
 
 
 NEEDS: dict[RowKind, Needs] = {
@@ -79,7 +79,7 @@ class RowEstimator:
             self.probed = tuple(self.parameters)
             self.probes = _shared_probes(self.workspace, self.kind, self.probed)
             if method == "hutch++" and self.probes.exact_part is None:
-                self.probes.sketch("hessian", max(1, min(PILOT, self.precision.max_passes // 3)))
+                self.probes.sketch("hessian", _sketch_size(self.precision))
             self._refine("hessian")
             return
         self.workspace.run(NEEDS[self.kind])
@@ -195,7 +195,7 @@ class RowEstimator:
             text = self._ggn_text(uncertified)
             return RowEstimate(estimate, "GGN", Status.GGN, text, self.cost)
         status, text = Status.OK, ""
-        if estimate.variance or judged:
+        if judged or not estimate.exact:
             text = self.how(factors)
             if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
                 status, text = Status.NOT_CONVERGED, self._missed(estimate)
@@ -275,38 +275,29 @@ class RowEstimator:
 
     def sharpest_neuron(self, layer: str) -> RowEstimate:
         """The largest ρ(j) of a layer, with the error of that neuron's value."""
-        parts = self._neuron_parts(layer)
-        top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
-        estimate = self._of_neuron(parts, top)
+        estimate = max(self.neurons(layer), key=lambda neuron: neuron.value)
         base = self.result({layer: 1.0})
         text = base.text
-        if estimate.variance:
+        if not estimate.exact:
             text = f"{text.rstrip('.')}; the largest of noisy values, so biased upwards"
         return dataclasses.replace(base, estimate=estimate, text=text)
 
     def neurons(self, layer: str) -> list[Estimate]:
         """ρ(j) of every input neuron of a layer."""
-        parts = self._neuron_parts(layer)
-        return [self._of_neuron(parts, j) for j in range(parts[0].shape[1])]
-
-    def _neuron_parts(self, layer: str) -> list[Tensor]:
-        """ρ(j) with one row per probe, from the sweep and from weight probes if each is used."""
         parts = []
         if not (layer in self.probed and self.operator == "hessian"):
-            parts.append(self.workspace.sweep_neurons(layer))
+            parts.append(_of_draws(self.workspace.sweep_neurons(layer)))
         if layer in self.probed:
             entries = self._probes.metric.parts[layer]
-            parts.append(torch.stack([v[entries] for v in self._probes.elements[self.operator]]))
-        return parts
+            parts.append(self._probes.estimates_of_elements(self.operator, entries))
+        return parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts, strict=True)]
 
-    def _of_neuron(self, parts: list[Tensor], j: int) -> Estimate:
-        estimates = [
-            estimate_from_repetitions(rows[:, j].tolist())
-            if len(rows) > 1
-            else Estimate(float(rows[0, j]))
-            for rows in parts
-        ]
-        return estimates[0] if len(estimates) == 1 else estimates[0] + estimates[1]
+
+def _of_draws(rows: Tensor) -> list[Estimate]:
+    """One estimate a column, from a row per draw; a single row is exact."""
+    if len(rows) == 1:
+        return [Estimate(value) for value in rows[0].tolist()]
+    return [estimate_from_repetitions(values) for values in rows.T.tolist()]
 
 
 def columns_text(workspace: Workspace) -> str:
@@ -322,6 +313,13 @@ def probes_text(workspace: Workspace) -> str:
     return f"{workspace.sweep_text}{why}"
 
 
+def _sketch_size(precision: Precision) -> int:
+    """How many dominant directions are removed first; each takes two passes."""
+    if precision.method != "hutch++":
+        return 0
+    return max(1, min(PILOT, precision.max_passes // 3))
+
+
 def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
     """The probes of a kind, which all its measures share."""
     key = ("probes", kind)
@@ -330,7 +328,11 @@ def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -
         metric = Metric(workspace.surface, kind, rows, scales)
         count = workspace.run(Needs()).num_samples
         workspace.cache[key] = WeightProbes(
-            workspace.products, metric, seed=workspace.seed, num_samples=count
+            workspace.products,
+            metric,
+            seed=workspace.seed,
+            num_samples=count,
+            few=workspace.precision.max_passes - 2 * _sketch_size(workspace.precision) < PILOT,
         )
     probes: WeightProbes = workspace.cache[key]
     return probes

@@ -25,7 +25,7 @@ def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Me
         "cost": row.cost,
         "settings": workspace.settings(),
     }
-    if not estimate.variance:
+    if estimate.exact:
         return Measurement(name, estimate.value, exact=row.exact, **common)  # type: ignore[arg-type]
     margin = estimate.half_width(workspace.precision.confidence)
     return Measurement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import SpiritlevelError
+from .embedding_flags import plain_embeddings
 
 ROOT = "(model)"  # the layer name for parameters of the outermost module itself
 
@@ -53,8 +54,13 @@ def _refuse_batch_statistics(label: str, module: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def preserved(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Restore buffers and random states on leaving, and run the model uncompiled inside."""
+def preserved(
+    model: nn.Module, device: torch.device, look_up_all: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Restore buffers and random states on leaving, and run the model uncompiled inside.
+
+    `look_up_all` is what `plain_embeddings` asks for.
+    """
     buffers = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()
@@ -64,7 +70,8 @@ def preserved(model: nn.Module, device: torch.device) -> Iterator[None]:
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), _uncompiled(), _differentiable_kernels(model):
         try:
-            yield
+            with plain_embeddings(model, look_up_all):
+                yield
         finally:
             with torch.no_grad():
                 for module, name, buffer, before in buffers:

@@ -21,9 +21,10 @@ from . import batches as _batches
 from . import huggingface, model_state
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
+from .embedding_flags import PlainLookups
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
-from .output_checks import DeferredFlag, check_rows, refuse_nonfinite
+from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
 from .substitution import substituted
 from .widening import HALF, HalfPrecisionWatch, widened
@@ -49,7 +50,7 @@ class Surface:
         refuse_sharded(model)
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
-        self.loss = huggingface.loss_for(model, resolve(loss))
+        self.loss = huggingface.loss_for(model, resolve(loss, model))
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
         )
@@ -68,6 +69,7 @@ class Surface:
         self._own_dtype = anchor.dtype
         self._wide: torch.dtype | None = None  # what the model computes in while it is measured
         self._measuring = False
+        self._called = False  # whether the model has run
         self.rounded_to: torch.dtype | None = None  # half precision that could not be avoided
         self._first: Any = None  # the first samples of the data
 
@@ -153,6 +155,7 @@ class Surface:
         """The targets, marked where they do not count; `finite` must be finite, as the batch."""
         self.cost += Cost(forwards=len(outputs))
         outputs = outputs.detach()
+        check_targets(targets, where)
         if not targets.is_floating_point():
             targets = targets.long()  # in eight bits −100 would be another number
         check_rows(outputs, batch, where)
@@ -205,7 +208,10 @@ class Surface:
             registered = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
             values = {registered[name]: value for name, value in parameters.items()}
         with substituted(self.model, values) if values else contextlib.nullcontext():
-            outputs, targets, *mask = self.forward(self.model, batch)
+            # looking at every function is slow, and the first call shows what the model calls
+            with contextlib.nullcontext() if self._called else PlainLookups():
+                outputs, targets, *mask = self.forward(self.model, batch)
+        self._called = True
         return outputs, targets, mask[0] if mask else None
 
     # -- the data ----------------------------------------------------------------------------
@@ -304,7 +310,9 @@ class Surface:
         Inside it a model that computes in half precision computes in a wider type.
         """
         with contextlib.ExitStack() as stack:
-            stack.enter_context(model_state.preserved(self.model, self.device))
+            alone = self.processes.size == 1  # elsewhere each process would shorten other rows
+            look_up_all = self._look_up_all if alone else None
+            stack.enter_context(model_state.preserved(self.model, self.device, look_up_all))
             if not self._measuring:
                 stack.callback(self._stop_measuring)
                 self._measuring = True
@@ -337,6 +345,12 @@ class Surface:
                 return wide, None
             rounding = watch.seen
         return None, rounding
+
+    def _look_up_all(self) -> None:
+        """Run the model on all data, for what that does to its embeddings."""
+        for where, batch in self.batches():
+            self.outputs(batch, where=where)
+        self.check_last_batch()
 
 
 @dataclasses.dataclass(frozen=True)

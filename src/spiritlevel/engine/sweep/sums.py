@@ -73,7 +73,7 @@ class RowSums:
         squares = float(c @ self.within @ c)
         variance = squares / (num_probes - 1) / num_probes / moments.total_weight**2
         if variance == 0.0:
-            return Estimate(value, data_variance=total)
+            return Estimate(value, data_variance=total, drawn=True)
         # a single row has its own sums; a group of rows uses those of all rows together
         row = moments.index[names[0]] if len(names) == 1 else len(self.fourth) - 1
         diagonal = self.within[row, row] if len(names) == 1 else self.within.sum()
@@ -82,7 +82,7 @@ class RowSums:
         # if few samples dominate, their spread may be small by chance: count only those
         dof = min(dof, (num_probes - 1) * self.effective_samples(factors))
         data = None if total is None else max(total - variance, 0.0)
-        return Estimate(value, variance, dof, data)
+        return Estimate(value, variance, dof, data, drawn=True)
 
     def effective_samples(self, factors: Factors) -> float:
         """(Σ v)² / Σ v² over the samples: their number if all are equal, 1 if one dominates."""
@@ -152,4 +152,5 @@ def pooled_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
     spread = sum(((count / total) ** 2 * e.variance) ** 2 / e.dof for count, e in parts)
     of_data = [(count, e.data_variance) for count, e in parts if e.data_variance is not None]
     data = sum(c * v for c, v in of_data) / sum(c for c, _ in of_data) if of_data else None
-    return Estimate(value, variance, variance**2 / spread if spread else math.inf, data)
+    dof = variance**2 / spread if spread else math.inf
+    return Estimate(value, variance, dof, data, drawn=any(e.drawn for _, e in parts))

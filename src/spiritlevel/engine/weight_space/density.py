@@ -33,7 +33,7 @@ class SpectralDensity:
     def moment(self, power: int) -> tuple[float, float | None]:
         """Mean and standard error over the vectors of Σ w θ^power; no error from one vector.
 
-        Unbiased for Tr(H^power)/size if the signs or directions of the vectors are random.
+        Unbiased for Tr(H^power)/size if the vectors are normal, or random signs.
 
         >>> nodes = torch.tensor([[1.0], [3.0]]).double()
         >>> density = SpectralDensity(nodes, torch.ones_like(nodes), size=5)
@@ -114,7 +114,8 @@ class Quadrature:
     `Lanczos` finds those.
 
     Args:
-        start: Shape (num_vectors, size). With random signs the first moment has the least noise.
+        start: Shape (num_vectors, size). Normal vectors reach every eigenvalue. Random signs may
+            miss some in a small matrix, where they can be eigenvectors themselves.
         steps: Products with each vector; at most `size`.
 
     >>> from spiritlevel.engine.weight_space.lockstep import solve
@@ -224,13 +225,13 @@ def _check(start: Tensor, steps: int) -> None:
         raise SpiritlevelError(
             f"The 'start' argument of Quadrature must be a float32 or float64 tensor of shape "
             f"(num_vectors, size). Got {start.dtype} of shape {tuple(start.shape)}. "
-            f"Typical: ten rows of random signs."
+            f"Typical: ten rows of normal numbers."
         )
     norms = _dot(start.detach(), start.detach())
     if not (norms.isfinite() & (norms > 0)).all():
         raise SpiritlevelError(
             f"The 'start' argument of Quadrature must have finite rows other than 0. Got squared "
-            f"norms {norms.tolist()}. Typical: ten rows of random signs."
+            f"norms {norms.tolist()}. Typical: ten rows of normal numbers."
         )
     if steps < 1:
         raise SpiritlevelError(

@@ -66,7 +66,7 @@ def ggn_trace(workspace: Workspace) -> Measured:
     def of(names: list[str], *, judged: bool = False) -> Measurement:
         estimate = workspace.sweep_estimate("trace", dict.fromkeys(names, 1.0))
         status, text = Status.OK, columns_text(workspace) if judged else ""
-        if estimate.variance:
+        if not estimate.exact:
             text = probes_text(workspace)
         if judged and not estimate.within(workspace.precision.rtol, workspace.precision.confidence):
             status = Status.NOT_CONVERGED

@@ -81,15 +81,13 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
         estimate = rows.estimate(factors)
         margin = estimate.half_width(asked.confidence)
         missed = judged and not estimate.within(asked.rtol, asked.confidence)
-        text = rows.text if estimate.variance else ""
+        text = "" if estimate.exact else rows.text
         return Measurement(
             name,
             estimate.value,
-            exact=not estimate.variance,
-            stderr=estimate.stderr if estimate.variance else None,
-            interval=(estimate.value - margin, estimate.value + margin)
-            if estimate.variance
-            else None,
+            exact=estimate.exact,
+            stderr=None if estimate.exact else estimate.stderr,
+            interval=None if estimate.exact else (estimate.value - margin, estimate.value + margin),
             data_stderr=estimate.data_stderr,
             status=Status.NOT_CONVERGED if missed else Status.OK,
             text=rows.missed(whole, asked.rtol) if missed else text,

@@ -91,16 +91,17 @@ def _root(
     value = square.value**0.5
     slope = 0.5 / value if value else 0.0
     data = None if square.data_variance is None else slope**2 * square.data_variance
-    estimate = Estimate(value, slope**2 * square.variance, square.dof, data)
+    variance = slope**2 * square.variance
+    estimate = Estimate(value, variance, square.dof, data, drawn=square.drawn)
     margin = estimate.half_width(asked.confidence)
     missed = not estimate.within(asked.rtol, asked.confidence)
-    text = rows.text if estimate.variance else ""
+    text = "" if estimate.exact else rows.text
     return Measurement(
         name,
         value,
-        exact=not estimate.variance,
-        stderr=estimate.stderr if estimate.variance else None,
-        interval=(value - margin, value + margin) if estimate.variance else None,
+        exact=estimate.exact,
+        stderr=None if estimate.exact else estimate.stderr,
+        interval=None if estimate.exact else (value - margin, value + margin),
         data_stderr=estimate.data_stderr,
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=rows.missed(estimate, asked.rtol) if missed else text,
@@ -137,9 +138,9 @@ def feature_robustness(workspace: Workspace) -> Measured:
     m = Measurement(
         name,
         estimate.value,
-        exact=not estimate.variance,
-        stderr=estimate.stderr if estimate.variance else None,
-        interval=(estimate.value - margin, estimate.value + margin) if estimate.variance else None,
+        exact=False,
+        stderr=estimate.stderr,
+        interval=(estimate.value - margin, estimate.value + margin),
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=drawn.missed() if missed else drawn.text(),
         cost=drawn.cost,

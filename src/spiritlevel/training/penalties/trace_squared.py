@@ -61,7 +61,7 @@ def trace_squared_penalty(
     batch_size = check_batch_size(num_samples((x, y)))
     outputs = scores(separate_forward(model, x, thrice_differentiable()))
     with thrice_differentiable():
-        value = mean_loss(resolve(loss), outputs, y)
+        value = mean_loss(resolve(loss, model), outputs, y)
     return trace_squared_of(value, chosen, batch_size, probes=probes, generator=generator)
 
 
