@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SpiritlevelError
+from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
 from ..model.model_state import full_precision
 from ..model.surface import Surface
@@ -331,19 +332,24 @@ class Workspace:
     def settings(self) -> dict[str, Any]:
         """The settings needed to reproduce the numbers."""
         surface = self.surface
-        return {
-            "loss": surface.loss.name,
-            "reduction": "mean",
-            "layers": list(surface.layers()),
-            "num_samples": self.num_samples if self._pass is None else self._pass.num_samples,
-            "num_outputs": self.plan.num_outputs,
-            "seed": self.seed,
-            "dtype": str(surface.dtype).removeprefix("torch."),
-            "device": surface.device.type,
-            "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
-            "torch": torch.__version__,
-            "processes": surface.processes.size,
-        } | dataclasses.asdict(self.precision)
+        return (
+            {
+                "loss": surface.loss.name,
+                "reduction": "mean",
+                "layers": list(surface.layers()),
+                "num_samples": self.num_samples if self._pass is None else self._pass.num_samples,
+                "num_outputs": self.plan.num_outputs,
+                "seed": self.seed,
+                "dtype": str(surface.own_dtype).removeprefix("torch."),
+                "computed_in": str(surface.computed_in).removeprefix("torch."),
+                "device": surface.device.type,
+                "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
+                "torch": torch.__version__,
+                "processes": surface.processes.size,
+            }
+            | dataclasses.asdict(self.precision)
+            | call_settings()
+        )
 
     @property
     def cost(self) -> Cost:

@@ -35,7 +35,8 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return {key: map_tensors(function, value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
-        return type(batch)(map_tensors(function, value) for value in batch)
+        values = [map_tensors(function, value) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
 
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from .exclusive import of_this_thread
 
 
 @dataclasses.dataclass
@@ -88,14 +92,17 @@ def recording_uses(
     try:
         for layer, module in modules.items():
             if layer in inputs:
-                handles.append(module.register_forward_pre_hook(recorded.before))
+                handles.append(module.register_forward_pre_hook(of_this_thread(recorded.before)))
             handles.append(
                 module.register_forward_hook(
-                    lambda m, args, out, layer=layer: recorded.after(layer, m, args, out),
+                    of_this_thread(functools.partial(recorded.after, layer)),
                     prepend=True,  # before any hook of the user that replaces the output
                 )
             )
         yield recorded
+    except BaseException:
+        recorded.close()  # nobody else will: the caller has not seen a use yet
+        raise
     finally:
         for handle in handles:
             handle.remove()
@@ -108,6 +115,46 @@ def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        # The tensor itself would be kept by its own graph: a cycle that the collector cannot see.
+        return tensor.detach()
 
     return torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), sizes
+
+
+@contextlib.contextmanager
+def recording_input(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Collect the inputs of a module during the block."""
+    inputs: list[Tensor] = []
+    if module is None:
+        yield inputs
+        return
+    note = of_this_thread(lambda _, args: inputs.append(args[0].detach()))
+    handle = module.register_forward_pre_hook(note)
+    try:
+        yield inputs
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def returning_zeros(head: nn.Module) -> Iterator[None]:
+    """Let the head return zeros of the right shape, which take no memory, during the block."""
+    weight: Tensor = head.weight  # type: ignore[assignment]
+
+    forward, thread = head.forward, threading.get_ident()
+
+    def zeros(a: Tensor) -> Tensor:
+        if threading.get_ident() != thread:  # somebody else uses the model in the meantime
+            result: Tensor = forward(a)
+            return result
+        return a.new_zeros(()).expand(*a.shape[:-1], len(weight))
+
+    instance_forward = head.__dict__.get("forward")
+    head.forward = zeros
+    try:
+        yield
+    finally:
+        if instance_forward is None:
+            del head.forward
+        else:
+            head.forward = instance_forward

@@ -20,14 +20,16 @@ from ..records import Cost, Progress
 from . import batches as _batches
 from . import huggingface, model_state
 from .batches import BatchLocation, Forward
+from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
+from .layer_hooks import recording_input, returning_zeros
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
 from .substitution import substituted
-from .widening import HALF, HalfPrecisionWatch, widened
+from .widening import HalfPrecisionWatch, choose_width, widened
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 
@@ -50,6 +52,7 @@ class Surface:
         refuse_sharded(model)
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
+        self._record = data_record(data)
         self.loss = huggingface.loss_for(model, resolve(loss, model))
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
@@ -66,11 +69,12 @@ class Surface:
         self.parameters = select_parameters(model, layers)
         anchor = next(iter(model.parameters()), torch.empty(0))
         self.device = anchor.device
-        self._own_dtype = anchor.dtype
+        self.own_dtype = anchor.dtype
         self._wide: torch.dtype | None = None  # what the model computes in while it is measured
         self._measuring = False
         self._called = False  # whether the model has run
         self.rounded_to: torch.dtype | None = None  # half precision that could not be avoided
+        self.computed_in = self.own_dtype  # in the last measurement
         self._first: Any = None  # the first samples of the data
 
     # -- the model ---------------------------------------------------------------------------
@@ -78,7 +82,7 @@ class Surface:
     @property
     def dtype(self) -> torch.dtype:
         """What the model's parameters are held in while it is measured."""
-        return self._wide or self._own_dtype
+        return self._wide or self.own_dtype
 
     def layer_of(self, parameter: str) -> str:
         """The path of the module that owns a parameter."""
@@ -122,7 +126,7 @@ class Surface:
         """
         self.check_last_batch()
         self._find_label_shift(batch)
-        with _recording_input(watch) as inputs, self.observer():
+        with recording_input(watch) as inputs, self.observer():
             outputs, targets, mask = self._run(batch, parameters or {})
         self.watched = inputs[-1] if inputs else None
         finite = outputs.new_zeros(()) if may_overflow else outputs.detach()
@@ -138,7 +142,7 @@ class Surface:
     ) -> tuple[Tensor, Tensor]:
         """The input of the head, and the targets, without computing the head's output."""
         self.check_last_batch()
-        with _recording_input(head) as inputs, _returning_zeros(head), self.observer():
+        with recording_input(head) as inputs, returning_zeros(head), self.observer():
             outputs, targets, mask = self._run(batch, {})
         (features,) = inputs
         return features, self._checked(outputs, targets, mask, features, batch, where)
@@ -207,10 +211,14 @@ class Surface:
         if parameters:
             registered = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
             values = {registered[name]: value for name, value in parameters.items()}
-        with substituted(self.model, values) if values else contextlib.nullcontext():
+        # on a copy: some models write to their input, and the next call needs it as it was
+        batch = _batches.map_tensors(Tensor.clone, batch)
+        with (
+            substituted(self.model, values) if values else contextlib.nullcontext(),
             # looking at every function is slow, and the first call shows what the model calls
-            with contextlib.nullcontext() if self._called else PlainLookups():
-                outputs, targets, *mask = self.forward(self.model, batch)
+            contextlib.nullcontext() if self._called else PlainLookups(),
+        ):
+            outputs, targets, *mask = self.forward(self.model, batch)
         self._called = True
         return outputs, targets, mask[0] if mask else None
 
@@ -219,7 +227,8 @@ class Surface:
     def batches(self) -> Iterator[tuple[BatchLocation, Any]]:
         """(location, batch on the model's device) for every batch of the data."""
         seen = 0
-        for index, batch in enumerate(self.data):
+        moved = (_batches.map_tensors(lambda t: t.to(self.device), each) for each in self.data)
+        for index, batch in enumerate(self._record.watched(moved)):
             batch = _batches.map_tensors(self._received, batch)
             yield BatchLocation(index, first=seen), batch
             seen += _batches.num_samples(batch)
@@ -257,7 +266,7 @@ class Surface:
         if total is not None and self.processes.size == 1:
             return total
         # with several processes a loader may yield only a part of its data set
-        return sum(_batches.num_samples(batch) for batch in self.data)
+        return sum(_batches.num_samples(batch) for _, batch in self.batches())
 
     def first_samples(self, count: int) -> Any:
         """`count` of the first samples: those that differ and are not blank, as far as possible.
@@ -316,35 +325,23 @@ class Surface:
             if not self._measuring:
                 stack.callback(self._stop_measuring)
                 self._measuring = True
-                self._wide, self.rounded_to = self._choose_width()
+                self._wide, self.rounded_to = choose_width(self.own_dtype, self._half_seen)
+                self.computed_in = self.rounded_to or self.dtype
                 stack.enter_context(widened(self.model, self._wide))
             yield
 
     def _stop_measuring(self) -> None:
         self._measuring, self._wide = False, None
 
-    def _choose_width(self) -> tuple[torch.dtype | None, torch.dtype | None]:
-        """The narrowest type without rounding to half precision, and the rounding left in it."""
-        is_half = self._own_dtype in HALF
-        rounding: torch.dtype | None = self._own_dtype if is_half else None
-        for wide in (torch.float32, torch.float64) if is_half else (None, torch.float64):
-            self._wide = wide
-            with (
-                model_state.preserved(self.model, self.device),
-                widened(self.model, wide),
-                HalfPrecisionWatch() as watch,
-                torch.no_grad(),
-            ):
-                try:
-                    sample = self.first_samples(1)
-                    self.cost += Cost(forwards=1)
-                    self._run(sample, {})
-                except Exception:
-                    continue
-            if watch.seen is None:
-                return wide, None
-            rounding = watch.seen
-        return None, rounding
+    def _half_seen(self, dtype: torch.dtype | None) -> torch.dtype | None:
+        """The half precision that a sample meets inside the model, held in `dtype`."""
+        self._wide = dtype
+        with model_state.preserved(self.model, self.device), widened(self.model, dtype):
+            sample = self.first_samples(1)
+            self.cost += Cost(forwards=1)
+            with torch.no_grad(), HalfPrecisionWatch() as watch:
+                self._run(sample, {})
+        return watch.seen
 
     def _look_up_all(self) -> None:
         """Run the model on all data, for what that does to its embeddings."""
@@ -364,36 +361,3 @@ class _UncheckedBatch:
     batch: Any
     where: BatchLocation
     masked: bool
-
-
-@contextlib.contextmanager
-def _recording_input(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Collect the inputs of a module during the block."""
-    inputs: list[Tensor] = []
-    if module is None:
-        yield inputs
-        return
-    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach()))
-    try:
-        yield inputs
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def _returning_zeros(head: nn.Module) -> Iterator[None]:
-    """Let the head return zeros of the right shape, which take no memory, during the block."""
-    weight: Tensor = head.weight  # type: ignore[assignment]
-
-    def forward(a: Tensor) -> Tensor:
-        return a.new_zeros(()).expand(*a.shape[:-1], len(weight))
-
-    instance_forward = head.__dict__.get("forward")
-    head.forward = forward
-    try:
-        yield
-    finally:
-        if instance_forward is None:
-            del head.forward
-        else:
-            head.forward = instance_forward

@@ -8,7 +8,7 @@ step. Autocast inside a model's forward rounds float32 in the same way, but leav
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -34,6 +34,27 @@ def widened(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
     finally:
         for tensor, values in before:
             tensor.data = values
+
+
+def choose_width(
+    dtype: torch.dtype, half_seen: Callable[[torch.dtype | None], torch.dtype | None]
+) -> tuple[torch.dtype | None, torch.dtype | None]:
+    """The narrowest type in which a model rounds nothing to half precision; None is its own.
+
+    `dtype` is its own type. `half_seen` runs a sample in another one and says what half precision
+    was seen. The second result is what cannot be avoided, because the model's code asks for it.
+    """
+    is_half = dtype in HALF
+    rounding: torch.dtype | None = dtype if is_half else None
+    for wide in (torch.float32, torch.float64) if is_half else (None, torch.float64):
+        try:
+            seen = half_seen(wide)
+        except Exception:
+            continue  # the measurement itself will say what is wrong, in the model's own type
+        if seen is None:
+            return wide, None
+        rounding = seen
+    return None, rounding
 
 
 class HalfPrecisionWatch(TorchDispatchMode):
