@@ -44,6 +44,8 @@ TELLING_INPUTS = {
     "time_first": BLANKS,
     "flat_times": BLANKS,
     "sorted_rows": BLANKS,
+    "rolled_by_data": ONE_SIDED,
+    "cut_by_data": ONE_SIDED,
 }
 SIZES = ((5,), (2, 3), (4, 1, 2), (1, 1, 3), (6,), (3, 4), (1,), (8,))
 

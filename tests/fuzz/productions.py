@@ -201,6 +201,9 @@ PRODUCTIONS: dict[str, Production] = {
     "half_batches": around("HalfBatches({0})", straight=True),
     "padded_rows": around("PaddedRows({0})", straight=True),
     "nonzero_tokens": packed("NonzeroTokens({0})"),
+    "swapped_pair": around("SwappedPair({0}, {reach})", straight=True, reach=(3, 4, 5)),
+    "rolled_by_data": around("RolledByData({0})", straight=True),
+    "cut_by_data": around("CutByData({0})", straight=True),
     "packed_recurrence": Production("PackedRecurrence()", (SEQUENCE,)),
     # custom functions
     "saved_slope": activation("SavedSlope()", odd=ONCE),

@@ -129,3 +129,42 @@ class PackedRecurrence(nn.Module):
             self.cells(packed)[0], batch_first=True, total_length=x.shape[1]
         )
         return out
+
+
+class SwappedPair(nn.Module):
+    """Two calls of one module; in the second, two samples have changed places."""
+
+    def __init__(self, inner: nn.Module, reach: int) -> None:
+        super().__init__()
+        self.inner, self.reach = inner, reach
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = torch.arange(len(x))
+        order[-self.reach :: 2] = order[-self.reach :: 2].flip(0)
+        return self.inner(x) + self.inner(x[order].flip(-1))[order]
+
+
+class RolledByData(nn.Module):
+    """Two calls of one module; in the second, the samples are rolled, or not, as the data say."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift = int((x.flatten(1)[:, 0] > 0).sum())
+        return self.inner(x) + self.inner(x.flip(-1).roll(shift, 0)).roll(-shift, 0)
+
+
+class CutByData(nn.Module):
+    """Two calls of one module; in the second, the batch is cut where the data say and turned."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        cut = int((x.flatten(1)[:, 0] > 0).sum())
+        turned = self.inner(torch.cat([x[cut:], x[:cut]]).flip(-1))
+        rest = len(x) - cut
+        return self.inner(x) + torch.cat([turned[rest:], turned[:rest]])
