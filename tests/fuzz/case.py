@@ -89,7 +89,7 @@ class Case:
     layout: str = "pair"
     measures: tuple[str, ...] = ("curvature.trace",)
     method: str = "auto"
-    max_passes: int = 24
+    max_passes: int = 8
     call_seed: int = 0
     memory: int | None = None  # 1: every sample is a chunk of its own
 

@@ -117,37 +117,49 @@ class Truth:
         `blocks` only the diagonal.
         """
         with sdpa_kernel(SDPBackend.MATH):
-            try:
-                matrix = self._double_backward()
-            except (RuntimeError, NotImplementedError):
-                matrix = None
             if not self._gradient_is_right():
                 self.source = "differences of the loss"
                 return self._from_losses(blocks=blocks)
-            if matrix is not None and self._agrees(matrix):
-                self.source = "double backward"
-                return matrix
+            matrix = None
+            for batched in (True, False):  # all rows at once is fast and not always right
+                with contextlib.suppress(RuntimeError, NotImplementedError):
+                    matrix = self.double_backward(batched=batched)
+                    if self._agrees(matrix):
+                        self.source = "double backward"
+                        return matrix
             if matrix is not None and self._at_a_kink():
                 self.source = "double backward at a kink"  # there is no Hessian: torch's convention
                 return matrix
             self.source = "differences of gradients"
             return self._from_gradients()
 
-    def _double_backward(self) -> Tensor:
+    def double_backward(self, *, batched: bool = False) -> Tensor:
+        """Torch's own second derivative, right or wrong."""
         parameters = list(self.parameters.values())
         gradient = self.gradient(create_graph=True)
         if not gradient.requires_grad:
             return torch.zeros(self.size, self.size, dtype=torch.float64)
-        rows = [
-            _flat(
-                torch.autograd.grad(entry, parameters, retain_graph=True, allow_unused=True),
+        units = torch.eye(self.size, dtype=torch.float64)
+
+        def rows(cotangent: Tensor) -> tuple[Tensor | None, ...]:
+            return torch.autograd.grad(
+                gradient,
                 parameters,
+                cotangent,
+                retain_graph=True,
+                allow_unused=True,
+                is_grads_batched=batched,
             )
-            if entry.requires_grad
-            else torch.zeros(self.size, dtype=torch.float64)
-            for entry in gradient
-        ]
-        return torch.stack(rows).detach()
+
+        if batched:
+            parts = [
+                torch.zeros(self.size, p.numel(), dtype=torch.float64)
+                if part is None
+                else part.flatten(1)
+                for part, p in zip(rows(units), parameters, strict=True)
+            ]
+            return torch.cat(parts, dim=1).detach()
+        return torch.stack([_flat(rows(unit), parameters) for unit in units]).detach()
 
     def _directions(self, count: int = 2) -> Tensor:
         noise = torch.Generator().manual_seed(0)

@@ -63,7 +63,7 @@ def simpler(case: Case) -> Iterator[Case]:
         "inputs": "normal",
         "layout": "pair",
         "method": "auto",
-        "max_passes": 24,
+        "max_passes": 8,
         "call_seed": 0,
         "memory": None,
         "seed": 0,
