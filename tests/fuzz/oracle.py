@@ -155,7 +155,7 @@ class Truth:
             parts = [
                 torch.zeros(self.size, p.numel(), dtype=torch.float64)
                 if part is None
-                else part.flatten(1)
+                else part.reshape(self.size, -1)
                 for part, p in zip(rows(units), parameters, strict=True)
             ]
             return torch.cat(parts, dim=1).detach()

@@ -228,3 +228,54 @@ class ChannelsLast(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class PatchedForward(nn.Module):
+    """The forward of one instance is replaced, as some libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.layer.forward = self.patched
+
+    def patched(self, x: Tensor) -> Tensor:
+        return F.linear(2.0 * x, self.layer.weight, self.layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+class LearnedQuery(nn.Module):
+    """A layer sees a learned constant of five rows, the same for all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(5, 4))
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.layer(self.query).relu().mean(dim=0)
+
+
+class InputGate(nn.Module):
+    """The weight itself is multiplied by something that each sample brings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.layer.weight * (1 + x[..., None, :])
+        return (weights @ x[..., :, None])[..., 0] + self.layer.bias
+
+
+class ReadAsNumber(nn.Module):
+    """A parameter is read as a Python number: no gradient knows of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return float(self.scale) * self.layer(x)

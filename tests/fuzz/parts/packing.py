@@ -168,3 +168,14 @@ class CutByData(nn.Module):
         turned = self.inner(torch.cat([x[cut:], x[:cut]]).flip(-1))
         rest = len(x) - cut
         return self.inner(x) + torch.cat([turned[rest:], turned[:rest]])
+
+
+class Unbatched(nn.Module):
+    """Every sample is a call of its own, without a dimension for the batch."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.inner(sample) for sample in x])
