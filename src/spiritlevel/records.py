@@ -24,6 +24,7 @@ class Status(enum.Enum):
     OK = "ok"
     GGN = "ggn"
     NOT_CONVERGED = "not_converged"
+    UNCONFIRMED = "unconfirmed"  # a second look came to another value
     NONFINITE = "nonfinite"
 
 
