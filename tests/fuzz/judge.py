@@ -246,24 +246,29 @@ class _Judged:
         inside, values = 0, []
         for number in range(RETRIES):
             report = self._repetition(number)
+            if report is None:
+                continue
             again = report.layers[name][layer] if layer else report[name]
             values.append(again.value)
             low, high = again.interval or (again.value, again.value)
             inside += low - allowed <= truth.value <= high + allowed
             if inside >= ENOUGH:
                 return
-        mean = math.fsum(values) / len(values)
+        mean = math.fsum(values) / max(len(values), 1)
         self.fail(
             f"{label}: {inside} of {RETRIES} intervals hold the truth {truth.value:.8g}; "
             f"the estimates have the mean {mean:.8g} (first: {m.value:.8g} ± {m.stderr:.2g})"
         )
 
     def _repetition(self, number: int) -> Any:
-        """The report with another seed, which all misses of a case share."""
+        """The report with another seed, which all misses of a case share; None if refused."""
         while len(self.repeated) <= number:
             measures = tuple(name for name in self.case.measures if name in INTERVALS)
             case = dataclasses.replace(self.case, measures=measures)
-            self.repeated.append(call(case, self.names, 1000 + len(self.repeated))[0])
+            try:
+                self.repeated.append(call(case, self.names, 1000 + len(self.repeated))[0])
+            except sl.SpiritlevelError:
+                self.repeated.append(None)
         return self.repeated[number]
 
     def eigenvalue(self, name: str, m: Measurement, spectrum: Any, index: int) -> None:
