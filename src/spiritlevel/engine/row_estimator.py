@@ -27,6 +27,7 @@ from .workspace import Workspace
 
 # What choosing between two operators may cost: less than a fifth of the probes of either alone.
 GLANCE = 6  # probes of each before the first choice; 32 of one may be all that is needed
+TOO_FEW = "so few probes give no interval: raise max_passes"
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
 
@@ -197,7 +198,9 @@ class RowEstimator:
         status, text = Status.OK, ""
         if judged or not estimate.exact:
             text = self.how(factors)
-            if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
+            if estimate.unknown:
+                status, text = Status.NOT_CONVERGED, f"{text}; {TOO_FEW}"
+            elif judged and not estimate.within(self.precision.rtol, self.precision.confidence):
                 status, text = Status.NOT_CONVERGED, self._missed(estimate)
         text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
         return RowEstimate(estimate, "Hessian", status, text, self.cost)
