@@ -289,7 +289,10 @@ class RowEstimator:
         """ρ(j) of every input neuron of a layer."""
         parts = []
         if not (layer in self.probed and self.operator == "hessian"):
-            parts.append(_of_draws(self.workspace.sweep_neurons(layer)))
+            neurons = _of_draws(self.workspace.sweep_neurons(layer))
+            if self.workspace.sweep_estimate("rho", {layer: 1.0}).unknown:
+                neurons = [dataclasses.replace(each, variance=math.inf) for each in neurons]
+            parts.append(neurons)
         if layer in self.probed:
             entries = self._probes.metric.parts[layer]
             parts.append(self._probes.estimates_of_elements(self.operator, entries))
