@@ -172,6 +172,7 @@ class DenseProblem:
             activity=None,
             blocks=None,
             sampled=[],
+            bends={},
             streamed=False,
         )
 

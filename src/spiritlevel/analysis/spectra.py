@@ -19,6 +19,7 @@ from ..engine.weight_space.products import Operator
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
 from ..model.batches import Forward
+from ..model.calls import call_settings, measuring
 from ..records import Cost, Progress
 
 Matrix = Literal["hessian", "ggn"]
@@ -116,6 +117,7 @@ class Spectrum:
         )
 
 
+@measuring
 def eigenvalues(
     model: nn.Module,
     data: Iterable[Any],
@@ -200,6 +202,7 @@ def eigenvalues(
     )
 
 
+@measuring
 def density(
     model: nn.Module,
     data: Iterable[Any],
@@ -271,4 +274,5 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
 def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
     sizes = {name: part.stop - part.start for name, part in space.slices.items()}
     shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
-    return {key: workspace.settings()[key] for key in shown} | {"matrix": matrix, "sizes": sizes}
+    settings = {key: workspace.settings()[key] for key in shown} | call_settings()
+    return settings | {"matrix": matrix, "sizes": sizes}

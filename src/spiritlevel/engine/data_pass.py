@@ -80,7 +80,8 @@ class PassResult:
     margins: list[Tensor]  # every single margin, on the host
     activity: Activity | None
     blocks: list[HeadBlock] | None  # None if they did not fit
-    sampled: list[Any]  # a few samples from a few places of the data, for the certificate
+    sampled: list[Any]  # a few samples from a few places of the data, for a second look
+    bends: dict[str, str]  # parameters in which the outputs may bend, in any process, and why
     streamed: bool  # whether the head's outputs were never formed
 
 
@@ -114,6 +115,7 @@ def run_pass(
         activity=None if sites is None else Activity(surface, sites),
         blocks=[],
         sampled=[],
+        bends={},
         streamed=budget.stream is not None,
     )
     watch = head.module if needs.head and head is not None else None
@@ -150,6 +152,8 @@ def run_pass(
                         result.softmax.add(sums, sample_weights)
                     if needs.margins:
                         _add_margins(result, *surface.loss.margins(outputs.double(), targets))
+    if sweep is not None:
+        result.bends = sweep.bends
     _reduce(surface, result, total)
     result.cost = surface.processes.total_cost(surface.cost - before)
     return result
@@ -158,6 +162,8 @@ def run_pass(
 def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
     """Add up over the processes, and refuse data in which no target counts."""
     processes = surface.processes
+    for bends in processes.gather(result.bends):
+        result.bends = bends | result.bends
     result.sweep.reduce(processes)
     for moments in (result.head, result.softmax, result.margin):
         moments.reduce(processes)

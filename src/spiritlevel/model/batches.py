@@ -35,7 +35,8 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return {key: map_tensors(function, value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
-        return type(batch)(map_tensors(function, value) for value in batch)
+        values = [map_tensors(function, value) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
 
 
@@ -76,6 +77,29 @@ def take(batch: Any, index: Tensor | slice) -> Any:
     """The chosen samples; tensors without a sample dimension are left as they are."""
     size = num_samples(batch)
     return map_tensors(lambda t: t[index] if t.dim() and len(t) == size else t, batch)
+
+
+def telling_samples(batch: Any, count: int) -> list[int]:
+    """The `count` samples that show most: with few zeros, and no two alike.
+
+    If there are not enough samples, some are taken again.
+
+    >>> telling_samples((torch.tensor([[0.0, 0.0], [1.0, 2.0], [1.0, 2.0], [3.0, 0.0]]),), 2)
+    [1, 3]
+    """
+    size = num_samples(batch)
+    rows = [t.reshape(size, -1) for t in tensors(batch) if t.dim() and len(t) == size]
+    full = torch.stack([(row != 0).sum(dim=1) for row in rows]).sum(dim=0)
+    order = torch.argsort(full, descending=True, stable=True).tolist()
+    distinct: list[int] = []
+    for i in order:
+        if not any(all(torch.equal(row[i], row[j]) for row in rows) for j in distinct):
+            distinct.append(i)
+        if len(distinct) == count:
+            break
+    others = [i for i in order if i not in distinct]
+    chosen = (distinct + others)[:count]
+    return [sorted(chosen)[i % len(chosen)] for i in range(count)]
 
 
 def join(left: Any, right: Any) -> Any | None:

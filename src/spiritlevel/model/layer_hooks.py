@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from .exclusive import of_this_thread
 
 
 @dataclasses.dataclass
@@ -88,68 +92,20 @@ def recording_uses(
     try:
         for layer, module in modules.items():
             if layer in inputs:
-                handles.append(module.register_forward_pre_hook(recorded.before))
+                handles.append(module.register_forward_pre_hook(of_this_thread(recorded.before)))
             handles.append(
                 module.register_forward_hook(
-                    lambda m, args, out, layer=layer: recorded.after(layer, m, args, out),
+                    of_this_thread(functools.partial(recorded.after, layer)),
                     prepend=True,  # before any hook of the user that replaces the output
                 )
             )
         yield recorded
+    except BaseException:
+        recorded.close()  # nobody else will: the caller has not seen a use yet
+        raise
     finally:
         for handle in handles:
             handle.remove()
-
-
-def parameter_uses(outputs: Tensor) -> dict[int, int]:
-    """How often the graph of `outputs` reads each leaf, by id of the leaf."""
-    counts: dict[int, int] = {}
-    for node in _nodes(outputs):
-        for following, _ in node.next_functions:
-            variable = getattr(following, "variable", None)
-            if variable is not None:
-                counts[id(variable)] = counts.get(id(variable), 0) + 1
-    return counts
-
-
-def lacks_second_derivative(gradients: Iterable[Tensor | None]) -> bool:
-    """Whether a function in the graph is marked as differentiable only once.
-
-    Its gradient then ends in a node that raises. A backward towards the parameters bypasses that
-    node, and the missing part would count as zero.
-    """
-    roots = (g for g in gradients if g is not None and g.grad_fn is not None)
-    return any(node.name() == "torch::autograd::Error" for root in roots for node in _nodes(root))
-
-
-def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:
-    """The edges with no other edge behind them: a backward to these passes through all others."""
-    targets = {edge.node for edge in edges}
-    reaches: dict[Any, bool] = {}  # is there a target strictly behind this node?
-    stack: list[tuple[Any, bool]] = [(outputs.grad_fn, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if node in reaches:
-            continue
-        behind = [following for following, _ in node.next_functions if following is not None]
-        if expanded:
-            reaches[node] = any(other in targets or reaches[other] for other in behind)
-        else:
-            stack.append((node, True))
-            stack.extend((other, False) for other in behind if other not in reaches)
-    return [edge for edge in edges if edge.node in reaches and not reaches[edge.node]]
-
-
-def _nodes(outputs: Tensor) -> Iterator[Any]:
-    seen = set()
-    stack = [outputs.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        stack.extend(following for following, _ in node.next_functions)
 
 
 def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int]]:
@@ -159,6 +115,46 @@ def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        # The tensor itself would be kept by its own graph: a cycle that the collector cannot see.
+        return tensor.detach()
 
     return torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), sizes
+
+
+@contextlib.contextmanager
+def recording_input(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Collect the inputs of a module during the block."""
+    inputs: list[Tensor] = []
+    if module is None:
+        yield inputs
+        return
+    note = of_this_thread(lambda _, args: inputs.append(args[0].detach()))
+    handle = module.register_forward_pre_hook(note)
+    try:
+        yield inputs
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def returning_zeros(head: nn.Module) -> Iterator[None]:
+    """Let the head return zeros of the right shape, which take no memory, during the block."""
+    weight: Tensor = head.weight  # type: ignore[assignment]
+
+    forward, thread = head.forward, threading.get_ident()
+
+    def zeros(a: Tensor) -> Tensor:
+        if threading.get_ident() != thread:  # somebody else uses the model in the meantime
+            result: Tensor = forward(a)
+            return result
+        return a.new_zeros(()).expand(*a.shape[:-1], len(weight))
+
+    instance_forward = head.__dict__.get("forward")
+    head.forward = zeros
+    try:
+        yield
+    finally:
+        if instance_forward is None:
+            del head.forward
+        else:
+            head.forward = instance_forward

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
 from ...math.positions import Positions
-from ...model.layer_hooks import LayerUse, parameter_uses
+from ...model.autograd_graph import parameter_uses
+from ...model.layer_hooks import LayerUse
 from ...model.layers.unfold import average_patch, conv_windows
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

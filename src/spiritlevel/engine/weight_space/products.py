@@ -25,8 +25,8 @@ from torch.func import grad, jvp
 
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
+from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import lacks_second_derivative
 from ...model.model_state import full_precision, twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost

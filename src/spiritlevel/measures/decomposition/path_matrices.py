@@ -25,8 +25,8 @@ from ...errors import SpiritlevelError
 from ...math.normals import random_normals
 from ...math.positions import Positions
 from ...math.sample_lanczos import LargestEigenvalues, largest_eigenvalues
+from ...model.autograd_graph import deepest, lacks_second_derivative
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import deepest, lacks_second_derivative
 from ...model.model_state import twice_differentiable
 from ...records import Cost
 from .paths import Paths, Seen

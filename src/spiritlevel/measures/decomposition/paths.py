@@ -24,8 +24,9 @@ from ...errors import SpiritlevelError
 from ...math.curvature import SoftmaxCurvature
 from ...math.positions import OutputCurvature, PositionCurvature, Positions
 from ...math.signs import random_signs
+from ...model.autograd_graph import deepest
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import LayerUse, deepest, recording_uses
+from ...model.layer_hooks import LayerUse, recording_uses
 from ...model.layers import AbstractMatrixRule
 from ...model.losses import CrossEntropy
 from ...model.model_state import full_precision

@@ -24,8 +24,8 @@ from ...engine.moments import Moments
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
+from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import lacks_second_derivative
 from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import full_precision, twice_differentiable
 from ...model.surface import Surface

@@ -24,7 +24,7 @@ from ...errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
 from ...math.positions import OutputCurvature
 from ...model.layers.layout import Layout
-from ...model.losses import resolve
+from ...model.losses import resolve, total_weight
 from .argument_checks import check_labels, check_probes, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder
@@ -61,10 +61,18 @@ def kappa_penalty(
     a = _joined(uses, layouts)
     total = outputs.new_zeros(())
     for column in _columns(curvature, outputs, probes, generator):
-        signals = torch.autograd.grad(outputs, uses, column.view_as(outputs), create_graph=True)
+        signals = torch.autograd.grad(
+            outputs, uses, column.view_as(outputs), create_graph=True, allow_unused=True
+        )
+        if any(signal is None for signal in signals):
+            raise SpiritlevelError(
+                "The 'outputs' of a κ penalty must come from the forward pass in which the layer "
+                "was used. Got outputs that do not depend on its latest input. Call the penalty "
+                "right after the forward pass, with what the model returned."
+            )
         total = total + _squared(a, _joined(signals, layouts))
-    weights = loss_function.weights(outputs.detach(), targets).sum()
-    return total / (weights * (1 if probes is None else probes))
+    weight = total_weight(loss_function, outputs, targets)
+    return total / (weight * (1 if probes is None else probes))
 
 
 class KappaPenalty(Penalty):

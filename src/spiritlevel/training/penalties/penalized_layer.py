@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...model.layer_hooks import parameter_uses
+from ...model.autograd_graph import parameter_uses
 from .argument_checks import check_trained
 from .forward_recorder import ForwardRecorder
 
