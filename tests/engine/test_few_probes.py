@@ -2,12 +2,13 @@
 
 Signs take few values on a small problem. Two of them agree half of the time where only two
 directions interact, and then say nothing about their error. The intervals here must cover the truth
-in 95 % of the cases. Each cell of the tables below has 200 seeds; it fails where a coverage of 95 %
+in 95 % of the cases. Each cell of the tables below has 100 seeds; it fails where a coverage of 95 %
 would give so few hits with a probability of FALSE_ALARM. The seeds are fixed.
 """
 
 import dataclasses
 import math
+import pathlib
 
 import pytest
 import scipy.special
@@ -27,9 +28,9 @@ from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem
 from zoo.plain import classes, network, random
 
-SEEDS = range(3000, 3200)
+SEEDS = range(3000, 3100)
 FALSE_ALARM = 1e-4
-LEAST_HITS = int(scipy.stats.binom.ppf(FALSE_ALARM, len(SEEDS), 0.95))  # 177 of 200
+LEAST_HITS = int(scipy.stats.binom.ppf(FALSE_ALARM, len(SEEDS), 0.95))  # 86 of 100
 PASSES = [2, 3, 4, 6, 8, 16]
 METHODS = ["hutchinson", "hutch++", "split", "auto"]
 
@@ -188,6 +189,43 @@ def test_nothing_is_known_only_of_nothing(problems):
         probes.draw(["hessian"], 2)
         spreads.append(probes.estimate("hessian", factors).variance)
     assert spreads[0] > 0.0 == spreads[1]
+
+
+# -- the table in the docs ------------------------------------------------------------------------
+
+DIRECTIONS = random(3, 20, seed=4)
+PAIR = torch.eye(20).double()
+PAIR[0, 1] = PAIR[1, 0] = 3.0
+TABLE = {
+    "one direction": torch.outer(DIRECTIONS[0], DIRECTIONS[0]),
+    "one pair of entries that interacts": PAIR,
+    "2 × 2": torch.tensor([[1.0, 0.7], [0.7, -0.2]]).double(),
+    "three directions, both signs": (DIRECTIONS.T * torch.tensor([3.0, -1.0, -2.0])) @ DIRECTIONS,
+}
+
+
+def coverage(B, *, normal, count, draws):
+    """The share of 95 % intervals that cover Tr B, from definitions alone."""
+    xi = random(draws, count, len(B), seed=count)
+    xi = xi if normal else xi.sign()
+    images = xi @ B
+    values = (xi * images).sum(dim=2)
+    variance = 2 * images.square().sum(dim=2).mean(dim=1) if normal else values.var(dim=1)
+    quantile = scipy.special.stdtrit(count if normal else count - 1, 0.975)
+    margin = quantile * (variance / count).sqrt() + 1e-9 * B.abs().max()
+    return float(((values.mean(dim=1) - B.trace()).abs() <= margin).double().mean())
+
+
+@pytest.mark.parametrize("matrix", TABLE)
+def test_the_table_in_the_docs(matrix):
+    lines = (pathlib.Path(__file__).parents[2] / "docs" / "estimates.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(f"| {matrix} | ")]
+    assert [row[1].split(",")[0] for row in rows] == ["signs", "normal"]
+    for row, normal in zip(rows, (False, True), strict=True):
+        for count, printed in zip(PASSES, row[2:], strict=True):
+            share = 100 * coverage(TABLE[matrix], normal=normal, count=count, draws=4000)
+            # 3: rounding, and 4 standard errors of 4,000 draws
+            assert abs(share - float(printed)) < 3, (count, printed, share)
 
 
 # -- too few for an interval ----------------------------------------------------------------------

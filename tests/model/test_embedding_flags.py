@@ -250,7 +250,7 @@ def test_the_row_of_the_padding_is_constant(kind, padding):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["embedding", "own forward"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_half_precision(kind, dtype):
     model = make(kind, dtype=dtype)
     report = sl.measure(model, (TOKENS, Y), measures=MEASURES[:3])
