@@ -231,6 +231,8 @@ class Surface:
     def batches(self) -> Iterator[tuple[BatchLocation, Any]]:
         """(location, batch on the model's device) for every batch of the data."""
         seen = 0
+        if self._measuring:  # the random state will be restored
+            self._record.advance()
         moved = (_batches.map_tensors(lambda t: t.to(self.device), each) for each in self.data)
         for index, batch in enumerate(self._record.watched(moved)):
             batch = self.received(batch)
