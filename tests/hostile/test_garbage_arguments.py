@@ -10,7 +10,7 @@ from hostile import garbage
 from hostile.records import data, network
 
 TRACE = "curvature.trace"
-LEFT_OUT = ("forward", "progress")  # functions of the user, which may do what they like
+LEFT_OUT = ("forward", "progress", "on_report")  # functions of the user, which may do what they like
 
 
 def verbs():
@@ -27,7 +27,7 @@ def verbs():
             "models": {"a": net, "b": network(1)},
             "data": x_y,
             "measures": TRACE,
-            "match": False,
+            "match_confidence": False,
         },
         sl.cards: {},
     }

@@ -134,7 +134,7 @@ CHECKS: dict[str, tuple[Test, str]] = {
     "memory": (_or_none(_is_number), "a number of bytes, or None"),
     "seed": (_is_seed, "a whole number of Python that fits into 64 bits"),
     "distributed": (_is_flag, "True or False"),
-    "match": (_is_flag, "True or False"),
+    "match_confidence": (_is_flag, "True or False"),
     "biases": (_is_flag, "True or False"),
     "num": (_is_whole, "a whole number"),
     "num_vectors": (_is_whole, "a whole number"),
