@@ -20,6 +20,12 @@ __version__ = "0.1.0"
 Progress: TypeAlias = Callable[[int, int | None, str], None]
 
 
+NONFINITE_TEXT = (
+    "The value is not a finite number: it overflows, or the loss does. Measure in float64, or look "
+    "at the network's outputs."
+)
+
+
 class Status(enum.Enum):
     """How far a value can be trusted; its `text` says what to do next."""
 
@@ -90,6 +96,11 @@ class Measurement:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not math.isfinite(self.value) and self.status in (Status.OK, Status.GGN):
+            # No number is no result, however it was computed.
+            object.__setattr__(self, "status", Status.NONFINITE)
+            object.__setattr__(self, "exact", False)
+            object.__setattr__(self, "text", self.text or NONFINITE_TEXT)
         unknown = self.stderr is None and self.residual is None
         if not self.exact and unknown and self.status is Status.OK:
             raise SpiritlevelError(
@@ -226,6 +237,8 @@ class Report(Mapping[str, Measurement]):
         lines.insert(1, "-" * len(lines[0]))
         n = int(self.settings["num_samples"])
         lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
+        if "autocast" in self.settings:
+            lines.append(f"autocast: {self.settings['autocast']}")
         return visible("\n".join(lines), keep="\n")
 
     def to_dict(self) -> dict[str, Any]:

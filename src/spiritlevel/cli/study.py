@@ -147,6 +147,7 @@ def run(
     epilog="""\b
 Examples:
   spiritlevel study resume studies/digits-quick --workers 2
+  spiritlevel study resume studies/digits-quick --retrain
 """
 )
 def resume(
@@ -156,15 +157,22 @@ def resume(
     address: Address = None,
     device: Device = "cpu",
     per_gpu: PerGpu = 1,
+    retrain: Annotated[
+        bool,
+        typer.Option("--retrain", help="Train runs again whose weights are missing or damaged."),
+    ] = False,
     allow_code: AllowCode = False,
     json: subject.Json = None,
 ) -> None:
     """Finish a study. Failed runs are tried again."""
     with Store.open(folder) as store:
+        lost = control.check_files(store, retrain=retrain)
         if again := control.retry_failed(store, allow_code=allow_code):
             console.note(console.err(), f"{again} failed runs will be tried again")
         where = {"device": device, "address": address, "per_gpu": per_gpu}
         _work(store, json, executor=executor, workers=workers, allow_code=allow_code, **where)
+    if lost:
+        raise SpiritlevelError(lost)
 
 
 @app.command(
@@ -303,7 +311,7 @@ def _work(store: Store, json: str | None, **how: Any) -> None:
     page = console.talk(json)
     took = duration(time.monotonic() - start)
     page.print(
-        f"{store.study.name}: {counted(counts, None)}; {counts.done - before.done} of them now, "
+        f"{store.name}: {counted(counts, None)}; {counts.done - before.done} of them now, "
         f"in {took}",
         soft_wrap=True,
     )

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pathlib
 import runpy
+import warnings
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
@@ -19,6 +20,7 @@ from .runs.checks import check as check
 from .runs.named_code import check_code
 from .settings.definition import Study
 from .storage.data_identity import check_data
+from .storage.integrity import check_database, describe_lost, lost_checkpoints
 from .storage.store import Counts, Store
 
 EXECUTORS = ("local", "vmap", "ray")
@@ -107,6 +109,7 @@ def execute(
             f"The 'address' of a Ray cluster needs executor='ray'. Got {executor!r}."
         )
     ray.check_share(per_gpu, executor=executor, device=device)
+    check_database(store)
     if store.counts().remaining:
         check_code(store.settings(), allow_code=allow_code)
     check_data(store)
@@ -147,19 +150,39 @@ def run(
     return store
 
 
-def resume(folder: str | os.PathLike[str], *, allow_code: bool = False, **how: Any) -> Store:
+def resume(
+    folder: str | os.PathLike[str], *, retrain: bool = False, allow_code: bool = False, **how: Any
+) -> Store:
     """Finish the study in `folder`; failed runs are tried again; arguments as for `execute`.
 
-    Code in `folder` itself may have come with the study, so it needs `allow_code`.
+    Finished runs whose weights are missing or damaged are named in a warning, or trained again
+    with `retrain`. Code in `folder` itself may have come with the study, so it needs `allow_code`.
     """
     store = Store.open(folder)
     try:
+        if lost := check_files(store, retrain=retrain):
+            warnings.warn(lost, stacklevel=2)
         retry_failed(store, allow_code=allow_code)
         execute(store, allow_code=allow_code, **how)
     except BaseException:
         store.close()
         raise
     return store
+
+
+def check_files(store: Store, *, retrain: bool = False) -> str:
+    """Refuse a damaged database; what is lost of the weights, in words, or "".
+
+    With `retrain` the runs that lost their weights wait again instead.
+    """
+    check_database(store)
+    lost = lost_checkpoints(store)
+    if not lost:
+        return ""
+    if retrain:
+        store.wait_again(lost)
+        return ""
+    return describe_lost(store, lost)
 
 
 def retry_failed(store: Store, *, allow_code: bool) -> int:
@@ -192,7 +215,7 @@ def state(store: Store) -> State:
     """Counts, failures, and an estimate of the time left from the finished runs."""
     rows = store.rows("runs")
     return State(
-        name=store.study.name,
+        name=store.name,
         counts=store.counts(),
         seconds_left=seconds_left(rows),
         failures=tuple((r["id"], r["error"]) for r in rows if r["status"] == "failed"),

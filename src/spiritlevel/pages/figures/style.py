@@ -36,6 +36,7 @@ FONT = 8.5  # points, in pictures for the screen
 PRINT_FONT = 7.0  # points, in figures as wide as the column they are printed in
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a paper, and its whole width
 DPI, PRINT_DPI = 150, 300
+MOST_MARKS = 2000  # of a panel that a vector file draws one by one; more become one image in it
 LETTER = 0.62  # mean width of a letter, in font sizes
 LONGEST_NAME, LONGEST_LINE = 40, 22  # letters: of a name, and of a line beside an axis
 

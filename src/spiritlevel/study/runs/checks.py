@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import api
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...training.penalties.registry import check_penalty
 from ..models.registry import find_factory
 from ..registry import registered_task
@@ -152,6 +152,11 @@ def _check_fit(run: RunSettings, model: nn.Module, look: Look) -> None:
             with torch.no_grad():
                 outputs = model(x)
         except Exception as error:  # whatever torch raises for a shape that does not fit
+            if is_out_of_memory(error):
+                raise SpiritlevelError(
+                    f"{network} needs more memory than there is, for {came}: {describe(error)}. "
+                    "Choose a smaller model."
+                ) from error
             raise SpiritlevelError(
                 f"{network} cannot take {came}: {describe(error)}. Choose another model, or give "
                 f"it the arguments for this shape; it takes {takes}."

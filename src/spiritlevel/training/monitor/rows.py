@@ -7,6 +7,7 @@ interrupted run wrote after that checkpoint: they will be measured again.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -104,8 +105,14 @@ class File:
     def write(self, row: Row) -> None:
         """Append the row as one line, after the heading if the file is new."""
         heading = "" if self._written() else self.form.heading
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(heading + self.form.line(row))
+        before = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with self.path.open("a", encoding="utf-8", newline="") as file:
+                file.write(heading + self.form.line(row))
+        except OSError:  # a full disk takes half of a line, which must not stay
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, before)
+            raise
 
     def _written(self) -> bool:
         return self.path.exists() and self.path.stat().st_size > 0
