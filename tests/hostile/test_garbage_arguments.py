@@ -10,7 +10,7 @@ from hostile import garbage
 from hostile.records import data, network
 
 TRACE = "curvature.trace"
-LEFT_OUT = ("forward", "progress", "on_report")  # functions of the user, which may do what they like
+LEFT_OUT = ("forward", "progress", "on_report")  # functions of the user
 
 
 def verbs():
