@@ -201,6 +201,11 @@ def get(name: str) -> Card:
 
 def names(pattern: str = "*") -> list[str]:
     """Names that match a pattern, sorted; a pattern without wildcards must name a measure."""
+    if not isinstance(pattern, str):
+        raise SpiritlevelError(
+            f"The name or pattern of measures must be a text. Got {pattern!r:.80}. See "
+            "`spiritlevel list`."
+        )
     if not set(pattern) & set("*?["):
         return [get(pattern).name]
     cards = _all_cards()

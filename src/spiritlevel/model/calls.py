@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
+from .arguments import check_arguments
 from .bit_hashes import hash_tensor
 from .distributed import Processes, refuse_sharded, unwrapped
 from .exclusive import claimed, process_state
@@ -60,6 +61,7 @@ def measuring(verb: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         bound.apply_defaults()
         given = dict(bound.arguments)
         given |= given.pop("arguments", {})  # of those that take **arguments
+        check_arguments(verb.__name__.removesuffix("_also"), given)
         with _surrounded(verb.__name__, given):
             return verb(*args, **kwargs)
 
