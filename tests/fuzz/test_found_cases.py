@@ -99,7 +99,9 @@ CASES = {
     "swapped": case(node("swapped_pair", "linear", reach=5), "relu", sizes=(8,), **OUTER),
     "sorted": case(node("sorted_rows", "linear"), "relu", sizes=(4, 4), **OUTER),
     # exceptions that said nothing
-    "unbatched_conv": case("unbatched_conv", "relu", stem="image_bare", readout="pooled"),
+    "unbatched_conv": case(
+        "unbatched_conv", "relu", stem="image_bare", readout="pooled", sizes=(1,)
+    ),
     "prelu_behind_a_functional_layer": case("functional_linear", "prelu", seed=5687, sizes=(7,)),
     "functional_call_and_rho": case("inner_functional_call", measures=SEVERAL, **LOOP),
     "autocast_inside": case(node("inner_autocast", "linear", "relu")),
