@@ -45,6 +45,11 @@ def with_alias(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | No
     return (alias, *args[1:])
 
 
+def _alias_in_backward(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    is_backward = torch._C._current_graph_task_id() != -1
+    return with_alias(module, args) if is_backward else None
+
+
 class LayerUses:
     """The recorded uses of modules; `close` breaks their reference cycle through the graph."""
 
@@ -115,7 +120,7 @@ def recording_uses(
     else:
         # A checkpointed part of the model runs again in the backward, and must do the same there.
         for layer in inputs & modules.keys():
-            recorded.replayed.append(modules[layer].register_forward_pre_hook(with_alias))
+            recorded.replayed.append(modules[layer].register_forward_pre_hook(_alias_in_backward))
     finally:
         for handle in handles:
             handle.remove()

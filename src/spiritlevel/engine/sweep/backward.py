@@ -86,7 +86,6 @@ class Sweep:
         self.rules = rules_of(surface)
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
-        self.used: set[str] = set()  # parameters that the outputs depend on
         self.witnesses: list[Witness] = []  # samples for a second look, with their values
         self._random = random.Random(0)
         self._chunks = 0
@@ -152,7 +151,6 @@ class Sweep:
                     draws.append(rows.collect(outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
-                self.used |= {n for n, route in routing.routes.items() if route != "unused"}
                 if self.probes is None:
                     self._keep_witness(draws[0], batch, where)
         finally:

@@ -14,6 +14,7 @@ costs as much as one with the Hessian, and nothing is subtracted.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
 from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import BatchLocation
@@ -95,7 +96,9 @@ class Products:
                     together=2,
                 )
                 product["hessian"](space, ones)
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             return 1
         return TOGETHER
 
@@ -139,7 +142,8 @@ class Products:
 
 def choose_method(surface: Surface) -> ProductMethod:
     """The first method that the model supports and whose products are right, on two samples."""
-    trust.check_gradient(surface, surface.first_samples(trust.SAMPLES), BatchLocation(0))
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
+        trust.check_gradient(surface, surface.first_samples(trust.SAMPLES), BatchLocation(0))
     failures = []
     for method in get_args(ProductMethod):
         try:
@@ -149,7 +153,7 @@ def choose_method(surface: Surface) -> ProductMethod:
                     return method
                 untrusted = _untrusted_parameter(surface, method)
         except (RuntimeError, NotImplementedError) as error:
-            if isinstance(error, torch.cuda.OutOfMemoryError):
+            if is_out_of_memory(error):
                 raise
             failures.append(f"{method}: {str(error).strip().splitlines()[0]}")
             continue
@@ -179,7 +183,7 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
         batch = surface.first_samples(trust.SAMPLES)
         names = tuple(surface.parameters)
         _, product = _make(surface, batch, BatchLocation(0), ("hessian",), names, method)
-        with torch.no_grad():
+        with torch.enable_grad():
             outputs, targets = surface.outputs(batch, where=BatchLocation(0))
         model = surface.function(batch)
         gradient = plain_gradient(lambda p: surface.loss.values(model(p).double(), targets).sum())
@@ -187,7 +191,7 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
             surface,
             lambda space, vector: product["hessian"](space, vector[None])[0],
             gradient,
-            eps=trust.rounding(surface, outputs),
+            trust.gradient_rounding(surface, outputs),
         )
 
     try:

@@ -68,7 +68,8 @@ def ggn_trace(workspace: Workspace) -> Measured:
         status, text = Status.OK, columns_text(workspace) if judged else ""
         if not estimate.exact:
             text = probes_text(workspace)
-        if judged and not estimate.within(workspace.precision.rtol, workspace.precision.confidence):
+        missed = not estimate.within(workspace.precision.rtol, workspace.precision.confidence)
+        if estimate.unknown or (judged and missed):
             status = Status.NOT_CONVERGED
             text = f"{text}; {workspace.sweep_budget('trace', whole)}"
         row = RowEstimate(estimate, "GGN", status, text, workspace.sweep_cost)
@@ -100,7 +101,8 @@ def trace_squared(workspace: Workspace) -> Measured:
     status, text = Status.OK, square.text
     if square.enough is not None:
         status = Status.NOT_CONVERGED
-        advice = f"max_passes={square.enough} would have sufficed"
+        enough = "would give one" if square.estimate.unknown else "would have sufficed"
+        advice = f"max_passes={square.enough} {enough}"
         text = "; ".join(filter(None, [text, square.reason, f"{advice}."]))
     row = RowEstimate(square.estimate, "Hessian", status, text, workspace.cost - before)
     return Measured(hessian_measurement(workspace, "curvature.trace_squared", row))
