@@ -44,19 +44,11 @@ CASES = {
     # half precision
     "bfloat16": case("silu", "linear", "silu", dtype="bfloat16", sizes=(8,)),
     "float16": case("sigmoid", "linear", "sigmoid", dtype="float16", sizes=(8,)),
-    # a layer that bends behind a small gate, and a GGN that vanishes
+    # a layer that bends behind a small gate
     "small_gate": case(node("layer_scale", "linear", "gelu", "linear", gain=1e-6), dtype="float32"),
-    "closed_gate": case(node("rezero", "linear", "gelu", "linear", gain=0.0)),
-    "confident": case("softplus", inputs="large", dtype="float32"),
-    # Lanczos from a vector that is an eigenvector already
-    "eigenvalues": case(
-        stem="rows_bare", readout="linear_without_bias", loss="mse", measures=("eigenvalues",)
-    ),
-    "head_lambda_max": case(stem="rows_bare", measures=("head.lambda_max",)),
-    # second derivatives of torch that are wrong, or missing
-    "weight_norm": case("weight_norm", "tanh", measures=(*SEVERAL, "curvature.lambda_max")),
+    # second derivatives that torch gets wrong
+    "weight_norm": case("weight_norm", "tanh", stem="rows_bare", measures=("eigenvalues",)),
     "saved_slope": case("saved_slope", measures=("neuron.rho_sum", "curvature.trace")),
-    "once": case("once", measures=("neuron.rho_sum", "curvature.trace")),
     # a number of uses that varies
     "uses": case(
         node("use_per_position", "linear"), "relu", sizes=(4, 1, 2), lengths=(1, 4, 2), **LOOP
@@ -64,7 +56,6 @@ CASES = {
     # a blank sample that makes a check empty
     "blank": case(node("siamese", "linear_without_bias", "relu"), inputs="second_blank", **OUTER),
     # probes that happen to agree
-    "few_probes": case("tanh", measures=("neuron.rho_sum", "relative.kappa"), max_passes=4),
     "few_probes_packed": case(
         "packed_recurrence",
         stem="embedding",
@@ -80,7 +71,6 @@ CASES = {
     "padding": case("packed_slices", stem="embedding_padding", sizes=(8,), **TOKENS),
     # checkpoints
     "reentrant": case(node("checkpoint_reentrant", "linear", "relu"), measures=SEVERAL),
-    "checkpoint": case(node("checkpoint", "linear", "relu"), measures=SEVERAL),
     # gradients that are not those of the loss
     "stopped_gate": case("stopped_gate", measures=SEVERAL),
     "stopped_branch": case("relu", "stopped_branch", measures=SEVERAL),
@@ -97,16 +87,15 @@ CASES = {
         node("cut_by_data", "linear"), "relu", inputs="first_five_left", sizes=(5, 3), **OUTER
     ),
     "swapped": case(node("swapped_pair", "linear", reach=5), "relu", sizes=(8,), **OUTER),
-    "sorted": case(node("sorted_rows", "linear"), "relu", sizes=(4, 4), **OUTER),
     # exceptions that said nothing
     "unbatched_conv": case(
         "unbatched_conv", "relu", stem="image_bare", readout="pooled", sizes=(1,)
     ),
     "prelu_behind_a_functional_layer": case("functional_linear", "prelu", seed=5687, sizes=(7,)),
     "functional_call_and_rho": case("inner_functional_call", measures=SEVERAL, **LOOP),
-    "autocast_inside": case(node("inner_autocast", "linear", "relu")),
+    "autocast_inside": case(node("inner_autocast", "linear", "relu"), dtype="float32"),
 }
-SEEDS = {"eigenvalues": 6, "head_lambda_max": 6, "few_probes": 6, "swapped": 3}
+SEEDS = {"few_probes_packed": 3, "swapped": 3}
 
 
 @pytest.mark.parametrize("name", CASES)
