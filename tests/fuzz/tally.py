@@ -84,10 +84,8 @@ class Tally:
         """The counts, for people."""
         lines = [f"{self.cases} cases: {dict(self.outcomes)}"]
         lines += [f"truths from {dict(self.sources)}"]
-        lines += [
-            f"{self.exact} exact numbers, {self.unconfirmed} unconfirmed; {self.inside} of {self.inside + self.outside} "
-            "intervals hold the truth"
-        ]
+        lines += [f"{self.exact} exact numbers, {self.unconfirmed} that a second look took back"]
+        lines += [f"{self.inside} of {self.inside + self.outside} intervals hold the truth"]
         lines += [f"{self.straight_exact} of {self.straight} piecewise linear networks are exact"]
         lines += [
             f"refused {count} times: {reason}" for reason, count in self.reasons.most_common()
