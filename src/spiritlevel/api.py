@@ -28,6 +28,7 @@ Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
 PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
 
 
+@measuring
 def measure(
     model: nn.Module,
     data: Iterable[Any],

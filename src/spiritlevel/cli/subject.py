@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, require
+from ..errors import SpiritlevelError, is_out_of_memory, require
 from ..files import write_atomically
 from ..pages import report as pages
 from ..results import Progress, Report
@@ -175,7 +175,7 @@ class Subject:
             raise _too_large() from error
         except (RuntimeError, TypeError, IndexError) as error:
             text = str(error)
-            if "out of memory" in text or "can't allocate memory" in text:
+            if is_out_of_memory(error):
                 raise _too_large() from error
             x = self.batches[0][0]
             cause = (

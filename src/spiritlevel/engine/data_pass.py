@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
+import functools
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,11 +23,10 @@ from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_
 from .moments import Moments
 from .observers import observed
 from .plan import Plan
+from .second_look import doubts_about
 from .sweep.backward import Probes, Sweep
 from .sweep.feature_scales import Scales
 from .sweep.sums import SweepSums
-
-SAMPLED_CHUNKS, SAMPLES_PER_CHUNK = 4, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +81,14 @@ class PassResult:
     margins: list[Tensor]  # every single margin, on the host
     activity: Activity | None
     blocks: list[HeadBlock] | None  # None if they did not fit
-    sampled: list[Any]  # a few samples from a few places of the data, for a second look
     bends: dict[str, str]  # parameters in which the outputs may bend, in any process, and why
+    look_again: Callable[[], dict[str, str]]  # the second look at exact values
     streamed: bool  # whether the head's outputs were never formed
+
+    @functools.cached_property
+    def doubts(self) -> dict[str, str]:
+        """Parameters whose exact values a second look does not confirm, and why."""
+        return self.look_again()
 
 
 def run_pass(
@@ -114,17 +120,15 @@ def run_pass(
         margins=[],
         activity=None if sites is None else Activity(surface, sites),
         blocks=[],
-        sampled=[],
         bends={},
+        look_again=dict,
         streamed=budget.stream is not None,
     )
     watch = head.module if needs.head and head is not None else None
-    generator = torch.Generator().manual_seed(seed)
     total = torch.zeros((), dtype=torch.float64, device=surface.device)
     observer = None if result.activity is None else result.activity.observer
     with surface.processes.together(), observed(surface, observer):
-        for index, (where, batch) in enumerate(surface.chunks(budget.chunk)):
-            _sample(result.sampled, index, batch, generator)
+        for where, batch in surface.chunks(budget.chunk):
             result.num_samples += _batches.num_samples(batch)
             if result.activity is not None:
                 result.activity.num_samples = _batches.num_samples(batch)
@@ -154,6 +158,7 @@ def run_pass(
                         _add_margins(result, *surface.loss.margins(outputs.double(), targets))
     if sweep is not None:
         result.bends = sweep.bends
+        result.look_again = functools.partial(doubts_about, sweep, seed)
     _reduce(surface, result, total)
     result.cost = surface.processes.total_cost(surface.cost - before)
     return result
@@ -181,20 +186,6 @@ def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
             "samples are ignored, masked or have class weight 0. Check ignore_index, the mask and "
             "the labels."
         )
-
-
-def _sample(reservoir: list[Any], index: int, batch: Any, generator: torch.Generator) -> None:
-    """Reservoir sampling: every chunk of the data is kept with the same probability."""
-    slot = index
-    if index >= SAMPLED_CHUNKS:
-        slot = int(torch.randint(index + 1, (), generator=generator))
-        if slot >= SAMPLED_CHUNKS:
-            return
-    length = _batches.num_samples(batch)
-    order = torch.randperm(length, generator=generator)[:SAMPLES_PER_CHUNK]
-    first = _batches.tensors(batch)[0]
-    part = _batches.take(batch, order.to(first.device))
-    reservoir[slot : slot + 1] = [part]
 
 
 def _add_head(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from ..model import batches as _batches
+from ..model.autograd_graph import refuse_hidden_graphs
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, recording_uses, saved_bytes
 from ..model.layers import (
@@ -214,6 +215,7 @@ def check_samples(surface: Surface, head: Head | None) -> None:
 
 
 def _check_trainable(outputs: Tensor) -> None:
+    refuse_hidden_graphs(outputs)
     if not outputs.requires_grad:
         raise SpiritlevelError(
             "The model's outputs do not depend on any trainable parameter. Check that forward "

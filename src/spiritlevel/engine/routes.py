@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..model.autograd_graph import deepest, nodes, parameter_uses
+from ..model.autograd_graph import deepest, nodes, parameter_uses, refuse_hidden_graphs
 from ..model.layer_hooks import LayerUse
 from ..model.layers import AbstractRule, Layout, possible_layouts
 from ..model.linearity import SLICE_WRITTEN, operation_of
@@ -78,6 +78,7 @@ def find_routing(
     `expected` are the layouts of an earlier run. They are not tested again if this run did the same
     as `trusted`.
     """
+    refuse_hidden_graphs(outputs)
     operations = operations_of(outputs)
     signature = Signature(operations, tuple(use.layer for use in uses))
     expected = expected or {}

@@ -202,8 +202,16 @@ class RowEstimator:
                 status, text = Status.NOT_CONVERGED, f"{text}; {TOO_FEW}"
             elif judged and not estimate.within(self.precision.rtol, self.precision.confidence):
                 status, text = Status.NOT_CONVERGED, self._missed(estimate)
+        if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
+            status, text = Status.UNCONFIRMED, f"{self.how(factors)}, but not confirmed: {doubt}"
         text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
         return RowEstimate(estimate, "Hessian", status, text, self.cost)
+
+    def _doubt(self, factors: Factors) -> str:
+        """What a second look says against the exact value of one of these rows."""
+        doubts = self.workspace.run(NEEDS[self.kind]).doubts
+        names = [self.parameters[row] for row in factors if self.parameters[row] in doubts]
+        return f"{names[0]!r}: {doubts[names[0]]}" if names else ""
 
     def _tied_text(self, factors: Factors) -> str:
         tied = self.workspace.surface.tied

@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from ..errors import SpiritlevelError
+
 
 def nodes(outputs: Tensor) -> Iterator[Any]:
     """Every node behind `outputs`, each after all the nodes that feed it."""
@@ -34,6 +36,17 @@ def parameter_uses(outputs: Tensor) -> dict[int, int]:
             if variable is not None:
                 counts[id(variable)] = counts.get(id(variable), 0) + 1
     return counts
+
+
+def refuse_hidden_graphs(outputs: Tensor) -> None:
+    """Raise SpiritlevelError where a part of the graph cannot be seen from outside."""
+    if any(node.name() == "CheckpointFunctionBackward" for node in nodes(outputs)):
+        raise SpiritlevelError(
+            "The model uses reentrant checkpointing, which hides its parameters from "
+            "torch.autograd.grad: they would count as unused. Pass use_reentrant=False to "
+            "torch.utils.checkpoint, or switch checkpointing off while you measure "
+            "(model.gradient_checkpointing_disable() in Hugging Face)."
+        )
 
 
 def lacks_second_derivative(gradients: Iterable[Tensor | None]) -> bool:

@@ -58,7 +58,8 @@ def measuring(verb: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         except TypeError:
             return verb(*args, **kwargs)  # Python says it better
         bound.apply_defaults()
-        given = dict(bound.arguments) | bound.arguments.get("arguments", {})
+        given = dict(bound.arguments)
+        given |= given.pop("arguments", {})  # of those that take **arguments
         with _surrounded(verb.__name__, given):
             return verb(*args, **kwargs)
 

@@ -36,23 +36,36 @@ class LayerUse:
     on_input: Callable[[Tensor], None] | None = None
 
 
+def with_alias(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The arguments of a module with an alias of its input that nothing else uses."""
+    if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+        return None
+    a = args[0]
+    alias = a.view_as(a) if a.requires_grad else a.detach().requires_grad_()
+    return (alias, *args[1:])
+
+
+def _alias_in_backward(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    is_backward = torch._C._current_graph_task_id() != -1
+    return with_alias(module, args) if is_backward else None
+
+
 class LayerUses:
     """The recorded uses of modules; `close` breaks their reference cycle through the graph."""
 
     def __init__(self) -> None:
         """Start without any use."""
         self.uses: list[LayerUse] = []
+        self.replayed: list[Any] = []  # hooks that stay until `close`
         self._hooks: list[Any] = []
         self._aliases: dict[int, Tensor] = {}
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Give the module an alias of its input that nothing else uses."""
-        if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
-            return None
-        a = args[0]
-        alias = a.view_as(a) if a.requires_grad else a.detach().requires_grad_()
-        self._aliases[id(module)] = alias
-        return (alias, *args[1:])
+        args_with_alias = with_alias(module, args)
+        if args_with_alias is not None:
+            self._aliases[id(module)] = args_with_alias[0]
+        return args_with_alias
 
     def after(self, layer: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Record the call and set the hooks for its gradients."""
@@ -73,8 +86,9 @@ class LayerUses:
 
     def close(self) -> None:
         """Remove the hooks and release the graph."""
-        for hook in self._hooks:
+        for hook in [*self._hooks, *self.replayed]:
             hook.remove()
+        self.replayed.clear()
         for use in self.uses:
             use.on_output = use.on_input = use.edge = use.input_edge = None
         self.uses.clear()
@@ -103,6 +117,10 @@ def recording_uses(
     except BaseException:
         recorded.close()  # nobody else will: the caller has not seen a use yet
         raise
+    else:
+        # A checkpointed part of the model runs again in the backward, and must do the same there.
+        for layer in inputs & modules.keys():
+            recorded.replayed.append(modules[layer].register_forward_pre_hook(_alias_in_backward))
     finally:
         for handle in handles:
             handle.remove()

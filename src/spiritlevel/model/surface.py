@@ -229,7 +229,7 @@ class Surface:
         seen = 0
         moved = (_batches.map_tensors(lambda t: t.to(self.device), each) for each in self.data)
         for index, batch in enumerate(self._record.watched(moved)):
-            batch = _batches.map_tensors(self._received, batch)
+            batch = self.received(batch)
             yield BatchLocation(index, first=seen), batch
             seen += _batches.num_samples(batch)
         if seen == 0 and self.processes.size == 1:
@@ -238,6 +238,10 @@ class Surface:
                 "length, drop_last=True with a batch larger than the data, or an exhausted "
                 "generator."
             )
+
+    def received(self, batch: Any) -> Any:
+        """A batch where the model is, in a number type that it can take."""
+        return _batches.map_tensors(self._received, batch)
 
     def _received(self, tensor: Tensor) -> Tensor:
         """A tensor of the data, where the model is and in a number type that it can take."""
@@ -275,7 +279,7 @@ class Surface:
         """
         if self._first is None or self._first[0] < count:
             self._first = count, self._read_first(count)
-        first = _batches.map_tensors(self._received, self._first[1])
+        first = self.received(self._first[1])
         index = torch.tensor(_batches.telling_samples(first, count), device=self.device)
         chosen = _batches.take(first, index)
         self._find_label_shift(chosen)
@@ -329,6 +333,17 @@ class Surface:
                 self.computed_in = self.rounded_to or self.dtype
                 stack.enter_context(widened(self.model, self._wide))
             yield
+
+    @contextlib.contextmanager
+    def computing_in(self, dtype: torch.dtype) -> Iterator[None]:
+        """A context in which model and data are in this type."""
+        before = self._wide
+        with widened(self.model, dtype):
+            self._wide = dtype
+            try:
+                yield
+            finally:
+                self._wide = before
 
     def _stop_measuring(self) -> None:
         self._measuring, self._wide = False, None

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ...measures.confounders import MEASURED_ALONG
+from ...plain_text import visible
+from ...reading import Misread, read_as
 from ...records import Measurement, Report, Status, aligned, read_json
 from ...symmetries import CONFIDENCE_ONLY
 
@@ -123,7 +125,7 @@ class Audit:
         for measure, verdict in self.verdicts.items():
             cells = (cell(self, measure, move) for move in self.moved)
             rows.append((measure, f"{self.original[measure].value:.4g}", *cells, verdict.kind))
-        return "\n".join([aligned(rows), "", *self.findings()])
+        return visible("\n".join([aligned(rows), "", *self.findings()]), keep="\n")
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
@@ -184,11 +186,17 @@ class Audit:
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Audit:
+        moved = read_as(Mapping[str, Any], data["moved"], "the audit's moved")
+        original = Report.from_dict(data["original"])
+        reports = {move: Report.from_dict(report) for move, report in moved.items()}
+        for move, report in reports.items():
+            if missing := [name for name in original if name not in report]:
+                raise Misread(f"the audit has no {missing[0]!r} under {move!r}")
         return cls(
-            Report.from_dict(data["original"]),
-            {move: Report.from_dict(report) for move, report in data["moved"].items()},
-            moves=data["moves"],
-            absent=data["absent"],
+            original,
+            reports,
+            moves=read_as(Mapping[str, str], data["moves"], "the audit's moves"),
+            absent=read_as(Mapping[str, str], data["absent"], "the audit's absent"),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...errors import NotApplicable, SpiritlevelError
+from ...errors import NotApplicable, SpiritlevelError, is_out_of_memory
 from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import full_precision
 from ...records import Cost
@@ -144,6 +144,8 @@ def _check_rows_add_up(
     try:
         came = float(loss.values(given, rows).sum())
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         came, cause = float("nan"), f" ({error})"
     else:
         cause = ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from ...math.contractions import gradient_trace
 from ...math.curvature import SignedColumn
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
+from ...model import batches as _batches
 from ...model.autograd_graph import deepest
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import LayerUse, recording_uses
@@ -37,6 +39,7 @@ from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
 from ..plan import Plan, matrix_layers, rules_of
 from ..routes import Route, Routing, find_routing
+from ..second_look import WITNESSES, Witness
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
 from .listeners import (
@@ -47,7 +50,7 @@ from .listeners import (
     at_least_float,
 )
 from .per_sample import per_sample_gradients
-from .sums import SweepSums
+from .sums import ChunkValues, SweepSums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +86,9 @@ class Sweep:
         self.rules = rules_of(surface)
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
+        self.witnesses: list[Witness] = []  # samples for a second look, with their values
+        self._random = random.Random(0)
+        self._chunks = 0
         self.request = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
         self.weights: dict[str, LayerMatrix] = {}
         self.matrices = matrix_layers(surface)
@@ -145,9 +151,31 @@ class Sweep:
                     draws.append(rows.collect(outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
+                if self.probes is None:
+                    self._keep_witness(draws[0], batch, where)
         finally:
             recorded.close()
         return outputs.detach(), targets, curvature
+
+    def _keep_witness(self, values: ChunkValues, batch: Any, where: BatchLocation) -> None:
+        """Keep a sample of some chunks, each chunk with the same probability."""
+        self._chunks += 1
+        place = len(self.witnesses)
+        if place == WITNESSES:
+            place = self._random.randrange(self._chunks)
+            if place >= WITNESSES:
+                return
+        sizes = values.rows["trace"].abs().sum(dim=0).tolist()
+        (index,) = self._random.choices(range(len(sizes)), [size or 1e-300 for size in sizes])
+        rows = {
+            kind: dict(
+                zip(self.sums.index[kind], values.rows[kind][:, index].tolist(), strict=True)
+            )
+            for kind in ("trace", *(["kappa"] if self.request.kappa else []), *self.rho * ["rho"])
+        }
+        sample = _batches.take(batch, slice(index, index + 1))
+        location = dataclasses.replace(where, start=where.start + index, first=where.first + index)
+        self.witnesses[place : place + 1] = [Witness(sample, location, rows)]
 
     def _routing(self, uses: list[LayerUse], outputs: Tensor) -> Routing:
         """The routes of this chunk, whose samples may do other things than the first ones."""

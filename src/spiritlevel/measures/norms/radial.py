@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
 from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import BatchLocation
@@ -158,7 +158,7 @@ def choose_method(surface: Surface) -> DerivativeMethod:
             with full_precision(), twice_differentiable():
                 derivatives[method] = push(surface, batch, BatchLocation(0), method).along
         except (RuntimeError, NotImplementedError) as error:
-            if isinstance(error, SpiritlevelError):
+            if isinstance(error, SpiritlevelError) or is_out_of_memory(error):
                 raise
     if "reverse" not in derivatives:
         return "forward" if "forward" in derivatives else "difference"
