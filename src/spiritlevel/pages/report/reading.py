@@ -87,7 +87,8 @@ def _named(data: Any) -> str:
 def _check(result: Readable) -> None:
     """Pages say n everywhere: a report without it was not written by us."""
     if isinstance(result, Audit):
-        settings = [report.settings for report in (result.original, *result.moved.values())]
+        draws = [report for reports in result.moved.values() for report in reports]
+        settings = [report.settings for report in (result.original, *draws)]
     elif isinstance(result, Comparison):
         every = [*result.reports.values(), *(result.matched or {}).values()]
         settings = [report.settings for report in every]
