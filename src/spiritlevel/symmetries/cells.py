@@ -63,14 +63,22 @@ class Cells:
 
     def rows(
         self, sums: Tensor, values: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Equations: how each factor changes sums of outputs, and how their own size does."""
+    ) -> tuple[Tensor, Tensor]:
+        """Equations: how each factor changes sums of outputs, and how their own size does.
+
+        Beside them the sums of absolute values, which tell a cell whose effects cancel from one
+        that has none.
+        """
         rows = sums.new_zeros(len(sums), self.num_unknowns)
+        sizes = torch.zeros_like(rows)
         for axis in self.axes:
             if axis.name in gradients:
-                rows[:, axis.place] = axis.sums(gradients[axis.name] * values[axis.name])
+                products = gradients[axis.name] * values[axis.name]
+                rows[:, axis.place] = axis.sums(products)
+                sizes[:, axis.place] = axis.sums(products.abs())
         rows[:, self.outputs] = -sums
-        return rows
+        sizes[:, self.outputs] = sums.abs()
+        return rows, sizes
 
     def constants(self) -> Tensor:
         """Further equations: of a parameter's axes, all but the first have a sum of 0."""
@@ -96,14 +104,19 @@ class Cells:
         ]
 
     def centred(self, vectors: Tensor) -> Tensor:
-        """The same moves, written so that most cells of every further axis stay as they are."""
+        """The same moves, written so that as few cells of a parameter as possible change."""
         vectors = vectors.clone()
         first = {axis.name: axis for axis in reversed(self.axes)}
         for axis in self._further():
-            # mode() of rounded values: what is equal up to rounding counts as equal
-            usual = vectors[:, axis.place].round(decimals=6).mode(dim=1, keepdim=True).values
-            vectors[:, axis.place] -= usual
-            vectors[:, first[axis.name].place] += usual
+            rows, columns = vectors[:, first[axis.name].place], vectors[:, axis.place]
+            # either most columns stay, or most rows
+            choices = [_usual(columns), -_usual(rows)]
+            filled = torch.stack(
+                [_filled(columns - each) + _filled(rows + each) for each in choices]
+            )
+            shift = torch.where((filled[0] <= filled[1])[:, None], *choices)
+            vectors[:, axis.place] -= shift
+            vectors[:, first[axis.name].place] += shift
         return vectors
 
     def completed(self, vectors: Tensor, idle: Tensor) -> Tensor:
@@ -126,6 +139,15 @@ class Cells:
                 further.append(axis)
             seen.add(axis.name)
         return further
+
+
+def _usual(values: Tensor) -> Tensor:
+    """The most common value of each row; what is equal up to rounding counts as equal."""
+    return values.round(decimals=6).mode(dim=1, keepdim=True).values
+
+
+def _filled(values: Tensor) -> Tensor:
+    return (values.abs() > 1e-6).sum(dim=1)
 
 
 def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[Axis]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .cells import Cells
 from .jiggling import Jiggler
 from .moves import NOBODY, Group, Role, Site
-from .null_space import ZERO, echelon, null_space, rounded
+from .null_space import ZERO, echelon, is_idle, null_space, rounded
 from .tracing import Diverged, Run
 
 MOST_CELLS = 800  # unknowns; the time grows with their cube
@@ -50,29 +50,30 @@ def find_families(model: nn.Module, run: Run, generator: torch.Generator) -> Fam
     size = sum(parameter.numel() for parameter in jiggler.parameters.values())
     cells = Cells(jiggler.parameters, MOST_CELLS if size < _LARGE else _FEWER_CELLS)
 
-    def equations(count: int) -> Tensor:
+    def equations(count: int) -> tuple[Tensor, Tensor]:
         at_once = max(1, min(_AT_ONCE, count // 6))
-        return torch.cat(
-            [
-                cells.rows(each.sums, each.values, each.gradients)
-                for each in jiggler.draws(count, at_once)
-            ]
-        ).cpu()
+        drawn = jiggler.draws(count, at_once)
+        parts = [cells.rows(each.sums, each.values, each.gradients) for each in drawn]
+        rows, sizes = (torch.cat(each).cpu() for each in zip(*parts, strict=True))
+        return rows, sizes
 
-    rows = equations(cells.num_unknowns + _SPARE)
+    rows, sizes = equations(cells.num_unknowns + _SPARE)
     for _ in range(_ROUNDS):
-        basis = null_space(rows, cells.constants(), _ROUND_OFF)
-        fresh = equations(_CHECKS)
+        basis = null_space(rows, sizes, cells.constants(), _ROUND_OFF)
+        fresh, fresh_sizes = equations(_CHECKS)
         left = (fresh @ basis.T).abs().amax() if len(basis) else torch.zeros(())
-        if float(left) <= _ROUND_OFF * float(fresh.norm(dim=1).max()):
+        if float(left) <= _ROUND_OFF * float(fresh_sizes.norm(dim=1).max()):
             break
-        rows = torch.cat([rows, fresh, equations(len(rows) // 2)])
+        more, more_sizes = equations(len(rows) // 2)
+        rows = torch.cat([rows, fresh, more])
+        sizes = torch.cat([sizes, fresh_sizes, more_sizes])
     vectors = rounded(cells.centred(echelon(basis, cells.order())))
-    vectors = whole(sparser(vectors, cells))
-    vectors = cells.completed(vectors, rows.abs().amax(dim=0) == 0)
-    grows = vectors[:, cells.outputs].abs() > ZERO
-    growing = vectors[grows][0] if bool(grows.any()) else None
-    return Families(cells, vectors[~grows], growing)
+    grows = vectors[:, cells.outputs].abs() > ZERO  # at most one: it comes first
+    alone = sparser(vectors[~grows], cells)
+    growing = sparser(torch.cat([vectors[grows], alone]), cells)[: int(grows.sum())]
+    idle = is_idle(sizes)
+    alone, growing = (cells.completed(whole(each), idle) for each in (alone, growing))
+    return Families(cells, alone, growing[0] if len(growing) else None)
 
 
 def sparser(vectors: Tensor, cells: Cells) -> Tensor:

@@ -6,27 +6,36 @@ import torch
 from torch import Tensor
 
 ZERO = 1e-6  # entries of a basis are whole numbers or simple fractions: smaller ones are rounding
+_NO_EFFECT = 1e-13  # of the largest effect
 _TWELFTHS = 12.0  # halves, thirds and quarters are whole in these
 
 
-def null_space(rows: Tensor, further: Tensor, tolerance: float) -> Tensor:
+def null_space(rows: Tensor, sizes: Tensor, further: Tensor, tolerance: float) -> Tensor:
     """All x with rows·x = 0 and further·x = 0, as rows of an orthonormal basis.
 
-    Unknowns that appear in no row stay 0. Solutions are exact up to the tolerance, relative to
-    the size of each equation and each unknown.
+    `sizes` says how large the parts of each entry of the rows are: if they cancel, the entry is 0
+    up to rounding of its parts. Unknowns of no size stay 0. Solutions are exact up to the
+    tolerance, relative to the size of each equation and each unknown.
     """
-    sizes = rows.norm(dim=1, keepdim=True)
-    rows = rows[sizes.flatten() > 0] / sizes[sizes.flatten() > 0]
-    scale = rows.norm(dim=0)
-    idle = scale <= 1e-14 * scale.max() if len(rows) else torch.ones_like(scale, dtype=torch.bool)
+    whole = sizes.norm(dim=1, keepdim=True)
+    used = whole.flatten() > 0
+    rows, sizes = rows[used] / whole[used], sizes[used] / whole[used]
+    scale = sizes.norm(dim=0)
+    idle = is_idle(sizes)
     scale = torch.where(idle, 1.0, scale)
     fixed = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)[idle]
     further = further.to(rows) / scale
     further = further / further.norm(dim=1, keepdim=True)
-    system = torch.cat([rows / scale, further, fixed])
+    system = torch.cat([torch.where(idle, 0.0, rows / scale), further, fixed])
     _, singular, right = torch.linalg.svd(system, full_matrices=False)
     solutions = right[singular <= tolerance * singular[0]] / scale
     return torch.linalg.qr(solutions.T).Q.T.contiguous() if len(solutions) else solutions
+
+
+def is_idle(sizes: Tensor) -> Tensor:
+    """Which unknowns have no effect on anything, up to rounding."""
+    largest = sizes.amax(dim=0)
+    return largest <= _NO_EFFECT * largest.max()
 
 
 def echelon(basis: Tensor, order: list[int]) -> Tensor:
