@@ -114,7 +114,7 @@ class Cells:
             filled = torch.stack(
                 [_filled(columns - each) + _filled(rows + each) for each in choices]
             )
-            shift = torch.where((filled[0] <= filled[1])[:, None], *choices)
+            shift = torch.where((filled[0] <= filled[1])[:, None], choices[0], choices[1])
             vectors[:, axis.place] -= shift
             vectors[:, first[axis.name].place] += shift
         return vectors

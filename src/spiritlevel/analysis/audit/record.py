@@ -13,13 +13,13 @@ from ...measures.confounders import MEASURED_ALONG
 from ...records import Measurement, Report, Status, aligned, read_json
 from ...symmetries import CONFIDENCE_ONLY
 from .verdict import (
-    NEARLY,
     REFINE,
     WORDS,
     Answer,
     Kind,
     Verdict,
     confidence_answer,
+    is_small,
     joined,
     scale_answer,
     strength,
@@ -96,7 +96,7 @@ class Audit:
         """The worst factor of a move; 1 if nothing changed, None if errors could hide a change."""
         outcomes = [self._differs(measure, report) for report in self.moved[move]]
         factor = self.factor(measure, move)
-        if True in outcomes and (None not in outcomes or not 1 / NEARLY < factor < NEARLY):
+        if True in outcomes and (None not in outcomes or not is_small(factor)):
             return factor
         return 1.0 if set(outcomes) == {False} else None
 

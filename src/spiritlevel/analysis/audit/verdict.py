@@ -55,7 +55,7 @@ def scale_answer(
     if worst is not None:
         factor = factors[worst] or 0.0
         tried = f"{factor:.3g} times under {worst}"
-        if not 1 / NEARLY < factor < NEARLY:
+        if not is_small(factor):
             return Answer("changes", tried)
     if undecided:
         return Answer("open", f"{', '.join(undecided)}; {REFINE}")
@@ -85,6 +85,11 @@ def _sorted(factors: Mapping[str, float | None]) -> tuple[str | None, list[str]]
     moving = {name: factor for name, factor in factors.items() if factor not in (None, 1.0)}
     worst = max(moving, key=lambda name: strength(moving[name] or 0.0), default=None)
     return worst, [name for name, factor in factors.items() if factor is None]
+
+
+def is_small(factor: float) -> bool:
+    """Whether a factor matters little beside those on the weights, in either direction."""
+    return 1 / NEARLY < factor < NEARLY
 
 
 def strength(factor: float) -> float:
