@@ -23,6 +23,7 @@ FoundBy = Literal["formula", "products", "draws", "search"]
 Direction = Literal["smaller is flatter", "larger is flatter"]
 NO_FLATNESS = "not a measure of flatness"
 EVERY = frozenset(SYMMETRIES)  # the claim of a measure that depends on the function alone
+ALL_BUT_MIXING = EVERY - {"unit_mix"}  # that of one which counts every weight in its own size
 METHODS = {
     "formula": "exactly, or by probes with an error bar where the network requires it",
     "products": "by products with the Hessian, until converged",
