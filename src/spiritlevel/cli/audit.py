@@ -138,5 +138,5 @@ def _answers(verdicts: Mapping[str, audits.Verdict]) -> Table:
     for name, verdict in verdicts.items():
         if verdict.kind != "confounder":
             kind = Text(verdict.kind, STYLES.get(verdict.kind, ""))
-            table.add_row(escape(name), verdict.scale.kind, verdict.confidence.kind, kind)
+            table.add_row(Text(name), verdict.scale.kind, verdict.confidence.kind, kind)
     return table
