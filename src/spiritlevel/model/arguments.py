@@ -81,7 +81,7 @@ def _may_be_data(value: Any) -> bool:
 
 def _is_loss(value: Any) -> bool:
     """A name, or a function of outputs and targets; a class is no loss, its objects are."""
-    if isinstance(value, str):
+    if isinstance(value, str) or (hasattr(value, "values") and hasattr(value, "curvature")):
         return True
     if isinstance(value, type) or not callable(value):
         return False
