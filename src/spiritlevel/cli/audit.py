@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +20,7 @@ STYLES = {
     "confidence": "green",
     "nearly": "yellow",
     "scale": "red",
+    "untested": "magenta",
     "open": "magenta",
 }
 
@@ -47,6 +48,14 @@ def audit(
     ] = None,
     rtol: subject.Rtol = 0.05,
     max_passes: subject.MaxPasses = 100,
+    draws: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="How often each move is made: with factors above 1, below 1, then both.",
+        ),
+    ] = 3,
     memory: subject.Memory = None,
     device: subject.Device = "cpu",
     dtype: subject.Dtype = "float32",
@@ -58,7 +67,9 @@ def audit(
 
     Finds the symmetries of the network by running it, and repeats every measure on copies that
     compute the same function with other weights. A measure that changes says nothing about the
-    function. If errors are too large to decide, lower them: `--rtol 0.02 --max-passes 400`.
+    function. Says of each measure whether it follows scale, whether it follows confidence, and what
+    could not be tested. If errors are too large to decide, lower them: `--rtol 0.02 --max-passes
+    400`.
     """
     talk = console.talk(json)
     loaded = subject.load(
@@ -82,6 +93,7 @@ def audit(
         "head": head,
         "rtol": rtol,
         "max_passes": max_passes,
+        "draws": draws,
         "memory": None if memory is None else inputs.parse_memory(memory),
         "seed": seed,
     }
@@ -108,9 +120,23 @@ def print_audit(talk: Console, result: audits.Audit) -> None:
         table.add_column("verdict", no_wrap=True)
         for name, verdict in verdicts.items():
             cells = (audits.cell(result, name, move) for move in shown)
-            table.add_row(escape(name), *cells, Text(verdict.kind, STYLES.get(verdict.kind, "")))
+            table.add_row(name, *cells, Text(verdict.kind, STYLES.get(verdict.kind, "")))
         talk.print()
         console.show(talk, table)
     talk.print()
+    console.show(talk, _answers(verdicts))
+    talk.print()
     for line in result.findings():
         console.tell(talk, line, mark="• ")
+
+
+def _answers(verdicts: Mapping[str, audits.Verdict]) -> Table:
+    """The two answers behind each verdict."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    for heading in ("measure", "scale", "confidence", "verdict"):
+        table.add_column(heading, no_wrap=True)
+    for name, verdict in verdicts.items():
+        if verdict.kind != "confounder":
+            kind = Text(verdict.kind, STYLES.get(verdict.kind, ""))
+            table.add_row(Text(name), verdict.scale.kind, verdict.confidence.kind, kind)
+    return table

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError
+from ...reading import Misread, read_as
 from .lanczos import ROUNDOFF
 from .long_rows import columns
 
@@ -100,9 +101,23 @@ class SpectralDensity:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SpectralDensity:
         """A density from what `to_dict` returned."""
-        nodes = torch.tensor(data["nodes"], dtype=torch.float64)
-        weights = torch.tensor(data["weights"], dtype=torch.float64)
-        return cls(nodes, weights, data["size"])
+        data = read_as(Mapping[str, Any], data, "the density")
+        rows = {
+            name: read_as(list[list[float]], data.get(name), f"the density's {name}")
+            for name in ("nodes", "weights")
+        }
+        size = read_as(int, data.get("size"), "the density's size")
+        steps = {len(row) for part in rows.values() for row in part}
+        if size < 1 or len(steps) != 1 or 0 in steps or len(rows["nodes"]) != len(rows["weights"]):
+            raise Misread("the density's nodes and weights must be two tables of one shape")
+        nodes, weights = (torch.tensor(part, dtype=torch.float64) for part in rows.values())
+        # Each row is a distribution, up to round-off of the recurrence.
+        sums = weights.sum(dim=1)
+        if not (
+            nodes.isfinite().all() and (weights >= 0).all() and ((sums - 1).abs() < 1e-6).all()
+        ):
+            raise Misread("the density's nodes must be finite, and its weights sum to 1 in a row")
+        return cls(nodes, weights, size)
 
 
 class Quadrature:

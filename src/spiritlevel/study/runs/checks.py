@@ -18,6 +18,7 @@ from ..settings.definition import Study
 from ..settings.run import RunSettings
 from ..settings.task_arguments import read_task
 from .batch_changes import BatchChanges
+from .named_code import check_code
 from .networks import build_model, find_start
 from .results import describe
 from .run_data import load_data
@@ -29,9 +30,13 @@ SAMPLES = 2  # that go through a network, to see whether it takes them
 CHANGING = ("mask", "mask_layers", "bias_shift", "bias_layer", "mixup")
 
 
-def check(study: Study) -> None:
-    """Refuse what would fail in every run: tasks, models, data, measures."""
+def check(study: Study, *, allow_code: bool = False) -> None:
+    """Refuse what would fail in every run: tasks, models, data, measures.
+
+    Also code of unknown origin, unless `allow_code` says that the study is trusted.
+    """
     runs = study.runs()
+    check_code(runs, allow_code=allow_code)
     _check_tasks([run for run in runs if run.task is not None])
     for penalty in (run.training.penalty for run in runs):
         if penalty is not None:

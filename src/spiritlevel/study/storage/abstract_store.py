@@ -10,9 +10,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+from ...files.names import check_name
+from ...reading import parse_json
 from ..settings.definition import Study
 from ..settings.run import RunSettings
-from .database import damaged, unusable
+from .database import FAILURES, damaged, unusable
 from .run_states import Counts
 from .tables import selected
 
@@ -46,7 +48,7 @@ class AbstractStore:
     @property
     def name(self) -> str:
         """Of the study."""
-        return str(json.loads(self._definition_text())["name"])
+        return str(parse_json(self._definition_text())["name"])
 
     @property
     def study(self) -> Study:
@@ -54,7 +56,7 @@ class AbstractStore:
         text = self._definition_text()
         if self._definition is None or self._definition[0] != text:
             # Thousands of runs take seconds to be read and checked.
-            self._definition = text, Study.from_dict(json.loads(text))
+            self._definition = text, Study.from_dict(parse_json(text))
         return self._definition[1]
 
     def _definition_text(self) -> str:
@@ -67,6 +69,7 @@ class AbstractStore:
 
     def checkpoint(self, id_: str) -> pathlib.Path:
         """Where a run's weights are, if it has any."""
+        check_name(id_, what="run's id", advice="The store is damaged or was edited.")
         return self.folder / CHECKPOINTS / f"{id_}.safetensors"
 
     def counts(self) -> Counts:
@@ -137,5 +140,5 @@ class AbstractStore:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except FAILURES as error:
             raise unusable(self.folder, error) from error

@@ -13,6 +13,8 @@ from . import schema
 
 DATABASE = "runs.sqlite"
 DAMAGED = ("malformed", "not a database", "no such table", "no such column", "corrupt")
+# A damaged file also makes Python fail to decode what SQLite says about it.
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
 PATIENCE = 60.0  # seconds to wait for another process that writes
 
 
@@ -31,10 +33,10 @@ def damaged(folder: pathlib.Path, problem: str) -> SpiritlevelError:
     """What is wrong inside the database, what is not lost, and the ways out."""
     path = folder / DATABASE
     return SpiritlevelError(
-        f"The study's store {str(path)!r} is damaged: {problem}. Nothing was written, and the "
-        f"weights in {str(folder / 'checkpoints')!r} were not touched. Put back a copy of "
-        f"{DATABASE}, or save what can still be read with `sqlite3 {path} .recover`, or run the "
-        "study again with another --out."
+        f"The study's store {str(path)!r} is damaged or was edited: {problem}. Nothing was "
+        f"written, and the weights in {str(folder / 'checkpoints')!r} were not touched. Put back "
+        f"a copy of {DATABASE}, or save what can still be read with `sqlite3 {path} .recover`, or "
+        "run the study again with another --out."
     )
 
 
@@ -57,7 +59,7 @@ def connect(folder: pathlib.Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-    except sqlite3.Error as error:
+    except FAILURES as error:
         connection.close()
         raise unusable(folder, error) from error
     except BaseException:

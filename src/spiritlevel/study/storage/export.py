@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import SpiritlevelError, require
 from ...files import write_atomically
+from ...plain_text import cell
 from ..population import Population
 from . import schema
 from .store import Store
@@ -74,10 +75,10 @@ def _plain(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _csv(columns: list[str], rows: Iterable[dict[str, Any]]) -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell, columns))
+    writer.writerows([cell(row.get(name, "")) for name in columns] for row in rows)
+    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _parquet(columns: list[str], rows: Iterable[dict[str, Any]]) -> bytes:

@@ -31,6 +31,7 @@ from .database import DATABASE, connect, damaged, flush, stored
 from .run_states import Claim as Claim
 from .run_states import Counts as Counts
 from .snapshots import copy_store, is_writable
+from .value_types import check_values
 
 DEFINITION = "study.json"
 CHECKPOINT = "checkpoint:"  # and a run's id: the entry with size and checksum of its weights
@@ -102,6 +103,7 @@ class Store(AbstractStore):
             if version < schema.VERSION:
                 with store._writing():
                     store._upgrade()
+            check_values(store._connection, path)
         except BaseException:
             store.close()
             raise

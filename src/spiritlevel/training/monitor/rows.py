@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...errors import SpiritlevelError
+from ...plain_text import cell
 
 Row = dict[str, Any]
 PREFIX = "flatness/"  # of the names under which loggers show the values
@@ -144,7 +145,7 @@ def table(columns: Sequence[str]) -> Form:
     def line(row: Row) -> str:
         cells = [row.get(column) for column in columns]
         # one line per row, even if the text of an error has several
-        flat = [" ".join(cell.split()) if isinstance(cell, str) else cell for cell in cells]
+        flat = [cell(" ".join(c.split()) if isinstance(c, str) else c) for c in cells]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(flat)
         return text.getvalue()
