@@ -140,7 +140,7 @@ class Measurement:
 def _consistent(m: Measurement) -> Measurement:
     """Refuse what no measurement can be: it was edited, or damaged."""
     for name in FLOATS[1:]:
-        if (getattr(m, name) or 0.0) < 0:
+        if -math.inf < (getattr(m, name) or 0.0) < 0:
             raise Misread(f"the {name} of {m.name!r} is negative")
     if m.interval is not None and m.interval[0] > m.interval[1]:
         raise Misread(f"the interval of {m.name!r} ends before it starts")
@@ -181,7 +181,7 @@ def read_json(
         cause = str(error) if isinstance(error, SpiritlevelError) else repr(error)
         raise SpiritlevelError(
             f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
-            f"{form!r}). Reading it failed: {cause.rstrip('.')}. Write it again with "
+            f"{form!r}). Reading it failed with: {cause.rstrip('.')}. Write it again with "
             f"{what}.to_json()."
         ) from error
 
@@ -237,6 +237,8 @@ class Report(Mapping[str, Measurement]):
         lines.insert(1, "-" * len(lines[0]))
         n = int(self.settings["num_samples"])
         lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
+        if "autocast" in self.settings:
+            lines.append(f"autocast: {self.settings['autocast']}")
         return visible("\n".join(lines), keep="\n")
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
+from spiritlevel import study
 from spiritlevel.analysis.equal_confidence import equally_confident
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
 from zoo.cases import CASES
@@ -151,9 +152,23 @@ def test_a_model_that_failed_dies_too(at):
     assert still_alive(lambda: Failing(at), use) == 0
 
 
-def num_tensors():
+def num_objects(kind):
     gc.collect()
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    return sum(issubclass(type(thing), kind) for thing in gc.get_objects())
+
+
+def test_a_study_keeps_no_network(tmp_path):
+    networks = num_objects(nn.Module)
+    definition = {
+        "name": "tiny",
+        "model": {"name": "mlp", "hidden": 4},
+        "data": {"name": "digits", "samples": 30},
+        "training": {"epochs": 1},
+        "seeds": 3,
+        "measures": ["relative.kappa"],
+    }
+    study.run(study.Study.from_dict(definition), str(tmp_path / "tiny")).close()
+    assert num_objects(nn.Module) == networks
 
 
 def resident_pages():
@@ -172,9 +187,9 @@ def test_many_measurements_need_no_more_memory():
             sl.preflight(wide, data, measures="head.trace")
 
     some(10)
-    tensors, pages = num_tensors(), resident_pages()
+    tensors, pages = num_objects(torch.Tensor), resident_pages()
     some(150)
-    assert num_tensors() == tensors
+    assert num_objects(torch.Tensor) == tensors
     # One graph kept per call would be 150 × 2 × 64 × 256 floats, 19 MB. The allocator may keep
     # a little more than before.
     assert (resident_pages() - pages) * 4096 < 8 << 20

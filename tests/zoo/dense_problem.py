@@ -172,7 +172,7 @@ class DenseProblem:
             activity=None,
             blocks=None,
             bends={},
-            doubts={},
+            look_again=dict,
             streamed=False,
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -16,7 +18,7 @@ from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, Activity
-from .head.head_layer import Head
+from .head.head_layer import Head, head_input
 from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
 from .moments import Moments
 from .observers import observed
@@ -80,8 +82,13 @@ class PassResult:
     activity: Activity | None
     blocks: list[HeadBlock] | None  # None if they did not fit
     bends: dict[str, str]  # parameters in which the outputs may bend, in any process, and why
-    doubts: dict[str, str]  # parameters whose values a second look does not confirm, and why
+    look_again: Callable[[], dict[str, str]]  # the second look at exact values
     streamed: bool  # whether the head's outputs were never formed
+
+    @functools.cached_property
+    def doubts(self) -> dict[str, str]:
+        """Parameters whose exact values a second look does not confirm, and why."""
+        return self.look_again()
 
 
 def run_pass(
@@ -114,7 +121,7 @@ def run_pass(
         activity=None if sites is None else Activity(surface, sites),
         blocks=[],
         bends={},
-        doubts={},
+        look_again=dict,
         streamed=budget.stream is not None,
     )
     watch = head.module if needs.head and head is not None else None
@@ -140,8 +147,8 @@ def run_pass(
                 sample_weights = surface.loss.weights(outputs, targets).double()
                 total += sample_weights.sum()
                 if watch is not None and head is not None:
-                    assert surface.watched is not None
-                    rows = block_of_outputs(head, surface.watched, outputs, curvature)
+                    features = head_input(head, surface.watched, outputs, str(where))
+                    rows = block_of_outputs(head, features, outputs, curvature)
                     _add_head(result, rows, head, sample_weights, len(outputs), budget)
                 if isinstance(surface.loss, CrossEntropy):
                     if needs.softmax:
@@ -149,24 +156,19 @@ def run_pass(
                         result.softmax.add(sums, sample_weights)
                     if needs.margins:
                         _add_margins(result, *surface.loss.margins(outputs.double(), targets))
-    spent = surface.cost - before
     if sweep is not None:
         result.bends = sweep.bends
-        everywhere = frozenset().union(*surface.processes.gather(sweep.used))
-        unused = frozenset(surface.parameters) - everywhere
-        with surface.processes.together():
-            result.doubts = doubts_about(sweep, unused, seed)
+        result.look_again = functools.partial(doubts_about, sweep, seed)
     _reduce(surface, result, total)
-    result.cost = surface.processes.total_cost(spent)
+    result.cost = surface.processes.total_cost(surface.cost - before)
     return result
 
 
 def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
     """Add up over the processes, and refuse data in which no target counts."""
     processes = surface.processes
-    for bends, doubts in processes.gather((result.bends, result.doubts)):
+    for bends in processes.gather(result.bends):
         result.bends = bends | result.bends
-        result.doubts = doubts | result.doubts
     result.sweep.reduce(processes)
     for moments in (result.head, result.softmax, result.margin):
         moments.reduce(processes)

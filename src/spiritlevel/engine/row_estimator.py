@@ -27,6 +27,7 @@ from .workspace import Workspace
 
 # What choosing between two operators may cost: less than a fifth of the probes of either alone.
 GLANCE = 6  # probes of each before the first choice; 32 of one may be all that is needed
+TOO_FEW = "so few probes give no interval: raise max_passes"
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
 
@@ -70,6 +71,8 @@ class RowEstimator:
         self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
         self.compared = ""  # how the variances of residual and Hessian compare, for the report
         self._run()
+        if workspace.swept:
+            _ = workspace.run(NEEDS[kind]).doubts  # refuses a gradient that is not the loss's
 
     # -- the choice --------------------------------------------------------------------------
 
@@ -197,7 +200,9 @@ class RowEstimator:
         status, text = Status.OK, ""
         if judged or not estimate.exact:
             text = self.how(factors)
-            if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
+            if estimate.unknown:
+                status, text = Status.NOT_CONVERGED, f"{text}; {TOO_FEW}"
+            elif judged and not estimate.within(self.precision.rtol, self.precision.confidence):
                 status, text = Status.NOT_CONVERGED, self._missed(estimate)
         if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
             status, text = Status.UNCONFIRMED, f"{self.how(factors)}, but not confirmed: {doubt}"
@@ -294,7 +299,10 @@ class RowEstimator:
         """ρ(j) of every input neuron of a layer."""
         parts = []
         if not (layer in self.probed and self.operator == "hessian"):
-            parts.append(_of_draws(self.workspace.sweep_neurons(layer)))
+            neurons = _of_draws(self.workspace.sweep_neurons(layer))
+            if self.workspace.sweep_estimate("rho", {layer: 1.0}).unknown:
+                neurons = [dataclasses.replace(each, variance=math.inf) for each in neurons]
+            parts.append(neurons)
         if layer in self.probed:
             entries = self._probes.metric.parts[layer]
             parts.append(self._probes.estimates_of_elements(self.operator, entries))

@@ -42,13 +42,18 @@ class Witness:
     rows: Mapping[str, Mapping[str, float]]
 
 
-def doubts_about(sweep: Sweep, unused: frozenset[str], seed: int) -> dict[str, str]:
+def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     """Parameters whose exact values a second look does not confirm, each with what it says."""
+    surface = sweep.surface
     doubts: dict[str, str] = {}
-    for number, witness in enumerate(sweep.witnesses):
-        trust.check_gradient(sweep.surface, witness.sample, witness.where, seed + number)
-        doubts |= _alone(sweep, witness)
-        doubts |= _by_differences(sweep.surface, witness, set(sweep.bends) | unused, seed + number)
+    with surface.processes.together():
+        for number, witness in enumerate(sweep.witnesses):
+            trust.check_gradient(surface, witness.sample, witness.where, seed + number)
+            if sweep.probes is None:
+                doubts |= _alone(sweep, witness)
+                doubts |= _by_differences(surface, witness, set(sweep.bends), seed + number)
+    for others in surface.processes.gather(doubts):
+        doubts = others | doubts
     return doubts
 
 
@@ -135,7 +140,11 @@ def _quadratic_forms(
     with torch.enable_grad():
         outputs, targets = surface.outputs(sample, where=witness.where)
     parameters = [surface.parameters[name] for name in names]
-    along = [trust.direction(p.detach(), generator) for p in parameters]
+    fixed = trust.padding_rows(surface)
+    along = [
+        trust.direction(surface.parameters[name].detach(), generator, fixed.get(name))
+        for name in names
+    ]
     forms = [0.0] * len(names)
     for unit, factor in _columns(surface, outputs, targets):
         for i, gradient in enumerate(surface.pull(outputs, unit, parameters)):
@@ -156,17 +165,22 @@ def _quadratic_forms(
 
 def _slopes(
     surface: Surface, sample: Any, where: BatchLocation, name: str, along: Tensor
-) -> Iterator[tuple[float, float, float]]:
-    """Steps, and ⟨∇L, v⟩ ahead and behind."""
+) -> Iterator[trust.Slopes]:
+    """⟨∇L, v⟩ ahead and behind, for several steps."""
     start = surface.parameters[name].detach()
 
-    def slope(step: float) -> float:
+    def slope(step: float) -> tuple[float, Tensor]:
         moved = (start + step * along).requires_grad_()
         with torch.enable_grad():
             outputs, targets = surface.outputs(sample, where=where, parameters={name: moved})
             loss = surface.loss.values(outputs.double(), targets).sum()
         surface.cost += Cost(backwards=1)
         (gradient,) = torch.autograd.grad(loss, moved, allow_unused=True)
-        return 0.0 if gradient is None else float((gradient * along).sum())
+        value = 0.0 if gradient is None else float((gradient * along).sum())
+        return value, outputs.detach()
 
-    return ((step, slope(step), slope(-step)) for step in trust.STEPS)
+    for step in trust.STEPS:
+        (ahead, further), (behind, back) = slope(step), slope(-step)
+        moved_by = float((further - back).abs().sum()) / (2 * step)
+        unit = 100 * trust.precision(surface, back) * (1.0 + float(back.abs().max()))
+        yield trust.Slopes(step, ahead, behind, rounding=unit * moved_by)

@@ -307,7 +307,7 @@ class Workspace:
     def sweep_estimate(self, kind: RowKind, factors: Factors) -> Estimate:
         """Σ factor × value over the GGN's rows of a kind."""
         parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
-        return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
+        return pooled_estimate(parts)
 
     def sweep_neurons(self, layer: str) -> Tensor:
         """ρ(j) of the GGN, one row per probe; a single row if exact."""
@@ -323,6 +323,8 @@ class Workspace:
     def sweep_budget(self, kind: RowKind, factors: Factors) -> str:
         """How many passes would have reached the precision that was missed."""
         estimate, asked = self.sweep_estimate(kind, factors), self.precision
+        if estimate.unknown:
+            return "So few probes give no interval. Raise max_passes."
         excess = estimate.half_width(asked.confidence) / (asked.rtol * abs(estimate.value))
         enough = cautious_count(self.num_probes * excess**2, estimate.dof)
         return f"max_passes={enough} would have sufficed."

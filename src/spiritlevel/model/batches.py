@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from ..errors import SpiritlevelError
 
@@ -192,13 +193,13 @@ def as_batches(data: Any) -> Iterable[Any]:
 
 
 def total_samples(data: Iterable[Any]) -> int | None:
-    """How many samples the data holds, or None if that is not known without reading it."""
-    dataset = getattr(data, "dataset", None)
+    """How many samples a pass over the data reads, or None if only reading can tell."""
+    if isinstance(data, list | tuple):
+        return sum(num_samples(batch) for batch in data)
+    if not isinstance(data, DataLoader) or data.batch_size is None:
+        return None  # whoever makes the batches himself may repeat or leave out samples
     try:
-        if dataset is not None:
-            return len(dataset)
-        if isinstance(data, list | tuple):
-            return sum(num_samples(batch) for batch in data)
-    except TypeError:
-        pass  # a streaming data set has no length; progress then shows counts only
-    return None
+        length = len(data.sampler)  # type: ignore[arg-type]
+    except TypeError:  # a streaming data set has no length; progress then shows counts only
+        return None
+    return length - length % data.batch_size if data.drop_last else length

@@ -59,7 +59,7 @@ class Processes:
     def sum_(self, *tensors: Tensor) -> None:
         """Add up each tensor over the processes, in place."""
         if self.size > 1:
-            with _uninterrupted():
+            with _uninterrupted(), self._connected():
                 self._exchange(_Message(f"sum of {[tuple(t.shape) for t in tensors]}"))
                 for tensor in tensors:
                     dist.all_reduce(tensor)
@@ -128,7 +128,8 @@ class Processes:
         if _blocks.left is not None and _blocks.error is not None:
             raise _blocks.error
         messages: list[Any] = [None] * self.size
-        dist.all_gather_object(messages, message)
+        with self._connected():
+            dist.all_gather_object(messages, message)
         if failed := [rank for rank, each in enumerate(messages) if each.error is not None]:
             left = min(messages[rank].level for rank in failed)
             first = messages[failed[0]]
@@ -146,6 +147,19 @@ class Processes:
             self._abandon(1, error)
             raise error
         return [each.content for each in messages]
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """If the others cannot be reached any more, do not try that again in outer blocks."""
+        try:
+            yield
+        except RuntimeError as cause:
+            error = SpiritlevelError(
+                f"Process {self.rank} cannot reach the other processes. Look for one that was "
+                f"killed, or that does not make this call. torch.distributed said: {cause}"
+            )
+            self._abandon(1, error)
+            raise error from cause
 
     def _abandon(self, left: int, error: SpiritlevelError) -> None:
         """From now on all blocks down to level `left` end with this error, without a word."""

@@ -73,11 +73,12 @@ def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def claimed(models: Iterable[nn.Module]) -> Iterator[None]:
     """Only this thread measures these models during the block, or any that share their weights."""
-    addresses = {
-        _address(tensor): name
-        for model in models
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]
-    }
+    addresses: dict[Address, str] = {}
+    for model in models:
+        for name, module in model.named_modules():  # weights may be replaced for a moment
+            addresses["object", id(module)] = name or type(module).__name__
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            addresses[_address(tensor)] = name
     thread = threading.get_ident()
     claim = frozenset(addresses)
     with _turns.claims_lock:
@@ -86,7 +87,7 @@ def claimed(models: Iterable[nn.Module]) -> Iterator[None]:
             if other != thread and common:
                 raise SpiritlevelError(
                     "A model must be measured by one thread at a time. Another thread is "
-                    f"measuring one with the same {addresses[min(common)]!r}. Wait for that "
+                    f"measuring one with the same {addresses[max(common)]!r}. Wait for that "
                     "thread, or measure copy.deepcopy(model)."
                 )
         _turns.claims.setdefault(thread, []).append(claim)

@@ -12,6 +12,7 @@ their places, and passes may differ in the number of padding values.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,6 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from ..errors import SpiritlevelError
 from . import batches as _batches
@@ -37,10 +44,16 @@ class _Values:
     count: int = 0
     total: Tensor | int = 0
     outermost: list[Tensor] = dataclasses.field(default_factory=list)  # where padding would be
+    whole: bool = True  # whether no batch was left out
 
-    def add(self, shape: tuple[int, ...], rows: Tensor) -> None:
-        """Add a batch of samples of this shape; `rows` are their values."""
-        if shape and rows.numel():
+    def add(self, shape: tuple[int, ...], rows: Tensor, *, large: bool) -> None:
+        """Add a batch of samples of this shape; `rows` are their values.
+
+        Adding up images takes as long as hashing them. Without `large` only tokens are added up.
+        """
+        if not large and (rows.is_floating_point() or rows.element_size() == 1):
+            self.whole = False
+        elif shape and rows.numel():
             self.count += rows.numel()
             self.total = self.total + _numbers(rows).sum(dtype=torch.int64)
             if self.shapes and shape not in self.shapes:
@@ -48,7 +61,9 @@ class _Values:
         self.shapes.add(shape)
 
     def differ_by_padding(self, other: _Values) -> bool:
-        """Whether one value, added or removed, explains the difference."""
+        """Whether one value, added or removed, may explain the difference."""
+        if not (self.whole and other.whole):
+            return True
         gap = int(self.total) - int(other.total)
         surplus = self.count - other.count
         if surplus == 0:
@@ -61,7 +76,8 @@ class _Values:
 class _Pass:
     """One pass over the data, as far as it has come."""
 
-    def __init__(self, first_samples: Tensor | None) -> None:
+    def __init__(self, first_samples: Tensor | None, *, large: bool) -> None:
+        self.large = large  # whether the values of large tensors are added up
         self.count = 0
         self.total: Tensor | int = 0
         self.values: dict[int, _Values] = {}
@@ -77,7 +93,7 @@ class _Pass:
         self.count += samples.size
         self.total = self.total + hashes.sum()
         for index, (shape, rows) in samples.rows.items():
-            self.values.setdefault(index, _Values()).add(shape, rows)
+            self.values.setdefault(index, _Values()).add(shape, rows, large=self.large)
         if self._expected is not None:
             occurred = torch.isin(self._expected, hashes)
             self._occurred = occurred if self._occurred is None else self._occurred | occurred
@@ -108,15 +124,31 @@ class _Pass:
 class DataRecord:
     """What the passes of one call over the same data have read."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: Any = None) -> None:
+        """Refuses a loader that is known to draw other samples in each pass."""
+        if isinstance(data, DataLoader) and (drawn := _drawn_anew(data)):
+            _refuse(drawn)
+        self._num_passes = 0
         self._first_pass: _Pass | None = None
         self._first_samples: list[Tensor] = []  # hashes, from passes that were not finished
         self._shapes: dict[int, set[tuple[int, ...]]] = {}  # of those samples
 
+    def advance(self) -> None:
+        """Before a pass: let torch's random state differ from that of all passes before.
+
+        Every part of a call starts from the same state, and so augmentation would draw the same
+        again. The user's loader draws on, however.
+        """
+        self._num_passes += 1
+        torch.rand(self._num_passes)
+
     def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches of one pass; at its end SpiritlevelError if they are not what they were."""
         started = torch.cat(self._first_samples) if self._first_samples else None
-        current = _Pass(started if self._first_pass is None else None)
+        first = self._first_pass
+        current = _Pass(
+            started if first is None else None, large=first is None or _padded(first.shapes)
+        )
         batch: Any = None
         try:
             for batch in batches:
@@ -124,7 +156,8 @@ class DataRecord:
                 current.add(batch)
         except GeneratorExit:
             if self._first_pass is None and batch is not None:
-                self._remember(batch)
+                with contextlib.suppress(SpiritlevelError):  # what is no batch was refused already
+                    self._remember(batch)
             raise
         self._compare(current)
 
@@ -148,6 +181,24 @@ class DataRecord:
             _refuse(f"{first.count} samples in one pass and {current.count} in another")
         elif not current.same_samples(first):
             _refuse(f"{current.count} samples in every pass, with other values")
+
+
+def _drawn_anew(loader: DataLoader[Any]) -> str:
+    """Why a loader of torch draws other samples in each pass; empty if it does not."""
+    sampler: Any = loader.sampler
+    if isinstance(sampler, WeightedRandomSampler):
+        return f"a {type(sampler).__name__}"
+    if isinstance(sampler, RandomSampler):
+        if sampler.replacement:
+            return "a RandomSampler with replacement"
+        if sampler.num_samples < len(sampler.data_source):
+            part = f"{sampler.num_samples} of {len(sampler.data_source)}"
+            return f"a RandomSampler that draws {part} samples"
+    shuffles = isinstance(sampler, RandomSampler | SubsetRandomSampler)
+    dropped = len(sampler) % loader.batch_size if loader.drop_last and loader.batch_size else 0
+    if shuffles and dropped:
+        return f"a loader that shuffles and drops {dropped} of {len(sampler)} samples"
+    return ""
 
 
 def _refuse(came: str) -> None:

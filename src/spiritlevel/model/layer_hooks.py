@@ -45,6 +45,11 @@ def with_alias(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | No
     return (alias, *args[1:])
 
 
+def _alias_in_backward(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    is_backward = torch._C._current_graph_task_id() != -1
+    return with_alias(module, args) if is_backward else None
+
+
 class LayerUses:
     """The recorded uses of modules; `close` breaks their reference cycle through the graph."""
 
@@ -115,7 +120,7 @@ def recording_uses(
     else:
         # A checkpointed part of the model runs again in the backward, and must do the same there.
         for layer in inputs & modules.keys():
-            recorded.replayed.append(modules[layer].register_forward_pre_hook(with_alias))
+            recorded.replayed.append(modules[layer].register_forward_pre_hook(_alias_in_backward))
     finally:
         for handle in handles:
             handle.remove()
@@ -135,16 +140,19 @@ def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int
 
 
 @contextlib.contextmanager
-def recording_input(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Collect the inputs of a module during the block."""
-    inputs: list[Tensor] = []
+def recording_calls(module: nn.Module | None) -> Iterator[list[tuple[Tensor, Any]]]:
+    """Collect the input and the output of every call of a module during the block."""
+    calls: list[tuple[Tensor, Any]] = []
     if module is None:
-        yield inputs
+        yield calls
         return
-    note = of_this_thread(lambda _, args: inputs.append(args[0].detach()))
-    handle = module.register_forward_pre_hook(note)
+
+    def note(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        calls.append((args[0].detach(), output.detach()))
+
+    handle = module.register_forward_hook(of_this_thread(note), prepend=True)
     try:
-        yield inputs
+        yield calls
     finally:
         handle.remove()
 

@@ -86,7 +86,6 @@ class Sweep:
         self.rules = rules_of(surface)
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
-        self.used: set[str] = set()  # parameters that the outputs depend on
         self.witnesses: list[Witness] = []  # samples for a second look, with their values
         self._random = random.Random(0)
         self._chunks = 0
@@ -152,9 +151,7 @@ class Sweep:
                     draws.append(rows.collect(outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
-                self.used |= {n for n, route in routing.routes.items() if route != "unused"}
-                if self.probes is None:
-                    self._keep_witness(draws[0], batch, where)
+                self._keep_witness(draws[0], batch, where)
         finally:
             recorded.close()
         return outputs.detach(), targets, curvature
@@ -169,11 +166,12 @@ class Sweep:
                 return
         sizes = values.rows["trace"].abs().sum(dim=0).tolist()
         (index,) = self._random.choices(range(len(sizes)), [size or 1e-300 for size in sizes])
+        kinds = ["trace", *["kappa"] * self.request.kappa, *["rho"] * self.rho]
+        if self.probes is not None:
+            kinds = []  # what probes give to a sample is not its value
+        of_sample = {kind: values.rows[kind][:, index].tolist() for kind in kinds}
         rows = {
-            kind: dict(
-                zip(self.sums.index[kind], values.rows[kind][:, index].tolist(), strict=True)
-            )
-            for kind in ("trace", *(["kappa"] if self.request.kappa else []), *self.rho * ["rho"])
+            kind: dict(zip(self.sums.index[kind], of_sample[kind], strict=True)) for kind in kinds
         }
         sample = _batches.take(batch, slice(index, index + 1))
         location = dataclasses.replace(where, start=where.start + index, first=where.first + index)

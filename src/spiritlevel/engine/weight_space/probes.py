@@ -219,7 +219,7 @@ def next_count(
     38
     """
     margin = rtol * abs(estimate.value)
-    if margin == 0.0:
+    if margin == 0.0 or estimate.unknown:
         return math.inf
     quantile = estimate.half_width(confidence) / estimate.stderr if estimate.variance else 0.0
     allowed = (margin / quantile) ** 2 if quantile else math.inf

@@ -16,11 +16,12 @@ network with biases of 0 is often at a kink, where no difference says anything.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
@@ -85,15 +86,16 @@ def _check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: in
         outputs, total = outputs_and_loss(leaves)
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     surface.cost += Cost(backwards=_batches.num_samples(batch))
-    along, claimed = {}, {}
+    along, claimed, fixed = {}, {}, padding_rows(surface)
     for (name, p), gradient in zip(start.items(), gradients, strict=True):
-        along[name] = direction(p, generator)
+        along[name] = direction(p, generator, fixed.get(name))
         slope = 0.0 if gradient is None else float((gradient * along[name]).sum())
         if slope:  # as much as the others, as far as the step stays small
             along[name] *= min(1.0 / abs(slope), LONGEST)
             slope *= min(1.0 / abs(slope), LONGEST)
         claimed[name] = slope
-    eps = rounding(surface, outputs)
+    eps = precision(surface, outputs)
+    size_of_loss = abs(float(total.detach())) + float(outputs.detach().abs().sum())
     step = eps ** (1 / 3) / LONGEST
 
     def slope_of(names: Iterable[str]) -> float:
@@ -104,7 +106,7 @@ def _check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: in
 
     def differs(names: list[str]) -> bool:
         size = sum(abs(claimed[name]) for name in names)
-        noise = 100 * eps * abs(float(total.detach())) / step
+        noise = 100 * eps * size_of_loss / step
         # the step is so small that curvature and kinks change the slope by less than that
         gap = abs(slope_of(names) - sum(claimed[name] for name in names))
         return gap > 1e-3 * size / len(names) + noise
@@ -115,9 +117,34 @@ def _check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: in
                 _refuse_gradient(name, claimed[name], slope_of([name]))
 
 
-def rounding(surface: Surface, outputs: Tensor) -> float:
+def padding_rows(surface: Surface) -> dict[str, int]:
+    """Rows of embeddings that are used and deliberately get no gradient, by parameter."""
+    owners = {
+        id(module.weight): module.padding_idx
+        for module in surface.model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
+    }
+    return {name: owners[id(p)] for name, p in surface.parameters.items() if id(p) in owners}
+
+
+def precision(surface: Surface, outputs: Tensor) -> float:
     """The precision of the outputs, which a model may return in another type than its own."""
     return max(torch.finfo(dtype).eps for dtype in (surface.dtype, outputs.dtype))
+
+
+def gradient_rounding(surface: Surface, outputs: Tensor) -> dict[str, float]:
+    """How accurate a gradient can be, by parameter.
+
+    The signal at the outputs is a difference of numbers of the outputs' size, or of 1 and a
+    probability, and has their rounding even where it is tiny itself, as in a confident network.
+    """
+    size = 1.0 + float(outputs.detach().abs().max())
+    pulled = surface.pull(outputs, torch.ones_like(outputs), list(surface.parameters.values()))
+    unit = 100 * precision(surface, outputs) * size
+    return {
+        name: 0.0 if g is None else unit * float(g.norm())
+        for name, g in zip(surface.parameters, pulled, strict=True)
+    }
 
 
 def _refuse_gradient(name: str, claimed: float, truth: float) -> None:
@@ -134,21 +161,20 @@ def untrusted_parameter(
     surface: Surface,
     product: Callable[[ParameterSpace, Tensor], Tensor],
     gradient: Gradient,
-    eps: float,
+    rounding: Mapping[str, float],
     seed: int = 0,
 ) -> str | None:
     """The first parameter whose part of a product differs from differences of the gradient.
 
     `product` multiplies one vector by the Hessian of some samples' loss, `gradient` is that loss's
-    gradient at any parameters, and `eps` the precision of the outputs.
+    gradient at any parameters, and `rounding` how accurate its parts are.
     """
     generator = torch.Generator().manual_seed(seed)
     space = ParameterSpace(surface)
     start = {name: p.detach() for name, p in surface.parameters.items()}
-    noise_floor = 100 * eps
-    slopes = {name: float(g.norm()) for name, g in gradient(start).items()}
     for _ in range(DIRECTIONS):
-        along = {name: direction(p, generator) for name, p in start.items()}
+        fixed = padding_rows(surface)
+        along = {name: direction(p, generator, fixed.get(name)) for name, p in start.items()}
         claimed = space.split(product(space, space.join(list(along.values()))))
         suspects = set(start)
         for step in STEPS:
@@ -159,7 +185,7 @@ def untrusted_parameter(
                 difference = (ahead[name].double() - behind[name].double()) / (2 * step)
                 gap = float((difference - claimed[name].double()).norm())
                 size = max(float(difference.norm()), float(claimed[name].norm()))
-                if gap <= TOLERANCE * size + noise_floor * slopes[name] / step:
+                if gap <= TOLERANCE * size + rounding[name] / step:
                     suspects.discard(name)
             if not suspects:
                 break
@@ -168,17 +194,26 @@ def untrusted_parameter(
     return None
 
 
-def stable_difference(slopes: Iterable[tuple[float, float, float]]) -> float | None:
+@dataclasses.dataclass(frozen=True)
+class Slopes:
+    """First derivatives a step ahead and a step behind, and how far rounding may move them."""
+
+    step: float
+    ahead: float
+    behind: float
+    rounding: float
+
+
+def stable_difference(slopes: Iterable[Slopes]) -> float | None:
     """The second derivative by differences with several steps; None if they do not settle.
 
-    `slopes` gives steps with the first derivative ahead and behind, the largest step first. Two
-    steps in a row must agree: a kink within one of them would show in their difference.
+    The largest step comes first. Two steps in a row must agree: a kink within one of them would
+    show in their difference.
     """
     before: float | None = None
-    for step, ahead, behind in slopes:
-        rounding = 100 * torch.finfo(torch.float64).eps * max(abs(ahead), abs(behind)) / step
-        difference = (ahead - behind) / (2 * step)
-        if rounding > 1e-3 * abs(difference):
+    for at in slopes:
+        difference = (at.ahead - at.behind) / (2 * at.step)
+        if at.rounding / at.step > 1e-3 * abs(difference):
             return None
         if before is not None and abs(difference - before) <= 1e-3 * abs(difference):
             return difference
@@ -186,9 +221,13 @@ def stable_difference(slopes: Iterable[tuple[float, float, float]]) -> float | N
     return None
 
 
-def direction(parameter: Tensor, generator: torch.Generator) -> Tensor:
+def direction(
+    parameter: Tensor, generator: torch.Generator, fixed_row: int | None = None
+) -> Tensor:
     """Random, and as long as the parameter itself."""
     noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     noise = noise.to(parameter)
+    if fixed_row is not None:
+        noise[fixed_row] = 0.0
     length = parameter.norm()
     return noise * (torch.where(length > 0, length, torch.ones_like(length)) / noise.norm())

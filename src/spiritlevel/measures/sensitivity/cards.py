@@ -24,6 +24,7 @@ OF_A_LAYER = {
     "unit_permute",
     "batchnorm_absorb",
     "attention_rescale",
+    "unit_mix",
     "batch_split",
 }
 JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes beyond 16 outputs)"
@@ -91,22 +92,20 @@ def _root(
     value = square.value**0.5
     slope = 0.5 / value if value else 0.0
     data = None if square.data_variance is None else slope**2 * square.data_variance
-    variance = slope**2 * square.variance
+    variance = slope**2 * square.variance if value else square.variance
     estimate = Estimate(value, variance, square.dof, data, drawn=square.drawn)
-    margin = estimate.half_width(asked.confidence)
     missed = not estimate.within(asked.rtol, asked.confidence)
     text = "" if estimate.exact else rows.text
     return Measurement(
         name,
         value,
         exact=estimate.exact,
-        stderr=None if estimate.exact else estimate.stderr,
-        interval=None if estimate.exact else (value - margin, value + margin),
         data_stderr=estimate.data_stderr,
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=rows.missed(estimate, asked.rtol) if missed else text,
         cost=rows.cost,
         settings=workspace.settings(),
+        **estimate.errors(asked.confidence),
     )
 
 
@@ -133,18 +132,16 @@ def feature_robustness(workspace: Workspace) -> Measured:
     name = "sensitivity.feature_robustness"
     drawn, asked = robustness(workspace, name), workspace.precision
     estimate = drawn.estimate
-    margin = estimate.half_width(asked.confidence)
     missed = not estimate.within(asked.rtol, asked.confidence)
     m = Measurement(
         name,
         estimate.value,
         exact=False,
-        stderr=estimate.stderr,
-        interval=(estimate.value - margin, estimate.value + margin),
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=drawn.missed() if missed else drawn.text(),
         cost=drawn.cost,
         settings=workspace.settings(),
+        **estimate.errors(asked.confidence),
     )
     return Measured(m, {drawn.layer: m})
 

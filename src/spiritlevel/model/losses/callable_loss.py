@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from ...errors import SpiritlevelError
 from ...math.curvature import DenseCurvature
 from ...math.positions import Positions
 from .derivative_check import check_derivatives
 from .loss_call import LossCall
-from .mean_check import check_mean, check_samples
+from .mean_check import call_part, check_mean, check_one_target_per_sample, check_samples
 from .weightings import Weighting, by_element, by_sample
 
+LossFunction = Callable[[Tensor, Tensor], Any]
 NO_SECOND_DERIVATIVE = ("is not implemented", "once_differentiable")
 
 
@@ -29,10 +31,10 @@ class CallableLoss:
 
     def __init__(
         self,
-        function: Callable[[Tensor, Tensor], Any],
+        function: LossFunction,
         name: str,
         *,
-        mean: Callable[[Tensor, Tensor], Any] | None = None,
+        mean: LossFunction | None = None,
         weightings: Sequence[Weighting] = (by_element,),
     ) -> None:
         """`mean` is the user's loss as it is; `function` is the same before it is reduced.
@@ -43,10 +45,12 @@ class CallableLoss:
         self._unreduced = function if isinstance(function, LossCall) else LossCall(function)
         self._mean = self._unreduced if mean is None else LossCall(mean)
         self._weightings = list(weightings)
+        self._vectorizes = True  # until it turns out that it does not
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
         """Refuse a loss whose mean, samples or derivatives are not what they seem to be."""
         wide = outputs.detach().double()
+        check_one_target_per_sample(self.name, outputs, targets, where)
         result = self._first_call(wide, targets, where)
         self._check_result(result, outputs, where)
         self._check_constants(result, where)
@@ -126,10 +130,21 @@ class CallableLoss:
         call = self._unreduced.prepared(outputs)
         result = call(outputs, targets)
         if self._is_reduced(result, outputs):
-            pairs = zip(outputs.split(1), targets.split(1), strict=True)
-            return torch.stack([call(z, y).reshape(()) for z, y in pairs])
+            return self._one_by_one(call, outputs, targets)
         values: Tensor = result.reshape(len(outputs), -1).sum(dim=1)
         return values
+
+    def _one_by_one(self, call: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What the loss returns for each sample alone."""
+        if self._vectorizes:
+            try:
+                return vmap(lambda z, y: call(z[None], y[None]).reshape(()))(outputs, targets)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception:  # a loss with branches or numpy in it has to be called N times
+                self._vectorizes = False
+        pairs = zip(outputs.split(1), targets.split(1), strict=True)
+        return torch.stack([call_part(self.name, call, z, y).reshape(()) for z, y in pairs])
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What the sum of the values is divided by, as far as each sample adds to it."""

@@ -16,6 +16,16 @@ ROUND_OFF = {torch.float64: 1e-9, torch.float32: 1e-4}
 ROUND_OFF_OF_HALF = 0.05
 
 
+def check_one_target_per_sample(name: str, outputs: Tensor, targets: Tensor, where: str) -> None:
+    """Refuse targets that cannot be cut where the outputs are cut."""
+    if targets.shape[:1] != outputs.shape[:1]:
+        raise SpiritlevelError(
+            f"The targets of the loss {name!r} must hold one row per sample, as outputs of shape "
+            f"{tuple(outputs.shape)} do. Got {tuple(targets.shape)} in {where}. Reshape them, and "
+            "flatten outputs and targets in the loss if it needs that."
+        )
+
+
 def check_samples(
     name: str, loss: PerSample, values: Tensor, outputs: Tensor, targets: Tensor, where: str
 ) -> None:
@@ -23,7 +33,7 @@ def check_samples(
     again = loss(outputs, targets)
     _refuse_random(name, values, again, where)
     for part in splits(len(outputs), outputs.device):
-        alone = loss(outputs[part], targets[part])
+        alone = call_part(name, loss, outputs[part], targets[part])
         apart = _distance(alone, values[part])
         if not bool((apart <= _allowed(values)).all()):
             worst = int(apart.nan_to_num(nan=torch.inf).argmax())
@@ -54,7 +64,8 @@ def check_mean(
     _refuse_random(name, given, mean(outputs, targets), where)
     everything = torch.arange(len(outputs), device=outputs.device)
     parts = [everything, *splits(len(outputs), outputs.device)]
-    means = torch.stack([mean(outputs[part], targets[part]).reshape(()).double() for part in parts])
+    of_parts = [call_part(name, mean, outputs[part], targets[part]) for part in parts]
+    means = torch.stack([each.reshape(()).double() for each in of_parts])
     agreeing = []
     for index, weight in enumerate(weights):
         ours = torch.stack([values[part].double().sum() / weight[part].sum() for part in parts])
@@ -73,6 +84,21 @@ def check_mean(
             "per sample."
         )
     return agreeing
+
+
+def call_part(name: str, loss: PerSample, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of a part of a batch; the whole batch did not raise."""
+    try:
+        return loss(outputs, targets)
+    except (RuntimeError, IndexError, ValueError) as error:
+        if isinstance(error, SpiritlevelError | torch.cuda.OutOfMemoryError):
+            raise
+        cause = str(error).strip().splitlines() or [""]
+        raise SpiritlevelError(
+            f"The loss {name!r} must take any number of samples. With outputs of shape "
+            f"{tuple(outputs.shape)}, a part of a batch, it raised {type(error).__name__}: "
+            f"{cause[0]}. Put what belongs to a sample, such as its weight, into the targets."
+        ) from error
 
 
 def splits(count: int, device: torch.device) -> Iterator[Tensor]:
@@ -95,7 +121,7 @@ def _refuse_random(name: str, first: Tensor, second: Tensor, where: str) -> None
 
 def _refuse_mean(name: str, given: float, values: Tensor, weights: Tensor, where: str) -> None:
     total = float(values.double().sum())
-    is_sum = abs(given - total) <= float(_allowed(values)) * max(abs(given), abs(total))
+    is_sum = abs(given - total) <= _allowed(values) * max(abs(given), abs(total))
     cause = (
         "It is the sum, not the mean"
         if is_sum
@@ -110,15 +136,15 @@ def _refuse_mean(name: str, given: float, values: Tensor, weights: Tensor, where
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
-    """|a − b| relative to the larger of the two, or to 1e-6 of the batch if they are tiny."""
+    """|a − b| relative to the larger of the two, or to 1e-3 of the batch's if they are tiny."""
     a, b = a.double(), b.double()
     if a.shape != b.shape:
         return torch.full_like(a, torch.inf)
     size = torch.maximum(a.abs(), b.abs())
-    distance = (a - b).abs() / torch.maximum(size, 1e-6 * size.amax()).clamp(min=1e-300)
-    return distance
+    distance = (a - b).abs() / torch.maximum(size, 1e-3 * size.amax()).clamp(min=1e-300)
+    return distance.where(~(a.isnan() & b.isnan()), 0.0)  # the mean of no target that counts
 
 
-def _allowed(values: Tensor) -> Tensor:
+def _allowed(values: Tensor) -> float:
     """The relative round-off of losses computed in this type."""
-    return torch.tensor(ROUND_OFF.get(values.dtype, ROUND_OFF_OF_HALF), dtype=torch.float64)
+    return ROUND_OFF.get(values.dtype, ROUND_OFF_OF_HALF)

@@ -54,7 +54,8 @@ class TorchElementwise:
             return  # overflow, or hidden by a mask; the surface refuses the rest
         if self._takes_probabilities:
             self._check_probabilities("outputs", outputs, where)
-            self._check_probabilities("targets", targets, where)
+            if not bool(_are_probabilities(targets).all()):
+                return  # invalid, or hidden by a mask
         wide = outputs.detach().double()
         values, weights = self.values(wide, targets), self.weights(wide, targets)
         if bool(torch.isfinite(values).all()):
@@ -65,7 +66,7 @@ class TorchElementwise:
     def _check_probabilities(self, what: str, tensor: Tensor, where: str) -> None:
         # torch refuses them too, but on a GPU so that the process can do nothing more on it
         lowest, highest = map(float, tensor.aminmax())
-        if lowest < 0 or highest > 1:
+        if not 0 <= lowest <= highest <= 1:
             raise SpiritlevelError(
                 f"The {what} of the loss {self.name!r} must lie in [0, 1]. Got values from "
                 f"{lowest:g} to {highest:g} in {where}. For outputs before the sigmoid pass "
@@ -75,11 +76,17 @@ class TorchElementwise:
     def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Elements with a target or a loss that is not finite, although the output is."""
         elements = self._of_elements(outputs.double(), targets)
-        return torch.isfinite(outputs) & ~(torch.isfinite(targets) & torch.isfinite(elements))
+        valid = torch.isfinite(targets) & torch.isfinite(elements)
+        if self._takes_probabilities:
+            valid = valid & _are_probabilities(targets)
+        return torch.isfinite(outputs) & ~valid
 
     def refuse_invalid(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
         """Raise SpiritlevelError: some target is not finite, or some loss."""
-        if bool(torch.isfinite(targets[~torch.isnan(targets)]).all()):
+        numbers = targets[~torch.isnan(targets)]  # what a mask hides is NaN here as well
+        if len(numbers) and bool(torch.isfinite(numbers).all()):
+            if self._takes_probabilities:
+                self._check_probabilities("targets", numbers, where)
             elements = self._of_elements(outputs.double(), targets)
             if bool((torch.isfinite(outputs) & ~torch.isfinite(elements)).any()):
                 raise SpiritlevelError(
@@ -127,6 +134,10 @@ class TorchElementwise:
             elements: Tensor = self._elements(outputs, shown)
             return elements
         # outside [0, 1] torch raises, and on a GPU it ends all work there
-        inside = (outputs >= 0) & (outputs <= 1)
+        inside = _are_probabilities(outputs)
         elements = self._elements(torch.where(inside, outputs, 0.5), shown.clamp(0, 1))
         return torch.where(inside, elements, math.nan)
+
+
+def _are_probabilities(tensor: Tensor) -> Tensor:
+    return (tensor >= 0) & (tensor <= 1)
