@@ -41,8 +41,8 @@ def check_grid(*, dimensions: int, points: int | None, reach: float | None, betw
     if points is not None and not 2 <= points <= MAX_POINTS:
         raise SpiritlevelError(
             "The 'points' argument must be at least 2, so that an axis has two ends, and at most "
-            f"{MAX_POINTS:,}. Got {points!r:.30}. Leave it out for {POINTS[1]} on a line and {POINTS[2]} by {POINTS[2]} "
-            "on a plane."
+            f"{MAX_POINTS:,}. Got {points!r:.30}. Leave it out for {POINTS[1]} on a line and "
+            f"{POINTS[2]} by {POINTS[2]} on a plane."
         )
     if reach is None:
         return
