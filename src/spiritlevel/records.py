@@ -140,7 +140,7 @@ class Measurement:
 def _consistent(m: Measurement) -> Measurement:
     """Refuse what no measurement can be: it was edited, or damaged."""
     for name in FLOATS[1:]:
-        if (getattr(m, name) or 0.0) < 0:
+        if -math.inf < (getattr(m, name) or 0.0) < 0:
             raise Misread(f"the {name} of {m.name!r} is negative")
     if m.interval is not None and m.interval[0] > m.interval[1]:
         raise Misread(f"the interval of {m.name!r} ends before it starts")
@@ -181,7 +181,7 @@ def read_json(
         cause = str(error) if isinstance(error, SpiritlevelError) else repr(error)
         raise SpiritlevelError(
             f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
-            f"{form!r}). Reading it failed: {cause.rstrip('.')}. Write it again with "
+            f"{form!r}). Reading it failed with: {cause.rstrip('.')}. Write it again with "
             f"{what}.to_json()."
         ) from error
 

@@ -225,6 +225,11 @@ def density(
     `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
     `spiritlevel.pages.figures.density`.
     """
+    if num_vectors < 1:
+        raise SpiritlevelError(
+            f"The 'num_vectors' argument of density must be at least 1. Got {num_vectors!r}. "
+            "The default is 8."
+        )
     workspace = _open(
         model,
         data,
@@ -262,6 +267,11 @@ def _open(
 def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
     if start is None:
         return None
+    if not isinstance(start, Eigenvalues):
+        raise SpiritlevelError(
+            "The 'start' argument must be an earlier result of eigenvalues, or None. Got "
+            f"{type(start).__name__}."
+        )
     if start.names != space.names or start.vectors.shape[1] != space.size:
         raise SpiritlevelError(
             "The 'start' argument must be a result for the same parameters. It has "

@@ -75,6 +75,8 @@ def _explain(error: Exception) -> str:
         return f"{format_message()} See `{command} --help`."
     if isinstance(error, SpiritlevelError):
         return str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.strerror}: {error.filename!r:.200}. Check the path and its permissions."
     return f"{type(error).__name__}: {error}. Run it again with --debug for the traceback."
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
+from .arguments import check_arguments
 from .bit_hashes import hash_tensor
 from .distributed import Processes, refuse_sharded, unwrapped
 from .exclusive import claimed, process_state
@@ -60,6 +61,7 @@ def measuring(verb: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         bound.apply_defaults()
         given = dict(bound.arguments)
         given |= given.pop("arguments", {})  # of those that take **arguments
+        check_arguments(verb.__name__.removesuffix("_also"), given)
         with _surrounded(verb.__name__, given):
             return verb(*args, **kwargs)
 
@@ -70,9 +72,9 @@ def data_record(data: Any) -> DataRecord:
     """What this call has read of the data so far; all networks of a call see the same samples."""
     call = _current.call
     if call is None:
-        return DataRecord()
+        return DataRecord(data)
     if id(data) not in call.records:
-        call.records[id(data)] = data, DataRecord()  # with the data, so that its id stays taken
+        call.records[id(data)] = data, DataRecord(data)  # with the data, so that its id stays taken
     return call.records[id(data)][1]
 
 
