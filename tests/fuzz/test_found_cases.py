@@ -52,6 +52,10 @@ ROUNDED = {
     "float16": case("sigmoid", "linear", "sigmoid", dtype="float16", sizes=(8,)),
     # a layer that bends behind a small gate
     "small_gate": case(node("layer_scale", "linear", "gelu", "linear", gain=1e-6), dtype="float32"),
+    # a bend that the last chunk does not have
+    "bend_in_one_chunk": case(
+        node("branch_per_batch", "linear", "tanh"), stem="rows_bare", seed=1, memory=1
+    ),
 }
 # second derivatives that torch gets wrong
 SECOND_DERIVATIVES = {
