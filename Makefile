@@ -10,7 +10,8 @@ help:
 	@echo "make demo    train a population of small networks, measure, analyse and report it"
 	@echo "make test    formatting, lint, types, then all tests and doctests"
 	@echo "make breaks  plant wrong lines one at a time, and see that tests catch each of them"
-	@echo "make nightly every quick preset once, to its report; fetches data"
+	@echo "make nightly 5,000 random networks against dense truths, then every quick preset once, to"
+	@echo "             its report; fetches data. OFFSET=n repeats the networks of another night"
 	@echo "make lint    formatting, lint and types only"
 	@echo "make bench   time the measures against a plain forward and backward pass"
 	@echo "make docs    build the documentation into site/; open site/index.html"
@@ -30,6 +31,7 @@ breaks: $(READY)
 
 nightly: export OMP_NUM_THREADS := 1
 nightly: $(READY)
+	$(VENV)/bin/python -m pytest -m nightly -n 2 --dist worksteal $(if $(OFFSET),--fuzz-offset=$(OFFSET))
 	$(VENV)/bin/python experiments/nightly.py
 
 lint: $(READY)

@@ -1,3 +1,4 @@
+import datetime
 import shutil
 import signal
 from collections.abc import Iterator
@@ -29,3 +30,31 @@ def browser() -> Iterator[Any]:
         started = running.chromium.launch(executable_path=chromium, args=arguments)
         yield started
         started.close()
+
+
+# -- the random networks of a night (tests/fuzz): those of another date are other networks ---------
+
+NETWORKS_IN_A_TEST = 50
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fuzz")
+    group.addoption("--fuzz-cases", type=int, default=5000, help="random networks of a night")
+    group.addoption("--fuzz-offset", type=int, help="number of the first (default: from the date)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.fuzz_offset is None:  # chosen once, so that all workers take the same
+        config.option.fuzz_offset = int(f"{datetime.date.today():%Y%m%d}") * 10_000
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"random networks of a night: --fuzz-offset={config.option.fuzz_offset}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "night" in metafunc.fixturenames:
+        options, step = metafunc.config.option, NETWORKS_IN_A_TEST
+        end = options.fuzz_offset + options.fuzz_cases
+        parts = [range(i, min(i + step, end)) for i in range(options.fuzz_offset, end, step)]
+        metafunc.parametrize("night", parts, ids=lambda part: f"{part.start}-{part.stop - 1}")

@@ -49,7 +49,12 @@ def run_script(path, *arguments) -> str:
 
 
 def run_in_two_processes(path, *arguments) -> list[str]:
-    """What a script prints in each of two processes that find each other through gloo.
+    """What a script prints in each of two processes that find each other through gloo."""
+    return run_in_processes(2, path, *arguments)
+
+
+def run_in_processes(count: int, path, *arguments) -> list[str]:
+    """What a script prints in each of several processes that find each other through gloo.
 
     They are told of each other as `torchrun` would tell them.
     """
@@ -58,12 +63,12 @@ def run_in_two_processes(path, *arguments) -> list[str]:
         port = probe.getsockname()[1]
     # gloo looks the host up by name, which sandboxes do not always know
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    common |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    environments = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    both = run_scripts(path, *arguments, environments=environments)
-    for ended in both:
+    common |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    environments = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    all_ended = run_scripts(path, *arguments, environments=environments)
+    for ended in all_ended:
         assert ended.returncode == 0, ended.stderr
-    return [ended.stdout for ended in both]
+    return [ended.stdout for ended in all_ended]
 
 
 def run_scripts(path, *arguments, environments: list[Mapping[str, str]]) -> list[Ended]:

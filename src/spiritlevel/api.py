@@ -18,6 +18,7 @@ from .engine.workspace import Workspace
 from .errors import NotApplicable, SpiritlevelError
 from .measures.requirements import head as requires_head
 from .model.batches import Forward, num_samples
+from .model.calls import measuring
 from .model.distributed import Processes
 from .model.model_state import full_precision
 from .model.surface import Surface
@@ -27,6 +28,7 @@ Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
 PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
 
 
+@measuring
 def measure(
     model: nn.Module,
     data: Iterable[Any],
@@ -100,6 +102,7 @@ def measure(
     )
 
 
+@measuring
 def measure_also(
     model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **arguments: Any
 ) -> Report:
@@ -110,7 +113,8 @@ def measure_also(
         workspace.run(workspace.wanted)
         for card in chosen:
             try:
-                measured[card.name] = _with_options(card, card.function(workspace), workspace)
+                with workspace.surface.processes.together():
+                    measured[card.name] = _with_options(card, card.function(workspace), workspace)
             except NotApplicable:  # what only a pattern matched is left out
                 if card.name in named or len(chosen) == 1:
                     raise
@@ -171,6 +175,7 @@ def _size(num_bytes: int) -> str:
     return f"{max(1, round(num_bytes / 1024))} KiB"
 
 
+@measuring
 def preflight(
     model: nn.Module,
     data: Iterable[Any],
@@ -328,7 +333,8 @@ def _prepare(
 
 def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | None:
     try:
-        card.refuse(workspace)
+        with workspace.surface.processes.together():  # all leave out the same measures
+            card.refuse(workspace)
     except SpiritlevelError as error:
         return error
     return None
@@ -337,9 +343,14 @@ def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | N
 def _with_options(
     card: catalogue.Card, measured: catalogue.Measured, workspace: Workspace
 ) -> catalogue.Measured:
-    """The measurements, with the options that the measure read in their settings."""
+    """The measurements, with the options that the measure read in their settings.
+
+    What a model rounds to half precision itself is not exact, however it was computed.
+    """
     settings = workspace.options.chosen(card.options)
-    return measured.recording(settings) if settings else measured
+    measured = measured.recording(settings) if settings else measured
+    rounded_to = workspace.surface.rounded_to
+    return measured if rounded_to is None else measured.rounded(rounded_to)
 
 
 def _choose(measures: str | Sequence[str] | None) -> tuple[list[catalogue.Card], set[str]]:

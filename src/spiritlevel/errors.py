@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Iterable
 from types import ModuleType
 
+import torch
+
 
 class SpiritlevelError(ValueError):
     """A request that cannot be met. The text names the argument, the need, and what to do."""
@@ -34,6 +36,19 @@ def require(package: str, *, what: str, extra: str) -> ModuleType:
     except ImportError as error:
         name = package.split(".")[0]
         raise MissingExtra(what=what, package=name, extra=extra) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on a GPU or in the process: to be reported, not worked around.
+
+    torch raises a plain RuntimeError where the system has no memory for a tensor.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no rule for vmap"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 def suggestion(name: str, possible: Iterable[str], *, most: int = 2) -> str:

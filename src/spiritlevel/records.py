@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from .errors import SpiritlevelError, require
+from .plain_text import visible
+from .reading import Misread, parse_json, read_as, read_fields, read_settings
 
 __version__ = "0.1.0"
 
@@ -18,12 +20,19 @@ __version__ = "0.1.0"
 Progress: TypeAlias = Callable[[int, int | None, str], None]
 
 
+NONFINITE_TEXT = (
+    "The value is not a finite number: it overflows, or the loss does. Measure in float64, or look "
+    "at the network's outputs."
+)
+
+
 class Status(enum.Enum):
     """How far a value can be trusted; its `text` says what to do next."""
 
     OK = "ok"
     GGN = "ggn"
     NOT_CONVERGED = "not_converged"
+    UNCONFIRMED = "unconfirmed"  # a second look came to another value
     NONFINITE = "nonfinite"
 
 
@@ -87,6 +96,11 @@ class Measurement:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not math.isfinite(self.value) and self.status in (Status.OK, Status.GGN):
+            # No number is no result, however it was computed.
+            object.__setattr__(self, "status", Status.NONFINITE)
+            object.__setattr__(self, "exact", False)
+            object.__setattr__(self, "text", self.text or NONFINITE_TEXT)
         unknown = self.stderr is None and self.residual is None
         if not self.exact and unknown and self.status is Status.OK:
             raise SpiritlevelError(
@@ -110,48 +124,65 @@ class Measurement:
         out = dataclasses.asdict(self)
         out["status"] = self.status.value
         for key in FLOATS:
-            out[key] = _to_json_float(out[key])
+            out[key] = to_json_float(out[key])
         if self.interval is not None:
-            out["interval"] = [_to_json_float(end) for end in self.interval]
+            out["interval"] = [to_json_float(end) for end in self.interval]
         return out
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
         """The inverse of `to_dict`."""
-        fields = dict(data)
-        fields["status"] = Status(fields["status"])
-        fields["cost"] = Cost(**fields["cost"])
-        for key in FLOATS:
-            fields[key] = None if fields.get(key) is None else float(fields[key])
-        if fields.get("interval") is not None:
-            low, high = fields["interval"]
-            fields["interval"] = (float(low), float(high))
-        return cls(**fields)
+        m = _consistent(read_fields(cls, data, "the measurement"))
+        read_settings(m.settings, f"the settings of {m.name!r}", need=None)
+        return m
+
+
+def _consistent(m: Measurement) -> Measurement:
+    """Refuse what no measurement can be: it was edited, or damaged."""
+    for name in FLOATS[1:]:
+        if -math.inf < (getattr(m, name) or 0.0) < 0:
+            raise Misread(f"the {name} of {m.name!r} is negative")
+    if m.interval is not None and m.interval[0] > m.interval[1]:
+        raise Misread(f"the interval of {m.name!r} ends before it starts")
+    return m
 
 
 FLOATS = ("value", "stderr", "residual", "data_stderr")
 
 
-def _to_json_float(value: float | None) -> float | str | None:
+def to_json_float(value: float | None) -> float | str | None:
     """JSON has no nan or inf; a string survives every parser and `float` reads it back."""
     return value if value is None or math.isfinite(value) else str(value)
 
 
 REPORT_FORMAT = "spiritlevel-report-1"
+_PARTS = {  # of a report in a file
+    "settings": Mapping[str, Any],
+    "cost": Cost,
+    "measures": Mapping[str, Any],
+    "layers": Mapping[str, Mapping[str, Any]],
+}
 Read = TypeVar("Read")
 
 
-def read_json(text: str, what: str, form: str, build: Callable[[Any], Read]) -> Read:
-    """What `to_json` of the class `what` wrote, made by `build` from the parsed text."""
+def read_json(
+    text: str, what: str, form: str, build: Callable[[Any], Read], *, unnamed: bool = False
+) -> Read:
+    """What `to_json` of the class `what` wrote, made by `build` from the parsed text.
+
+    `unnamed` says that earlier versions wrote files which do not name their format.
+    """
     try:
-        data = json.loads(text)
-        if data["format"] != form:
-            raise KeyError("format")
+        data = read_as(Mapping[str, Any], parse_json(text), "the content")
+        if data.get("format", form if unnamed else None) != form:
+            raise Misread(f"its format is {data.get('format')!r}")
         return build(data)
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (SpiritlevelError, KeyError, TypeError, AttributeError, ValueError) as error:
+        cause = str(error) if isinstance(error, SpiritlevelError) else repr(error)
         raise SpiritlevelError(
             f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
-            f"{form!r}). Reading it failed with: {error!r}. Write it again with {what}.to_json()."
+            f"{form!r}). Reading it failed with: {cause.rstrip('.')}. Write it again with "
+            f"{what}.to_json()."
         ) from error
 
 
@@ -206,7 +237,9 @@ class Report(Mapping[str, Measurement]):
         lines.insert(1, "-" * len(lines[0]))
         n = int(self.settings["num_samples"])
         lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
-        return "\n".join(lines)
+        if "autocast" in self.settings:
+            lines.append(f"autocast: {self.settings['autocast']}")
+        return visible("\n".join(lines), keep="\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types."""
@@ -233,14 +266,22 @@ class Report(Mapping[str, Measurement]):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
         """The inverse of `to_dict`."""
+        data = read_as(Mapping[str, Any], data, "the report")
+        if missing := [key for key in _PARTS if key not in data]:
+            raise Misread(f"the report has no {missing[0]!r}")
+        settings = read_settings(data["settings"], "the report's settings")
+        measures, layers = (
+            read_as(_PARTS[name], data[name], f"the report's {name}")
+            for name in ("measures", "layers")
+        )
         return cls(
-            {k: Measurement.from_dict(v) for k, v in data["measures"].items()},
+            {name: Measurement.from_dict(m) for name, m in measures.items()},
             layers={
-                name: {k: Measurement.from_dict(v) for k, v in rows.items()}
-                for name, rows in data["layers"].items()
+                name: {layer: Measurement.from_dict(m) for layer, m in rows.items()}
+                for name, rows in layers.items()
             },
-            settings=data["settings"],
-            cost=Cost(**data["cost"]),
+            settings=settings,
+            cost=read_fields(Cost, data["cost"], "the report's cost"),
         )
 
     def to_frame(self) -> Any:

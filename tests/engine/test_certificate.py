@@ -101,15 +101,15 @@ def test_a_layer_tied_in_parallel_is_certified(how, data):
     assert found.value == pytest.approx(hessian, rel=1e-9)
 
 
-def test_a_tied_layer_whose_second_use_is_dead_is_judged_by_numbers(data):
+def test_a_tied_layer_whose_second_use_is_dead_is_right_without_a_certificate(data):
     # In series, but the ReLU between the uses is closed on all samples: the outputs do not bend.
+    # The graph cannot know that, so the value is not called exact; the residual is 0 all the same.
     model = seeded(lambda: wirings.Tied("series"))
     with torch.no_grad():
         model.a.weight.copy_(-model.a.weight.abs())
         model.a.bias.fill_(-1.0)
-    found = measured(model, data).layers["curvature.trace"]["a"]
+    found = sl.measure(model, data, measures="curvature.trace").layers["curvature.trace"]["a"]
     truth = references.Truth(model, data, F.cross_entropy)
-    assert found.exact
     expected = float(truth.hessian(["a.weight", "a.bias"]).trace())
     assert found.value == pytest.approx(expected, rel=1e-9, abs=1e-300)
 

@@ -6,7 +6,10 @@ prints the map.
 
 ROOMS = {
     "errors": "errors: what was needed, what came, what to do next",
+    "plain_text": "text from outside, harmless for a terminal and a spreadsheet",
+    "user_code": "a user's code by 'module:name', and which of it a file may name",
     "plugins": "measures and studies that other packages add",
+    "reading": "values out of JSON files, of the types that were written",
     "records": "Measurement, Report, Cost, Status, Progress: what the rooms hand to each other",
     "files": "files written completely or not at all",
     "math": "closed forms: tensors in, tensors out",

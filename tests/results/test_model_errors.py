@@ -70,12 +70,12 @@ def test_dropout_as_a_function_is_noticed_by_its_numbers():
     model = Functional(lambda x: F.dropout(x, 0.5)).double().eval()
     text = refused("must not depend on the rest of its batch or on chance", model)
     # chance may spare the sample that is run alone; then the batch run again gives it away
-    assert re.search(r"(Sample 1 alone differs .* of 3|3 samples run again differ) by \d", text)
+    assert re.search(r"(A sample alone differs .* of 3|3 samples run again differ) by \d", text)
 
 
 def test_samples_that_interact_are_noticed_by_their_numbers():
     model = Functional(lambda x: x - x.mean(dim=0)).double().eval()
-    text = refused("Sample 1 alone differs from sample 1 in a batch of 3 by", model)
+    text = refused("A sample alone differs from the same sample in a batch of 3 by", model)
     assert "batch statistics" in text
 
 

@@ -157,7 +157,7 @@ def test_what_is_not_a_penalty_is_refused_in_the_study(penalty, text):
         ({"name": "head_kapa", "weight": 1}, r"No penalty is called 'head_kapa'.*'head_kappa'"),
         ({"weight": 1, "probe": 2}, r"'trace_squared' has no argument 'probe'.*'probes'"),
         ({"name": "kappa", "weight": 1}, r"'kappa' needs the argument 'layer'"),
-        ({"name": "no_such_module:make", "weight": 1}, r"cannot be imported"),
+        ({"name": "no_such_module:make", "weight": 1}, r"cannot be found"),
         (
             {"name": "kappa", "weight": 1, "layer": "fc9"},
             r"training.penalty does not suit its model 'mlp': .*Got 'fc9'\. There are: fc1, head",

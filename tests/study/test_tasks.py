@@ -139,9 +139,9 @@ def test_what_goes_wrong_in_a_task_is_kept_with_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("coin:toss", "'coin:toss' cannot be imported: No module named 'coin'"),
-        ("coins:tos", "has None as 'tos'"),
-        ("coins:number", "has 3 as 'number'"),
+        ("coin:toss", "The module 'coin' of the task 'coin:toss' cannot be found"),
+        ("coins:tos", "has no 'tos'. Did you mean 'toss'"),
+        ("coins:number", "it is 3, which no Python file defines"),
         ("no_such_task", "'no_such_task' must be 'module:function' or one of"),
     ],
 )

@@ -8,8 +8,6 @@ from safetensors.torch import load
 
 import spiritlevel as sl
 from spiritlevel.study import Store, execute
-from spiritlevel.study.executors import vmap
-from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.models import build
 from spiritlevel.study.runs import stacked
 from spiritlevel.study.runs.running import run_one
@@ -253,34 +251,3 @@ def test_chunks_of_members_give_the_same_results(tmp_path, monkeypatch):
 def test_two_processes_share_one_group(tmp_path):
     study = tiny(model=SMALL, training=training(), grid={"lr": [0.05, 0.1]}, seeds=3)
     assert_same(study, tmp_path, rtol=1e-9, workers=2)
-
-
-@pytest.fixture
-def sizes(monkeypatch) -> list:
-    """How many runs were trained together each time."""
-    real, found = vmap._trained, []
-
-    def counted(claims, *how):
-        found.append(len(claims))
-        return real(claims, *how)
-
-    monkeypatch.setattr(vmap, "_trained", counted)
-    return found
-
-
-def test_a_group_is_cut_into_parts_for_several_workers(tmp_path, sizes):
-    study = tiny(model=SMALL, training=training(epochs=1), grid={"lr": [0.05, 0.1]}, seeds=3)
-    with Store.create(tmp_path, study) as store:
-        vmap.work_together(store, workers=2)
-    assert sizes == [3, 3]
-
-
-def test_a_run_that_killed_a_worker_trains_alone(tmp_path, sizes):
-    study = tiny(model=SMALL, training=training(epochs=1), grid={"lr": [0.05]}, seeds=4)
-    with Store.create(tmp_path, study) as store:
-        for _ in range(vmap.DEADLY):
-            store.claim(new_worker())
-            store.release_lost(lease=-1.0)  # silent for longer than that
-        assert list(store.deaths().values()) == [vmap.DEADLY]
-        vmap.work_together(store)
-    assert sizes == [1, 3]

@@ -330,7 +330,6 @@ CASES: dict[str, Case] = {
     "embedding_bag": Case(
         lambda: nn.Sequential(nn.EmbeddingBag(5, 4), nn.ReLU(), nn.Linear(4, CLASSES)),
         tokens(6, 5),
-        bends=("0",),  # torch has no forward derivative for it, so it cannot be certified
     ),
     "linear_on_tokens": Case(lambda: wirings.TokenLinear("plain"), normal(5, 3)),
     "linear_on_many_short_tokens": Case(lambda: wirings.TokenLinear("plain"), normal(40, 3)),

@@ -171,7 +171,8 @@ class DenseProblem:
             margins=[],
             activity=None,
             blocks=None,
-            sampled=[],
+            bends={},
+            look_again=dict,
             streamed=False,
         )
 

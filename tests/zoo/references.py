@@ -6,6 +6,7 @@ torch.nn.functional, taken over all data at once.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,17 @@ class _Outputs(nn.Module):
         return self.call(self.model, inputs)
 
 
+def _twice_differentiable(model: nn.Module) -> nn.Module:
+    """The same function without what torch has no second derivative for: bags of embeddings."""
+    if not any(isinstance(module, nn.EmbeddingBag) for module in model.modules()):
+        return model
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, nn.EmbeddingBag):
+            module.forward = lambda tokens, bag=module: bag.weight[tokens].mean(dim=1)
+    return model
+
+
 class Truth:
     """The loss of a model over all its data, as dense matrices of chosen parameters."""
 
@@ -51,6 +63,7 @@ class Truth:
         loss: MeanLoss,
         call: Call | None = None,
     ) -> None:
+        model = _twice_differentiable(model)
         self.model, self.loss = model, loss
         self.inputs, self.targets = concatenated(batches)
         self._outputs = _Outputs(model, call or (lambda m, x: m(x)))

@@ -202,6 +202,7 @@ class PartlyFrozen(nn.Module):
         self.frozen_weight.weight.requires_grad_(False)
         self.frozen_bias.bias.requires_grad_(False)
         self.frozen.requires_grad_(False)
+        self.detached.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.frozen_bias(self.frozen_weight(x).relu()).relu()

@@ -17,6 +17,7 @@ from .. import api
 from ..engine.workspace import STREAM_FROM
 from ..errors import SpiritlevelError
 from ..math.curvature import SoftmaxCurvature
+from ..model.calls import measuring
 from ..model.losses import CrossEntropy
 from ..symmetries import temperature_move
 
@@ -46,6 +47,7 @@ class Logits:
         return (low * high) ** 0.5
 
 
+@measuring
 def equally_confident(
     models: Mapping[str, nn.Module], data: Iterable[Any], **arguments: Any
 ) -> dict[str, nn.Module]:

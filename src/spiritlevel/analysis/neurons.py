@@ -14,6 +14,7 @@ from ..engine.precision import Method
 from ..engine.row_estimator import NEEDS, estimate_rows
 from ..measures.layer_weights import measured_weights
 from ..model.batches import Forward
+from ..model.calls import measuring
 from ..records import Progress
 
 
@@ -27,6 +28,7 @@ class Neurons:
     text: str  # otherwise how they were found, or of which matrix they are
 
 
+@measuring
 def neurons(
     model: nn.Module,
     data: Iterable[Any],

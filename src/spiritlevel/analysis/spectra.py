@@ -19,7 +19,9 @@ from ..engine.weight_space.products import Operator
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
 from ..model.batches import Forward
-from ..records import Cost, Progress
+from ..model.calls import call_settings, measuring
+from ..reading import Misread, read_as, read_fields, read_settings
+from ..records import Cost, Progress, read_json, to_json_float
 
 Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
@@ -49,8 +51,8 @@ class Eigenvalues:
     def to_dict(self) -> dict[str, Any]:
         """Everything but the vectors, in plain types."""
         return {
-            "values": self.values,
-            "residuals": self.residuals,
+            "values": [*map(to_json_float, self.values)],
+            "residuals": [*map(to_json_float, self.residuals)],
             "converged": self.converged,
             "cost": dataclasses.asdict(self.cost),
             "settings": self.settings,
@@ -59,16 +61,14 @@ class Eigenvalues:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
         """Read what `to_dict` gave; the vectors are not in it."""
-        values = [float(value) for value in data["values"]]
-        return cls(
-            values=values,
-            residuals=[float(value) for value in data["residuals"]],
-            converged=[bool(value) for value in data["converged"]],
-            vectors=torch.empty(len(values), 0),
-            names=(),
-            cost=Cost(**data["cost"]),
-            settings=dict(data["settings"]),
-        )
+        given = read_as(Mapping[str, Any], data, "the eigenvalues")
+        values = read_as(list[float], given.get("values"), "the eigenvalues' values")
+        ready = {"vectors": torch.empty(len(values), 0), "names": ()}
+        pairs = read_fields(cls, given, "the eigenvalues", **ready)
+        read_settings(pairs.settings, "the eigenvalues' settings")
+        if not len(values) == len(pairs.residuals) == len(pairs.converged):
+            raise Misread("the eigenvalues' lists differ in length")
+        return pairs
 
     def vector(self, index: int = 0) -> dict[str, Tensor]:
         """One eigenvector by parameter name, each part flattened."""
@@ -104,11 +104,12 @@ class Spectrum:
     @classmethod
     def from_json(cls, text: str) -> Spectrum:
         """Read what `to_json` wrote; the eigenvectors are not in it."""
-        return cls.from_dict(json.loads(text))
+        return read_json(text, "Spectrum", SPECTRUM_FORMAT, cls.from_dict, unnamed=True)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spectrum:
         """Read what `to_dict` gave."""
+        data = read_as(Mapping[str, Any], data, "the spectrum")
         pairs, density = data.get("eigenvalues"), data.get("density")
         return cls(
             None if pairs is None else Eigenvalues.from_dict(pairs),
@@ -116,6 +117,7 @@ class Spectrum:
         )
 
 
+@measuring
 def eigenvalues(
     model: nn.Module,
     data: Iterable[Any],
@@ -200,6 +202,7 @@ def eigenvalues(
     )
 
 
+@measuring
 def density(
     model: nn.Module,
     data: Iterable[Any],
@@ -222,6 +225,11 @@ def density(
     `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
     `spiritlevel.pages.figures.density`.
     """
+    if num_vectors < 1:
+        raise SpiritlevelError(
+            f"The 'num_vectors' argument of density must be at least 1. Got {num_vectors!r}. "
+            "The default is 8."
+        )
     workspace = _open(
         model,
         data,
@@ -259,6 +267,11 @@ def _open(
 def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
     if start is None:
         return None
+    if not isinstance(start, Eigenvalues):
+        raise SpiritlevelError(
+            "The 'start' argument must be an earlier result of eigenvalues, or None. Got "
+            f"{type(start).__name__}."
+        )
     if start.names != space.names or start.vectors.shape[1] != space.size:
         raise SpiritlevelError(
             "The 'start' argument must be a result for the same parameters. It has "
@@ -271,4 +284,5 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
 def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
     sizes = {name: part.stop - part.start for name, part in space.slices.items()}
     shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
-    return {key: workspace.settings()[key] for key in shown} | {"matrix": matrix, "sizes": sizes}
+    settings = {key: workspace.settings()[key] for key in shown} | call_settings()
+    return settings | {"matrix": matrix, "sizes": sizes}

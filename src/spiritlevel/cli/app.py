@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from .. import api
 from ..errors import SpiritlevelError
+from ..plain_text import visible
 from ..records import __version__
 from . import cards, common, completion, console, subject
 from .audit import audit
@@ -60,7 +61,7 @@ def _report_error(error: Exception, *, debug: bool) -> int:
         sys.stdout.write(f"{error.format_message()}\n")  # type: ignore[attr-defined]
         return 0
     if debug:
-        traceback.print_exc()
+        sys.stderr.write(visible(traceback.format_exc(), keep="\n"))
     console.say_error(_explain(error))
     return int(getattr(error, "exit_code", REFUSED))
 
@@ -74,6 +75,8 @@ def _explain(error: Exception) -> str:
         return f"{format_message()} See `{command} --help`."
     if isinstance(error, SpiritlevelError):
         return str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.strerror}: {error.filename!r:.200}. Check the path and its permissions."
     return f"{type(error).__name__}: {error}. Run it again with --debug for the traceback."
 
 

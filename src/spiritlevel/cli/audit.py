@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -121,7 +120,7 @@ def print_audit(talk: Console, result: audits.Audit) -> None:
         table.add_column("verdict", no_wrap=True)
         for name, verdict in verdicts.items():
             cells = (audits.cell(result, name, move) for move in shown)
-            table.add_row(escape(name), *cells, Text(verdict.kind, STYLES.get(verdict.kind, "")))
+            table.add_row(name, *cells, Text(verdict.kind, STYLES.get(verdict.kind, "")))
         talk.print()
         console.show(talk, table)
     talk.print()
@@ -139,5 +138,5 @@ def _answers(verdicts: Mapping[str, audits.Verdict]) -> Table:
     for name, verdict in verdicts.items():
         if verdict.kind != "confounder":
             kind = Text(verdict.kind, STYLES.get(verdict.kind, ""))
-            table.add_row(escape(name), verdict.scale.kind, verdict.confidence.kind, kind)
+            table.add_row(Text(name), verdict.scale.kind, verdict.confidence.kind, kind)
     return table

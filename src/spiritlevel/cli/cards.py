@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ..engine.options import DEFAULTS, TEXTS
 from ..measures import METHODS, Card
@@ -24,10 +24,10 @@ def print_list(page: Console, cards: Iterable[Card]) -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for card in cards:
-        table.add_row(card.name, escape(card.summary))
-        table.add_row("", f"[dim]cost: {_short_cost(card)}[/dim]")
+        table.add_row(card.name, card.summary)
+        table.add_row("", Text(f"cost: {_short_cost(card)}", "dim"))
         unchanged = ", ".join(s for s in SYMMETRIES if s in card.invariant)
-        table.add_row("", f"[dim]unchanged by: {unchanged}[/dim]")
+        table.add_row("", Text(f"unchanged by: {unchanged}", "dim"))
     console.show(page, table)
 
 
@@ -49,7 +49,7 @@ def print_card(page: Console, card: Card) -> None:
         "measured": "by default" if card.default else "only on request",
     }
     for heading, text in sections.items():
-        page.print(f"  [bold]{heading}[/bold]")
+        page.print(Text(f"  {heading}", "bold"))
         for line in text.splitlines():
             console.tell(page, line, mark="    ")
     page.print()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ..papers.judging.judgement import Judgement
 from ..papers.publishing.claim_tables import claim_table
@@ -38,5 +37,5 @@ def _print_parts(console: Console, judged: Judgement) -> None:
     table.add_column(here.title, no_wrap=True)
     table.add_column(seen.title)
     for row in parts.rows:
-        table.add_row(*(Text(str(cell)) for cell in row))  # Text: brackets are not markup
+        table.add_row(*map(str, row))
     show(console, table)

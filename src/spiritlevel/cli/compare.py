@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -144,9 +143,9 @@ def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
         table.add_column("measure", no_wrap=True)
         for name in shown:
-            table.add_column(escape(name), justify="right", overflow="fold")
+            table.add_column(name, justify="right", overflow="fold")
         for measure in result.measures:
-            table.add_row(escape(measure), *(result.cell(measure, name) for name in shown))
+            table.add_row(measure, *(result.cell(measure, name) for name in shown))
         talk.print()
         console.show(talk, table)
     talk.print()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
+import string
 import sys
 import textwrap
 import time
@@ -21,6 +22,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from ..plain_text import visible
 from ..results import Progress
 
 
@@ -35,14 +37,28 @@ class Volume(enum.IntEnum):
 VOLUME: ContextVar[Volume] = ContextVar("volume", default=Volume.NORMAL)
 
 
+class PlainConsole(Console):
+    """Prints every text as it is: brackets are not markup, and nothing in it moves the cursor.
+
+    Names of studies, layers and files come from outside. Styles are given with rich's Text.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every text comes through here, also the cells of tables."""
+        return super().render_str(visible(text, keep="\n"), **options)
+
+
 def out() -> Console:
     """The console for results. A new one for each call, so that a redirected stdout is seen."""
-    return Console(highlight=False, soft_wrap=False)
+    return PlainConsole(soft_wrap=False)
 
 
 def err() -> Console:
     """The console for everything that is not a result."""
-    return Console(stderr=True, highlight=False)
+    return PlainConsole(stderr=True)
 
 
 def talk(json: str | None) -> Console:
@@ -51,13 +67,13 @@ def talk(json: str | None) -> Console:
     With `--json -` and --quiet nothing is printed: the JSON is the result.
     """
     if json == "-" and VOLUME.get() is Volume.QUIET:
-        return Console(file=io.StringIO())
+        return PlainConsole(file=io.StringIO())
     return err() if json == "-" else out()
 
 
 def say_error(text: str) -> None:
     """Print an error as one line, whatever the width of the terminal."""
-    line = " ".join(text.split())
+    line = visible(" ".join(text.split()))
     print(f"error: {line}", file=sys.stderr, flush=True)
 
 
@@ -72,8 +88,12 @@ def show(console: Console, *parts: RenderableType) -> None:
 def tell(console: Console, text: str, *, mark: str = "", bold: str = "") -> None:
     """Print a paragraph, indented below its `mark`, at most 100 wide; `bold` is its bold start."""
     width = min(console.width, 100)
+    bold = visible(bold)
     lines = textwrap.fill(
-        bold + text, width, initial_indent=mark, subsequent_indent=" " * len(mark)
+        bold + visible(text, keep=string.whitespace),
+        width,
+        initial_indent=mark,
+        subsequent_indent=" " * len(mark),
     )
     page = Text(lines)
     page.stylize("bold", len(mark), len(mark) + len(bold))
@@ -89,7 +109,7 @@ def note(console: Console, text: str = "") -> None:
 def detail(text: str) -> None:
     """Print a line on stderr if --verbose is given."""
     if VOLUME.get() >= Volume.VERBOSE:
-        err().print(text, markup=False, soft_wrap=True)
+        err().print(text, soft_wrap=True)
 
 
 def details(heading: str, facts: Mapping[str, Any]) -> None:
@@ -110,15 +130,16 @@ def timed(what: str) -> Iterator[None]:
 def progress(text: str) -> Iterator[Progress]:
     """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
     console = err()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    described = TextColumn("{task.description}", markup=False)
+    columns = (described, BarColumn(), TimeElapsedColumn())
     with (
         timed(text),
         Bars(*columns, console=console, transient=True, disable=not shows_progress()) as bars,
     ):
-        task = bars.add_task(text, total=None)
+        task = bars.add_task(visible(text), total=None)
 
         def report(done: int, total: int | None, what: str) -> None:
-            bars.update(task, completed=done, total=total, description=what)
+            bars.update(task, completed=done, total=total, description=visible(what))
 
         yield report
 

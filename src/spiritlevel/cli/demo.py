@@ -12,6 +12,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from . import console, demo_study, subject
 from .demo_study import Demo
@@ -82,8 +83,9 @@ def _print(page: Console, result: Demo, *, seconds: float) -> None:
         "ρ is Spearman's rank correlation with its 95 % interval: 1 if a larger value always goes "
         "with a larger gap between test and training loss, 0 if they are unrelated.",
     )
+    page.print()
     page.print(
-        f"\n[bold]How the measures of run {result.audited.id} react to rescaled weights[/bold]"
+        Text(f"How the measures of run {result.audited.id} react to rescaled weights", "bold")
     )
     for name, verdict in result.audit.verdicts.items():
         if verdict.kind != "confounder":
@@ -102,7 +104,6 @@ def _print(page: Console, result: Demo, *, seconds: float) -> None:
     page.print(
         f"  spiritlevel measure --model mlp --model-arg hidden={hidden} \\\n"
         f"      --checkpoint {result.checkpoint} --html mine.html",
-        markup=False,
         soft_wrap=True,
     )
 

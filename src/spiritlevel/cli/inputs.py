@@ -34,7 +34,7 @@ def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, object]:
             )
         try:
             values[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: too nested
             values[key] = WORDS.get(value.lower(), value)
     return values
 

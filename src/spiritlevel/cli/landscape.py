@@ -161,7 +161,7 @@ def _run(loaded: subject.Subject, arguments: dict[str, Any]) -> landscapes.Lands
             if cache is None
             else f"Finished points are kept in {cache}. Run the same command again to continue."
         )
-        console.err().print(text, markup=False, soft_wrap=True)  # no line break inside a path
+        console.err().print(text, soft_wrap=True)  # no line break inside a path
         raise
 
 

@@ -18,11 +18,11 @@ SHORT = 10.0  # seconds; a run that started later shows no time
 def runs_progress() -> Iterator[Watch]:
     """A progress bar over the runs of a study, with details and the time left."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(
         *columns, console=console.err(), transient=True, disable=not console.shows_progress()

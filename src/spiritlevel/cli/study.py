@@ -18,6 +18,7 @@ from ..pages.report import render
 from ..pages.report import study as study_page
 from ..papers.experiment import PAPERS
 from ..papers.judging.judgement import judge
+from ..plain_text import visible
 from ..study import control, population_statistics
 from ..study.executors.progress import study_status
 from ..study.population import TARGETS, Population
@@ -55,6 +56,13 @@ Address = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 PerGpu = Annotated[int, typer.Option(min=1, help="With ray: runs per GPU.")]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Trust the study: run code that it names even if it is not in the working folder.",
+    ),
+]
 
 
 @app.command(
@@ -120,6 +128,7 @@ def run(
     address: Address = None,
     device: Device = "cpu",
     per_gpu: PerGpu = 1,
+    allow_code: AllowCode = False,
     json: subject.Json = None,
 ) -> None:
     """Run a study, or what is left of it. You can stop it at any time and resume it later."""
@@ -127,17 +136,18 @@ def run(
     if preset is not None:
         chosen = chosen.with_preset(preset)
     chosen = chosen.with_values(inputs.parse_pairs(values or [], "--set epochs=5"))
-    control.check(chosen)
+    control.check(chosen, allow_code=allow_code)
     folder = out or control.default_folder(chosen.name, preset)
     with Store.create(folder, chosen) as store:
         where = {"device": device, "address": address, "per_gpu": per_gpu}
-        _work(store, json, executor=executor, workers=workers, **where)
+        _work(store, json, executor=executor, workers=workers, allow_code=allow_code, **where)
 
 
 @app.command(
     epilog="""\b
 Examples:
   spiritlevel study resume studies/digits-quick --workers 2
+  spiritlevel study resume studies/digits-quick --retrain
 """
 )
 def resume(
@@ -147,14 +157,22 @@ def resume(
     address: Address = None,
     device: Device = "cpu",
     per_gpu: PerGpu = 1,
+    retrain: Annotated[
+        bool,
+        typer.Option("--retrain", help="Train runs again whose weights are missing or damaged."),
+    ] = False,
+    allow_code: AllowCode = False,
     json: subject.Json = None,
 ) -> None:
     """Finish a study. Failed runs are tried again."""
     with Store.open(folder) as store:
-        if again := store.retry_failed():
+        lost = control.check_files(store, retrain=retrain)
+        if again := control.retry_failed(store, allow_code=allow_code):
             console.note(console.err(), f"{again} failed runs will be tried again")
         where = {"device": device, "address": address, "per_gpu": per_gpu}
-        _work(store, json, executor=executor, workers=workers, **where)
+        _work(store, json, executor=executor, workers=workers, allow_code=allow_code, **where)
+    if lost:
+        raise SpiritlevelError(lost)
 
 
 @app.command(
@@ -234,7 +252,8 @@ def report(
         talk.print()
     heading = f"{study.name}: how the measures relate to {described}"
     left = f"\n{counts.remaining} runs are not finished: results may change."
-    talk.file.write(f"{heading}\n\n{statistics}\n{left if counts.remaining else ''}")
+    text = f"{heading}\n\n{statistics}\n{left if counts.remaining else ''}"
+    talk.file.write(visible(text, keep="\n"))
     result = statistics.to_dict()
     if judged is not None:
         result["experiment"] = judged.to_dict()
@@ -292,7 +311,7 @@ def _work(store: Store, json: str | None, **how: Any) -> None:
     page = console.talk(json)
     took = duration(time.monotonic() - start)
     page.print(
-        f"{store.study.name}: {counted(counts, None)}; {counts.done - before.done} of them now, "
+        f"{store.name}: {counted(counts, None)}; {counts.done - before.done} of them now, "
         f"in {took}",
         soft_wrap=True,
     )

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, require
+from ..errors import SpiritlevelError, is_out_of_memory, require
 from ..files import write_atomically
 from ..pages import report as pages
 from ..results import Progress, Report
@@ -26,6 +26,7 @@ from ..study.models import build
 from . import completion, console, inputs
 
 Several = list[str] | None
+LARGEST = 2**63 - 1  # of whole numbers that torch takes
 Model = Annotated[
     str,
     typer.Option(
@@ -55,9 +56,11 @@ Data = Annotated[
 Split = Annotated[str, typer.Option(metavar="PART", help="train, test or all.")]
 Samples = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Use at most this many samples, drawn at random."),
+    typer.Option(
+        min=1, max=LARGEST, metavar="N", help="Use at most this many samples, drawn at random."
+    ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples per batch.")]
+BatchSize = Annotated[int, typer.Option(min=1, max=LARGEST, metavar="N", help="Samples per batch.")]
 LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
 Layers = Annotated[
     Several,
@@ -99,7 +102,13 @@ Memory = Annotated[
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:1.")]
 Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
 Seed = Annotated[
-    int, typer.Option(metavar="N", help="Seed of initial weights, drawn samples and probes.")
+    int,
+    typer.Option(
+        min=-LARGEST,
+        max=LARGEST,
+        metavar="N",
+        help="Seed of initial weights, drawn samples and probes.",
+    ),
 ]
 Confounders = Annotated[
     Several,
@@ -175,7 +184,7 @@ class Subject:
             raise _too_large() from error
         except (RuntimeError, TypeError, IndexError) as error:
             text = str(error)
-            if "out of memory" in text or "can't allocate memory" in text:
+            if is_out_of_memory(error):
                 raise _too_large() from error
             x = self.batches[0][0]
             cause = (

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ..results import Measurement, Report, Status
@@ -31,7 +30,7 @@ def print_report(console: Console, report: Report) -> None:
         text = m.text
         if len(text) > SHORT_NOTE:
             text = f"[{notes.setdefault(text, len(notes) + 1)}]"
-        table.add_row(name, f"{m.value:.6g}", error, m.mark, escape(text))
+        table.add_row(name, f"{m.value:.6g}", error, m.mark, text)
     show(console, table)
     for text, number in notes.items():
         tell(console, text, mark=f"[{number}] ")
@@ -56,7 +55,7 @@ def print_layers(console: Console, report: Report) -> None:
             table.add_column(name.replace(".", ".\n"), justify="right", no_wrap=True)
         for layer in dict.fromkeys(layer for name in shown for layer in columns[name]):
             cells = (columns[name].get(layer) for name in shown)
-            table.add_row(escape(layer), *("" if m is None else _cell(m) for m in cells))
+            table.add_row(layer, *("" if m is None else _cell(m) for m in cells))
         console.print()
         show(console, table)
     inexact = [m for rows in columns.values() for m in rows.values() if not m.exact]

@@ -48,7 +48,7 @@ def watch(
         return
     server = open_server(watched, port)
     try:
-        talk.print(f"Watching {watched.path} at {server.address}", markup=False, soft_wrap=True)
+        talk.print(f"Watching {watched.path} at {server.address}", soft_wrap=True)
         console.note(talk, watched.state()["waiting"] or "Stop with Ctrl-C.")
         if open_browser:
             webbrowser.open(server.address)

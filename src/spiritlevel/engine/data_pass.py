@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
+import functools
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,16 +18,15 @@ from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, Activity
-from .head.head_layer import Head
+from .head.head_layer import Head, head_input
 from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
 from .moments import Moments
 from .observers import observed
 from .plan import Plan
+from .second_look import doubts_about
 from .sweep.backward import Probes, Sweep
 from .sweep.feature_scales import Scales
 from .sweep.sums import SweepSums
-
-SAMPLED_CHUNKS, SAMPLES_PER_CHUNK = 4, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +81,14 @@ class PassResult:
     margins: list[Tensor]  # every single margin, on the host
     activity: Activity | None
     blocks: list[HeadBlock] | None  # None if they did not fit
-    sampled: list[Any]  # a few samples from a few places of the data, for the certificate
+    bends: dict[str, str]  # parameters in which the outputs may bend, in any process, and why
+    look_again: Callable[[], dict[str, str]]  # the second look at exact values
     streamed: bool  # whether the head's outputs were never formed
+
+    @functools.cached_property
+    def doubts(self) -> dict[str, str]:
+        """Parameters whose exact values a second look does not confirm, and why."""
+        return self.look_again()
 
 
 def run_pass(
@@ -113,16 +120,15 @@ def run_pass(
         margins=[],
         activity=None if sites is None else Activity(surface, sites),
         blocks=[],
-        sampled=[],
+        bends={},
+        look_again=dict,
         streamed=budget.stream is not None,
     )
     watch = head.module if needs.head and head is not None else None
-    generator = torch.Generator().manual_seed(seed)
     total = torch.zeros((), dtype=torch.float64, device=surface.device)
     observer = None if result.activity is None else result.activity.observer
     with surface.processes.together(), observed(surface, observer):
-        for index, (where, batch) in enumerate(surface.chunks(budget.chunk)):
-            _sample(result.sampled, index, batch, generator)
+        for where, batch in surface.chunks(budget.chunk):
             result.num_samples += _batches.num_samples(batch)
             if result.activity is not None:
                 result.activity.num_samples = _batches.num_samples(batch)
@@ -141,8 +147,8 @@ def run_pass(
                 sample_weights = surface.loss.weights(outputs, targets).double()
                 total += sample_weights.sum()
                 if watch is not None and head is not None:
-                    assert surface.watched is not None
-                    rows = block_of_outputs(head, surface.watched, outputs, curvature)
+                    features = head_input(head, surface.watched, outputs, str(where))
+                    rows = block_of_outputs(head, features, outputs, curvature)
                     _add_head(result, rows, head, sample_weights, len(outputs), budget)
                 if isinstance(surface.loss, CrossEntropy):
                     if needs.softmax:
@@ -150,6 +156,9 @@ def run_pass(
                         result.softmax.add(sums, sample_weights)
                     if needs.margins:
                         _add_margins(result, *surface.loss.margins(outputs.double(), targets))
+    if sweep is not None:
+        result.bends = sweep.bends
+        result.look_again = functools.partial(doubts_about, sweep, seed)
     _reduce(surface, result, total)
     result.cost = surface.processes.total_cost(surface.cost - before)
     return result
@@ -158,6 +167,8 @@ def run_pass(
 def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
     """Add up over the processes, and refuse data in which no target counts."""
     processes = surface.processes
+    for bends in processes.gather(result.bends):
+        result.bends = bends | result.bends
     result.sweep.reduce(processes)
     for moments in (result.head, result.softmax, result.margin):
         moments.reduce(processes)
@@ -175,20 +186,6 @@ def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
             "samples are ignored, masked or have class weight 0. Check ignore_index, the mask and "
             "the labels."
         )
-
-
-def _sample(reservoir: list[Any], index: int, batch: Any, generator: torch.Generator) -> None:
-    """Reservoir sampling: every chunk of the data is kept with the same probability."""
-    slot = index
-    if index >= SAMPLED_CHUNKS:
-        slot = int(torch.randint(index + 1, (), generator=generator))
-        if slot >= SAMPLED_CHUNKS:
-            return
-    length = _batches.num_samples(batch)
-    order = torch.randperm(length, generator=generator)[:SAMPLES_PER_CHUNK]
-    first = _batches.tensors(batch)[0]
-    part = _batches.take(batch, order.to(first.device))
-    reservoir[slot : slot + 1] = [part]
 
 
 def _add_head(

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from ..math.student import t_quantile
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A value and the variance of its error, 0 if exact; `dof`: how well that is known."""
+    """A value and the variance of its error; `dof` says how well that variance is known.
+
+    Whether it is exact follows from how it was computed. Random draws that happen to agree have a
+    variance of 0 too, and prove nothing. An infinite variance means that there were too few draws
+    to tell.
+    """
 
     value: float
     variance: float = 0.0
     dof: float = math.inf
     data_variance: float | None = None  # of the sampling error; None if unknown
+    drawn: bool = False  # whether random draws are part of it
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing was left to chance."""
+        return not self.drawn
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there were too few draws to tell the error."""
+        return math.isinf(self.variance)
 
     @property
     def stderr(self) -> float:
@@ -32,6 +49,13 @@ class Estimate:
         if self.variance == 0.0:
             return 0.0
         return t_quantile(0.5 + confidence / 2, max(self.dof, 1.0)) * self.stderr
+
+    def errors(self, confidence: float) -> dict[str, Any]:
+        """`stderr` and `interval` of a Measurement: None if the value is exact or too few draws."""
+        if self.exact or self.unknown:
+            return {"stderr": None, "interval": None}
+        margin = self.half_width(confidence)
+        return {"stderr": self.stderr, "interval": (self.value - margin, self.value + margin)}
 
     def within(self, rtol: float, confidence: float) -> bool:
         """Whether the interval is as narrow as asked, relative to the value.
@@ -53,13 +77,21 @@ class Estimate:
         data = None
         if self.data_stderr is not None and other.data_stderr is not None:
             data = (self.data_stderr + other.data_stderr) ** 2
-        dof = variance**2 / spread if spread else math.inf  # Welch and Satterthwaite
-        return Estimate(self.value + other.value, variance, dof, data)
+        # Welch and Satterthwaite
+        dof = variance**2 / spread if 0.0 < spread < math.inf else math.inf
+        return Estimate(
+            self.value + other.value, variance, dof, data, drawn=self.drawn or other.drawn
+        )
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of `factor` times the value."""
         data = None if self.data_variance is None else factor**2 * self.data_variance
-        return Estimate(factor * self.value, factor**2 * self.variance, self.dof, data)
+        return dataclasses.replace(
+            self,
+            value=factor * self.value,
+            variance=factor**2 * self.variance,
+            data_variance=data,
+        )
 
 
 def cautious_count(count: float, dof: float) -> int:
@@ -83,7 +115,7 @@ def estimate_from_repetitions(values: list[float], data_variance: float | None =
     mean = math.fsum(values) / count
     squares = [(value - mean) ** 2 for value in values]
     variance = math.fsum(squares) / (count - 1) / count
-    return Estimate(mean, variance, _dof(squares), data_variance)
+    return Estimate(mean, variance, _dof(squares), data_variance, drawn=True)
 
 
 def _dof(squares: list[float]) -> float:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..model.exclusive import of_this_thread
 from ..model.model_state import ROOT
 from ..model.surface import Surface
 from .plan import matrix_layers
@@ -82,9 +83,10 @@ def watching(surface: Surface, rectified: Note, entered: Note) -> Iterator[None]
             path = name or ROOT
             handles += [
                 module.register_forward_pre_hook(
-                    lambda _, args, kwargs, path=path: enter(path, args, kwargs), with_kwargs=True
+                    of_this_thread(lambda _, args, kwargs, path=path: enter(path, args, kwargs)),
+                    with_kwargs=True,
                 ),
-                module.register_forward_hook(lambda *_: leave(), always_call=True),
+                module.register_forward_hook(of_this_thread(lambda *_: leave()), always_call=True),
             ]
         with _Rectifiers(note):
             yield

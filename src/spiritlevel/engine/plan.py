@@ -1,45 +1,43 @@
 """The plan of a measurement, made by running three samples before any real work starts.
 
 For every parameter it decides how its per-sample gradients are computed, and it does not trust the
-kinds of layers for that: on the three samples the rule's gradient of one sample must equal that of
-autograd, and the gradients of the other two must be zero. What fails takes the generic route.
+kinds of layers for that: on the three samples the rule's gradients must add up to that of autograd.
+What fails takes the generic route. Whether the rest of the data does the same as these samples is
+looked at again in every run (`routes`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from ..model import batches as _batches
+from ..model.autograd_graph import refuse_hidden_graphs
 from ..model.batches import BatchLocation
-from ..model.layer_hooks import LayerUse, parameter_uses, recording_uses, saved_bytes
+from ..model.layer_hooks import LayerUse, recording_uses, saved_bytes
 from ..model.layers import (
     AbstractMatrixRule,
     AbstractRule,
     ContractionRequest,
     Layout,
-    candidate_layouts,
     rule_for,
 )
+from ..model.linearity import SLICE_WRITTEN
 from ..model.model_state import ROOT
 from ..model.surface import Surface
 from ..records import Cost
 from .head.head_layer import Head, find_heads
+from .routes import Route, Routing, Signature, find_routing
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize
 
-# single: one use, contracted as it arrives; sum: several uses, G is formed and added up first;
-# generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
-Route = Literal["single", "sum", "generic", "unused"]
-
 PROBE_SAMPLES = 3
-OTHER_SAMPLES = 5  # the dimension that grows between 3 and 5 samples is the sample dimension
+SHOWN_SAMPLES = 5  # how many samples an error of the first run looks at to name its batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +50,9 @@ class Plan:
     sweep: bool
     routes: dict[str, Route]
     layouts: dict[str, Layout]
+    writes_slices: bool  # whether the model changes parts of tensors in place
+    signature: Signature | None  # of runs that need no test of their layouts; None: all need it
+    disagreeing: frozenset[str]  # parameters whose rule does not give their gradient
     heads: dict[str, Head]
     vectorize: bool
     num_outputs: int
@@ -115,8 +116,16 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
         _check_independent(surface, batch, outputs.detach())
         _check_trainable(outputs)
         num_columns = surface.loss.num_columns(outputs, targets)
-        shapes = _other_shapes(surface, modules)
-        routes, layouts = _find_routes(surface, rules, recorded.uses, shapes, outputs)
+        routing = find_routing(surface, rules, recorded.uses, outputs)
+        disagreeing = _disagreeing(surface, rules, recorded.uses, routing, outputs)
+        routes: dict[str, Route] = {
+            name: "generic" if name in disagreeing else route
+            for name, route in routing.routes.items()
+        }
+        layouts: dict[str, Layout] = {}
+        for use, layout in zip(recorded.uses, routing.layouts, strict=True):
+            if layout is not None:
+                layouts.setdefault(use.layer, layout)
         generic = [name for name, route in routes.items() if route == "generic"]
         vectorize = bool(generic) and can_vectorize(
             surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
@@ -141,6 +150,9 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             sweep=True,
             routes=routes,
             layouts=layouts,
+            writes_slices=SLICE_WRITTEN in routing.signature.operations,
+            signature=routing.signature if routing.certain else None,
+            disagreeing=disagreeing,
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             num_outputs=outputs[0].numel(),
@@ -175,6 +187,9 @@ def make_head_plan(surface: Surface) -> Plan:
             sweep=False,
             routes={},
             layouts={},
+            writes_slices=False,
+            signature=None,
+            disagreeing=frozenset(),
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=False,
             num_outputs=outputs[0].numel(),
@@ -200,6 +215,7 @@ def check_samples(surface: Surface, head: Head | None) -> None:
 
 
 def _check_trainable(outputs: Tensor) -> None:
+    refuse_hidden_graphs(outputs)
     if not outputs.requires_grad:
         raise SpiritlevelError(
             "The model's outputs do not depend on any trainable parameter. Check that forward "
@@ -230,7 +246,7 @@ def _probe(surface: Surface, batch: Any) -> tuple[Tensor, Tensor]:
                 surface.outputs(whole, where=where)
                 surface.check_last_batch()
                 seen += _batches.num_samples(whole)
-                if seen >= OTHER_SAMPLES:
+                if seen >= SHOWN_SAMPLES:
                     break
         raise
 
@@ -246,10 +262,12 @@ def _check_independent(
     """Refuse outputs that depend on the rest of the batch, or that differ when run again."""
     with torch.no_grad():
         run = run or (lambda part: surface.outputs(part, where=BatchLocation(0))[0])
-        alone, again = run(_batches.take(batch, slice(1, 2))), run(batch)
+        # each of them: in a blank one nothing would show
+        alone = torch.cat([run(_batches.take(batch, slice(i, i + 1))) for i in range(len(outputs))])
+        again = run(batch)
     gaps = {
-        f"Sample 1 alone differs from sample 1 in a batch of {PROBE_SAMPLES}": alone[0]
-        - outputs[1],
+        f"A sample alone differs from the same sample in a batch of {PROBE_SAMPLES}": alone
+        - outputs,
         f"The same {PROBE_SAMPLES} samples run again differ": again - outputs,
     }
     scale = float(outputs.abs().max())
@@ -265,109 +283,52 @@ def _check_independent(
             )
 
 
-def _other_shapes(surface: Surface, modules: dict[str, nn.Module]) -> list[torch.Size]:
-    """Output shapes of the same uses with another number of samples."""
-    # with gradients, though none is computed: without them torch may fuse layers past our hooks
-    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded:
-        _probe(surface, surface.first_samples(OTHER_SAMPLES))
-    shapes = [use.output.shape for use in recorded.uses]
-    recorded.close()
-    return shapes
-
-
-def _find_routes(
+def _disagreeing(
     surface: Surface,
     rules: dict[str, AbstractRule],
     uses: list[LayerUse],
-    shapes: list[torch.Size],
+    routing: Routing,
     outputs: Tensor,
-) -> tuple[dict[str, Route], dict[str, Layout]]:
-    """Compare every rule with autograd on a cotangent that touches only the middle sample."""
+) -> frozenset[str]:
+    """Parameters whose gradient by the rules, over all uses and samples, is not autograd's."""
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
-    cotangent = torch.zeros_like(outputs)
-    cotangent[1] = noise[1]
+    cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
     deltas: dict[int, Tensor] = {}
     for i, use in enumerate(uses):
         use.on_output = lambda g, i=i: deltas.__setitem__(i, g)
-    names = list(surface.parameters)
-    truth = dict(
-        zip(names, surface.pull(outputs, cotangent, list(surface.parameters.values())), strict=True)
-    )
-    by_id = {id(p): name for name, p in surface.parameters.items()}
-    counts = parameter_uses(outputs)
-    seen: dict[str, int] = {}
+    pulled = surface.pull(outputs, cotangent, list(surface.parameters.values()))
+    for use in uses:
+        use.on_output = None
+    truth = dict(zip(surface.parameters, pulled, strict=True))
+    names = {id(p): name for name, p in surface.parameters.items()}
     sums: dict[str, Tensor] = {}
-    layouts: dict[str, Layout] = {}
-    broken: set[str] = set()
-    foreign: set[str] = set()
     request = ContractionRequest(kappa=False, num_columns=1, contract=False)
-    for i, (use, other) in enumerate(itertools.zip_longest(uses, shapes[: len(uses)])):
-        rule = rules[use.layer]
-        measured = {
-            key: p for key, p in use.module.named_parameters(recurse=False) if id(p) in by_id
+    for i, (use, layout) in enumerate(zip(uses, routing.layouts, strict=True)):
+        ruled = {
+            key: names[id(p)]
+            for key, p in use.module.named_parameters(recurse=False)
+            if id(p) in names and routing.routes[names[id(p)]] in ("single", "sum")
         }
-        layout = _find_layout(rule, use, other, deltas.get(i), layouts.get(use.layer))
-        if layout is None:
-            broken |= {by_id[id(p)] for p in measured.values()}
+        if layout is None or i not in deltas or not ruled:
             continue
-        layouts[use.layer] = layout
-        if i not in deltas:
-            gradients = {}
-        else:
-            prepared = rule.prepare(use.module, use.input, use.output.shape, layout, request)
-            gradients = prepared.gradients(deltas[i])
-        for key, parameter in measured.items():
-            name = by_id[id(parameter)]
-            seen[name] = seen.get(name, 0) + 1
-            if surface.layer_of(name) != use.layer:
-                foreign.add(name)  # a shared weight, used by a module other than its first owner
+        prepared = rules[use.layer].prepare(
+            use.module, use.input, use.output.shape, layout, request
+        )
+        gradients = prepared.gradients(deltas[i])
+        for key, name in ruled.items():
             if key in gradients:
-                sums[name] = sums.get(name, torch.zeros_like(gradients[key])) + gradients[key]
-            elif gradients:
-                broken.add(name)
-    routes: dict[str, Route] = {}
-    for name, parameter in surface.parameters.items():
-        count = counts.get(id(parameter), 0)
-        if count == 0:
-            routes[name] = "unused"
-        elif (
-            name in broken or seen.get(name, 0) != count or not _agrees(sums.get(name), truth[name])
-        ):
-            routes[name] = "generic"
-        else:
-            routes[name] = "single" if count == 1 and name not in foreign else "sum"
-    return routes, layouts
-
-
-def _find_layout(
-    rule: AbstractRule,
-    use: LayerUse,
-    other: torch.Size | None,
-    delta: Tensor | None,
-    previous: Layout | None,
-) -> Layout | None:
-    """The layout in which only the middle sample has a gradient; None if there is none."""
-    if other is None:
-        return None
-    shape = use.output.shape
-    leading = rule.leading(use.module, shape)
-    for layout in candidate_layouts(shape, PROBE_SAMPLES, other, OTHER_SAMPLES, leading=leading):
-        if previous is not None and layout != previous:
-            continue
-        if delta is None:
-            return layout
-        split = layout.split(delta)
-        if not bool(split[0].any()) and not bool(split[2].any()):
-            return layout
-    return None
+                total = gradients[key].sum(dim=0)
+                sums[name] = sums[name] + total if name in sums else total
+    return frozenset(
+        name
+        for name, route in routing.routes.items()
+        if route in ("single", "sum") and not _agrees(sums.get(name), truth[name])
+    )
 
 
 def _agrees(by_rule: Tensor | None, truth: Tensor | None) -> bool:
     if by_rule is None or truth is None:
         return by_rule is None and truth is None
-    expected = torch.zeros_like(by_rule)
-    expected[1] = truth
     scale = float(truth.abs().max())
     # Both are sums over positions in different orders; a wrong rule is off by its whole size.
-    return float((by_rule - expected).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale
+    return float((by_rule - truth).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale

@@ -12,12 +12,12 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimate_from_repetitions
+from .precision import Precision
 from .sweep.feature_scales import POWERS
 from .sweep.sums import Factors, RowKind
 from .weight_space.metrics import Metric
@@ -27,6 +27,7 @@ from .workspace import Workspace
 
 # What choosing between two operators may cost: less than a fifth of the probes of either alone.
 GLANCE = 6  # probes of each before the first choice; 32 of one may be all that is needed
+TOO_FEW = "so few probes give no interval: raise max_passes"
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
 
@@ -43,7 +44,7 @@ class RowEstimate:
     @property
     def exact(self) -> bool:
         """Whether the value is exact, and of the matrix that was asked for."""
-        return self.estimate.variance == 0.0 and self.status is Status.OK
+        return self.estimate.exact and self.status is Status.OK
 
 
 NEEDS: dict[RowKind, Needs] = {
@@ -70,6 +71,8 @@ class RowEstimator:
         self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
         self.compared = ""  # how the variances of residual and Hessian compare, for the report
         self._run()
+        if workspace.swept:
+            _ = workspace.run(NEEDS[kind]).doubts  # refuses a gradient that is not the loss's
 
     # -- the choice --------------------------------------------------------------------------
 
@@ -79,7 +82,7 @@ class RowEstimator:
             self.probed = tuple(self.parameters)
             self.probes = _shared_probes(self.workspace, self.kind, self.probed)
             if method == "hutch++" and self.probes.exact_part is None:
-                self.probes.sketch("hessian", max(1, min(PILOT, self.precision.max_passes // 3)))
+                self.probes.sketch("hessian", _sketch_size(self.precision))
             self._refine("hessian")
             return
         self.workspace.run(NEEDS[self.kind])
@@ -195,12 +198,22 @@ class RowEstimator:
             text = self._ggn_text(uncertified)
             return RowEstimate(estimate, "GGN", Status.GGN, text, self.cost)
         status, text = Status.OK, ""
-        if estimate.variance or judged:
+        if judged or not estimate.exact:
             text = self.how(factors)
-            if judged and not estimate.within(self.precision.rtol, self.precision.confidence):
+            if estimate.unknown:
+                status, text = Status.NOT_CONVERGED, f"{text}; {TOO_FEW}"
+            elif judged and not estimate.within(self.precision.rtol, self.precision.confidence):
                 status, text = Status.NOT_CONVERGED, self._missed(estimate)
+        if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
+            status, text = Status.UNCONFIRMED, f"{self.how(factors)}, but not confirmed: {doubt}"
         text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
         return RowEstimate(estimate, "Hessian", status, text, self.cost)
+
+    def _doubt(self, factors: Factors) -> str:
+        """What a second look says against the exact value of one of these rows."""
+        doubts = self.workspace.run(NEEDS[self.kind]).doubts
+        names = [self.parameters[row] for row in factors if self.parameters[row] in doubts]
+        return f"{names[0]!r}: {doubts[names[0]]}" if names else ""
 
     def _tied_text(self, factors: Factors) -> str:
         tied = self.workspace.surface.tied
@@ -275,38 +288,32 @@ class RowEstimator:
 
     def sharpest_neuron(self, layer: str) -> RowEstimate:
         """The largest ρ(j) of a layer, with the error of that neuron's value."""
-        parts = self._neuron_parts(layer)
-        top = int(torch.stack([rows.mean(dim=0) for rows in parts]).sum(dim=0).argmax())
-        estimate = self._of_neuron(parts, top)
+        estimate = max(self.neurons(layer), key=lambda neuron: neuron.value)
         base = self.result({layer: 1.0})
         text = base.text
-        if estimate.variance:
+        if not estimate.exact:
             text = f"{text.rstrip('.')}; the largest of noisy values, so biased upwards"
         return dataclasses.replace(base, estimate=estimate, text=text)
 
     def neurons(self, layer: str) -> list[Estimate]:
         """ρ(j) of every input neuron of a layer."""
-        parts = self._neuron_parts(layer)
-        return [self._of_neuron(parts, j) for j in range(parts[0].shape[1])]
-
-    def _neuron_parts(self, layer: str) -> list[Tensor]:
-        """ρ(j) with one row per probe, from the sweep and from weight probes if each is used."""
         parts = []
         if not (layer in self.probed and self.operator == "hessian"):
-            parts.append(self.workspace.sweep_neurons(layer))
+            neurons = _of_draws(self.workspace.sweep_neurons(layer))
+            if self.workspace.sweep_estimate("rho", {layer: 1.0}).unknown:
+                neurons = [dataclasses.replace(each, variance=math.inf) for each in neurons]
+            parts.append(neurons)
         if layer in self.probed:
             entries = self._probes.metric.parts[layer]
-            parts.append(torch.stack([v[entries] for v in self._probes.elements[self.operator]]))
-        return parts
+            parts.append(self._probes.estimates_of_elements(self.operator, entries))
+        return parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts, strict=True)]
 
-    def _of_neuron(self, parts: list[Tensor], j: int) -> Estimate:
-        estimates = [
-            estimate_from_repetitions(rows[:, j].tolist())
-            if len(rows) > 1
-            else Estimate(float(rows[0, j]))
-            for rows in parts
-        ]
-        return estimates[0] if len(estimates) == 1 else estimates[0] + estimates[1]
+
+def _of_draws(rows: Tensor) -> list[Estimate]:
+    """One estimate a column, from a row per draw; a single row is exact."""
+    if len(rows) == 1:
+        return [Estimate(value) for value in rows[0].tolist()]
+    return [estimate_from_repetitions(values) for values in rows.T.tolist()]
 
 
 def columns_text(workspace: Workspace) -> str:
@@ -322,6 +329,13 @@ def probes_text(workspace: Workspace) -> str:
     return f"{workspace.sweep_text}{why}"
 
 
+def _sketch_size(precision: Precision) -> int:
+    """How many dominant directions are removed first; each takes two passes."""
+    if precision.method != "hutch++":
+        return 0
+    return max(1, min(PILOT, precision.max_passes // 3))
+
+
 def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
     """The probes of a kind, which all its measures share."""
     key = ("probes", kind)
@@ -330,7 +344,11 @@ def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -
         metric = Metric(workspace.surface, kind, rows, scales)
         count = workspace.run(Needs()).num_samples
         workspace.cache[key] = WeightProbes(
-            workspace.products, metric, seed=workspace.seed, num_samples=count
+            workspace.products,
+            metric,
+            seed=workspace.seed,
+            num_samples=count,
+            few=workspace.precision.max_passes - 2 * _sketch_size(workspace.precision) < PILOT,
         )
     probes: WeightProbes = workspace.cache[key]
     return probes

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from ..errors import SpiritlevelError
+from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
-from ..model.model_state import full_precision, twice_differentiable
+from ..model.model_state import full_precision
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
-from .certificate import Certificate, certify_parameters
+from .certificate import Certificate, certify
 from .data_pass import Budget, Needs, PassResult, run_pass
 from .estimate import Estimate, cautious_count
 from .head.head_layer import Head, choose_head
@@ -122,19 +123,10 @@ class Workspace:
         """The head: the last linear layer, or the layer that the user named."""
         return choose_head(self.plan.heads, self.head_name)
 
-    @functools.cached_property
+    @property
     def certificates(self) -> dict[str, Certificate]:
-        """Whether the outputs are linear in each parameter, on samples of all processes."""
-        batches = self.run(Needs()).sampled
-        with full_precision(), twice_differentiable():
-            mine = certify_parameters(self.surface, self.plan, batches, self.seed)
-        of_processes = self.surface.processes.gather(mine)
-        return {
-            name: max(
-                (part[name] for part in of_processes), key=lambda c: (not c.linear, c.curvature)
-            )
-            for name in mine
-        }
+        """Whether the outputs are linear in each parameter, on the data of all processes."""
+        return certify(self.surface.parameters, self.run(Needs(sweep=True)).bends)
 
     @functools.cached_property
     def feature_spreads(self) -> tuple[dict[str, FeatureSpread], Cost]:
@@ -315,7 +307,7 @@ class Workspace:
     def sweep_estimate(self, kind: RowKind, factors: Factors) -> Estimate:
         """Σ factor × value over the GGN's rows of a kind."""
         parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
-        return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
+        return pooled_estimate(parts)
 
     def sweep_neurons(self, layer: str) -> Tensor:
         """ρ(j) of the GGN, one row per probe; a single row if exact."""
@@ -331,6 +323,8 @@ class Workspace:
     def sweep_budget(self, kind: RowKind, factors: Factors) -> str:
         """How many passes would have reached the precision that was missed."""
         estimate, asked = self.sweep_estimate(kind, factors), self.precision
+        if estimate.unknown:
+            return "So few probes give no interval. Raise max_passes."
         excess = estimate.half_width(asked.confidence) / (asked.rtol * abs(estimate.value))
         enough = cautious_count(self.num_probes * excess**2, estimate.dof)
         return f"max_passes={enough} would have sufficed."
@@ -340,19 +334,24 @@ class Workspace:
     def settings(self) -> dict[str, Any]:
         """The settings needed to reproduce the numbers."""
         surface = self.surface
-        return {
-            "loss": surface.loss.name,
-            "reduction": "mean",
-            "layers": list(surface.layers()),
-            "num_samples": self.num_samples if self._pass is None else self._pass.num_samples,
-            "num_outputs": self.plan.num_outputs,
-            "seed": self.seed,
-            "dtype": str(surface.dtype).removeprefix("torch."),
-            "device": surface.device.type,
-            "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
-            "torch": torch.__version__,
-            "processes": surface.processes.size,
-        } | dataclasses.asdict(self.precision)
+        return (
+            {
+                "loss": surface.loss.name,
+                "reduction": "mean",
+                "layers": list(surface.layers()),
+                "num_samples": self.num_samples if self._pass is None else self._pass.num_samples,
+                "num_outputs": self.plan.num_outputs,
+                "seed": self.seed,
+                "dtype": str(surface.own_dtype).removeprefix("torch."),
+                "computed_in": str(surface.computed_in).removeprefix("torch."),
+                "device": surface.device.type,
+                "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
+                "torch": torch.__version__,
+                "processes": surface.processes.size,
+            }
+            | dataclasses.asdict(self.precision)
+            | call_settings()
+        )
 
     @property
     def cost(self) -> Cost:

@@ -8,6 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+# Steps before a small residual counts: a start may have so little of the largest eigenvector that
+# the residual of another one is small at first.
+LEAST_STEPS = 4
+
 Multiply = Callable[[Tensor], Tensor]  # row n of (N, C) times the matrix of sample n
 
 
@@ -25,8 +29,10 @@ def largest_eigenvalues(
 ) -> LargestEigenvalues:
     """Lanczos for positive semidefinite matrices, with full reorthogonalization.
 
-    `enough(values, residuals)` decides after each step whether to stop. A sample whose Krylov space
-    is exhausted continues with zero vectors: they add eigenvalues 0, which are never the largest.
+    `start` should be normal: random signs may be an eigenvector of a small matrix, and the largest
+    eigenvalue is then never seen. `enough(values, residuals)` decides after each step whether to
+    stop. A sample whose Krylov space is exhausted continues with zero vectors: they add eigenvalues
+    0, which are never the largest.
 
     >>> matrices = torch.diag_embed(torch.tensor([[1.0, 5.0], [3.0, 2.0]]).double())
     >>> times = lambda v: (matrices @ v[:, :, None]).squeeze(2)
@@ -59,7 +65,7 @@ def largest_eigenvalues(
         ritz_values, vectors = torch.linalg.eigh(tridiagonal[:, :step, :step])
         values = ritz_values[:, -1].clamp(min=0.0)
         residuals = beta * vectors[:, -1, -1].abs()
-        if enough(values, residuals):
+        if step >= min(LEAST_STEPS, steps) and enough(values, residuals):
             break
         tridiagonal[:, step, step - 1] = tridiagonal[:, step - 1, step] = beta
     return LargestEigenvalues(values, residuals, step)

@@ -23,14 +23,19 @@ def random_signs(seed: int, stream: int, rows: Tensor, count: int, dtype: torch.
     >>> torch.equal(both[1:], alone), both.abs().unique().tolist()
     (True, [1.0])
     """
-    start = torch.tensor([seed, stream], dtype=torch.int64, device=rows.device)
-    key = _mix(_mix(start[0] + _GOLDEN) + start[1] + _GOLDEN)
-    keys = _mix(key + _GOLDEN * rows.to(torch.int64))
-    counters = torch.arange(1, 2 + (count - 1) // _BITS, device=rows.device)
-    bits = _mix(keys[:, None] + _GOLDEN * counters)  # shape: (rows, counters), 64 bits each
+    bits = random_bits(seed, stream, rows, 0, 1 + (count - 1) // _BITS)
     bit_numbers = torch.arange(_BITS, device=rows.device)
     odd = (bits[:, :, None] >> bit_numbers) & 1
     return odd.flatten(1)[:, :count].to(dtype).mul_(2).sub_(1)
+
+
+def random_bits(seed: int, stream: int, rows: Tensor, first: int, last: int) -> Tensor:
+    """64 random bits for each row and each counter from `first` up to `last`, as int64."""
+    start = torch.tensor([seed, stream], dtype=torch.int64, device=rows.device)
+    key = _mix(_mix(start[0] + _GOLDEN) + start[1] + _GOLDEN)
+    keys = _mix(key + _GOLDEN * rows.to(torch.int64))
+    counters = torch.arange(first + 1, last + 1, device=rows.device)
+    return _mix(keys[:, None] + _GOLDEN * counters)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -17,24 +17,17 @@ RATE_VISIBLE = 0.1  # of a value: only a residual below it shows how fast it fal
 def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Measurement:
     """A value with its sampling error, and with the interval of the probes if there were any."""
     estimate = row.estimate
-    common = {
-        "quantity": row.quantity,
-        "data_stderr": estimate.data_stderr,
-        "status": row.status,
-        "text": row.text,
-        "cost": row.cost,
-        "settings": workspace.settings(),
-    }
-    if not estimate.variance:
-        return Measurement(name, estimate.value, exact=row.exact, **common)  # type: ignore[arg-type]
-    margin = estimate.half_width(workspace.precision.confidence)
     return Measurement(
         name,
         estimate.value,
-        exact=False,
-        stderr=estimate.stderr,
-        interval=(estimate.value - margin, estimate.value + margin),
-        **common,  # type: ignore[arg-type]
+        exact=row.exact,
+        quantity=row.quantity,
+        data_stderr=estimate.data_stderr,
+        status=row.status,
+        text=row.text,
+        cost=row.cost,
+        settings=workspace.settings(),
+        **estimate.errors(workspace.precision.confidence),
     )
 
 

@@ -58,6 +58,6 @@ def _reach(m: Measurement) -> float:
     """How large the true value may well be."""
     if m.interval is not None:
         return m.interval[1]
-    if m.status is Status.GGN:
-        return math.inf  # the Hessian's value is not known at all
+    if not m.exact and m.residual is None:
+        return math.inf  # of another matrix, or with an unknown error
     return m.value + (m.residual or 0.0)

@@ -7,6 +7,8 @@ import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
+import torch
+
 from .. import plugins
 from ..engine.data_pass import Needs
 from ..engine.options import TEXTS
@@ -43,8 +45,26 @@ class Measured:
         def recorded(m: Measurement) -> Measurement:
             return dataclasses.replace(m, settings={**m.settings, **settings})
 
-        layers = {layer: recorded(m) for layer, m in self.layers.items()}
-        return Measured(recorded(self.whole), layers)
+        return self._changed(recorded)
+
+    def rounded(self, dtype: torch.dtype) -> Measured:
+        """The same measurements as far as a model can give them that rounds to `dtype`."""
+        eps = torch.finfo(dtype).eps
+
+        def marked(m: Measurement) -> Measurement:
+            if not m.exact:
+                return m
+            kind = str(dtype).removeprefix("torch.")
+            text = f"the model itself rounds to {kind}, to about {eps:.0%} in every step"
+            text = "; ".join(part for part in (m.text.rstrip("."), text) if part)
+            error = eps * abs(m.value)
+            ends = (m.value - 2 * error, m.value + 2 * error)
+            return dataclasses.replace(m, exact=False, stderr=error, interval=ends, text=text)
+
+        return self._changed(marked)
+
+    def _changed(self, change: Callable[[Measurement], Measurement]) -> Measured:
+        return Measured(change(self.whole), {k: change(m) for k, m in self.layers.items()})
 
 
 MeasureFunction: TypeAlias = Callable[[Workspace], Measured]
@@ -182,6 +202,11 @@ def get(name: str) -> Card:
 
 def names(pattern: str = "*") -> list[str]:
     """Names that match a pattern, sorted; a pattern without wildcards must name a measure."""
+    if not isinstance(pattern, str):
+        raise SpiritlevelError(
+            f"The name or pattern of measures must be a text. Got {pattern!r:.80}. See "
+            "`spiritlevel list`."
+        )
     if not set(pattern) & set("*?["):
         return [get(pattern).name]
     cards = _all_cards()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from ..errors import SpiritlevelError
 
@@ -35,7 +36,8 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return {key: map_tensors(function, value) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
-        return type(batch)(map_tensors(function, value) for value in batch)
+        values = [map_tensors(function, value) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
 
 
@@ -76,6 +78,29 @@ def take(batch: Any, index: Tensor | slice) -> Any:
     """The chosen samples; tensors without a sample dimension are left as they are."""
     size = num_samples(batch)
     return map_tensors(lambda t: t[index] if t.dim() and len(t) == size else t, batch)
+
+
+def telling_samples(batch: Any, count: int) -> list[int]:
+    """The `count` samples that show most: with few zeros, and no two alike.
+
+    If there are not enough samples, some are taken again.
+
+    >>> telling_samples((torch.tensor([[0.0, 0.0], [1.0, 2.0], [1.0, 2.0], [3.0, 0.0]]),), 2)
+    [1, 3]
+    """
+    size = num_samples(batch)
+    rows = [t.reshape(size, -1) for t in tensors(batch) if t.dim() and len(t) == size]
+    full = torch.stack([(row != 0).sum(dim=1) for row in rows]).sum(dim=0)
+    order = torch.argsort(full, descending=True, stable=True).tolist()
+    distinct: list[int] = []
+    for i in order:
+        if not any(all(torch.equal(row[i], row[j]) for row in rows) for j in distinct):
+            distinct.append(i)
+        if len(distinct) == count:
+            break
+    others = [i for i in order if i not in distinct]
+    chosen = (distinct + others)[:count]
+    return [sorted(chosen)[i % len(chosen)] for i in range(count)]
 
 
 def join(left: Any, right: Any) -> Any | None:
@@ -168,13 +193,13 @@ def as_batches(data: Any) -> Iterable[Any]:
 
 
 def total_samples(data: Iterable[Any]) -> int | None:
-    """How many samples the data holds, or None if that is not known without reading it."""
-    dataset = getattr(data, "dataset", None)
+    """How many samples a pass over the data reads, or None if only reading can tell."""
+    if isinstance(data, list | tuple):
+        return sum(num_samples(batch) for batch in data)
+    if not isinstance(data, DataLoader) or data.batch_size is None:
+        return None  # whoever makes the batches himself may repeat or leave out samples
     try:
-        if dataset is not None:
-            return len(dataset)
-        if isinstance(data, list | tuple):
-            return sum(num_samples(batch) for batch in data)
-    except TypeError:
-        pass  # a streaming data set has no length; progress then shows counts only
-    return None
+        length = len(data.sampler)  # type: ignore[arg-type]
+    except TypeError:  # a streaming data set has no length; progress then shows counts only
+        return None
+    return length - length % data.batch_size if data.drop_last else length

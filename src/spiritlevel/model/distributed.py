@@ -1,22 +1,50 @@
 """Several processes that measure one network together, each on its own part of the data.
 
 Every process has the whole model. Sums over samples are added up over the processes; everything
-else is the same in all of them, so all arrive at the same report. An error in one process is raised
-in all of them: otherwise the others would wait for it forever.
+else is the same in all of them, so all arrive at the same report.
+
+An error in one process is raised in all of them: otherwise the others would wait for it forever.
+Blocks of code that all processes run are marked by `Processes.together`. A process that leaves a
+block with an error says so in place of what the others wait for, and they leave the same block.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+import signal
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import SpiritlevelError
+from ..errors import NotApplicable, SpiritlevelError
 from ..records import Cost
+
+
+@dataclasses.dataclass(frozen=True)
+class _Message:
+    """What a process tells the others: what it is about to do, or that it leaves a block."""
+
+    step: str
+    content: Any = None
+    error: str | None = None
+    applicable: bool = True  # False: the error only says that a measure does not apply
+    level: int = 0  # of the block that the process leaves with its error, from 1 for the outermost
+
+
+class _Blocks(threading.local):
+    """The blocks that this thread is in."""
+
+    level = 0
+    left: int | None = None  # the level of a block that another process has left with an error
+    error: SpiritlevelError | None = None  # the error that says so
+
+
+_blocks = _Blocks()
 
 
 class Processes:
@@ -31,20 +59,31 @@ class Processes:
     def sum_(self, *tensors: Tensor) -> None:
         """Add up each tensor over the processes, in place."""
         if self.size > 1:
-            for tensor in tensors:
-                dist.all_reduce(tensor)
+            with _uninterrupted(), self._connected():
+                self._exchange(_Message(f"sum of {[tuple(t.shape) for t in tensors]}"))
+                for tensor in tensors:
+                    dist.all_reduce(tensor)
 
     def gather(self, thing: Any) -> list[Any]:
         """One object from every process, in the order of their ranks."""
         if self.size == 1:
             return [thing]
-        gathered: list[Any] = [None] * self.size
-        dist.all_gather_object(gathered, thing)
-        return gathered
+        with _uninterrupted():
+            return self._exchange(_Message("gather", thing))
 
     def total_cost(self, cost: Cost) -> Cost:
         """The counted work, added up over all processes."""
         return sum(self.gather(cost), Cost())
+
+    def differing(self, things: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Names of things that are not the same in all processes, with who has what."""
+        of_processes = self.gather(things)
+        for name in dict.fromkeys(name for part in of_processes for name in part):
+            values = [part.get(name) for part in of_processes]
+            for rank, value in enumerate(values):
+                if value != values[0]:
+                    yield name, f"process 0 has {values[0]}, process {rank} has {value}"
+                    break
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -52,17 +91,97 @@ class Processes:
         if self.size == 1:
             yield
             return
-        error: Exception | None = None
+        _blocks.level += 1
         try:
             yield
-        except Exception as raised:  # of any kind: the other processes must be told
-            error = raised
-        texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None:
+        except GeneratorExit:  # a loop over the data ended early, as it does in all processes
+            _blocks.level -= 1
+            raise
+        except BaseException as error:  # of any kind: the other processes must be told
+            self._leave(error)
+            raise
+        else:
+            self._leave(None)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """End the innermost block; raises if another process has failed in it."""
+        level = _blocks.level
+        _blocks.level -= 1
+        if _blocks.left is not None and level >= _blocks.left:  # the others know already
+            told = _blocks.error
+            if level == _blocks.left:
+                _blocks.left = _blocks.error = None
+            if error is None and told is not None:  # it was caught on its way
+                raise told
+            return
+        if error is None:
+            message = _Message("end of a block")
+        else:
+            text = type(error).__name__ + (f": {error}" if str(error) else "")
+            applicable = not isinstance(error, NotApplicable)
+            message = _Message("error", error=text, applicable=applicable, level=level)
+        with _uninterrupted():
+            self._exchange(message)
+
+    def _exchange(self, message: _Message) -> list[Any]:
+        """The contents of all processes; raises if one of them tells of an error."""
+        if _blocks.left is not None and _blocks.error is not None:
+            raise _blocks.error
+        messages: list[Any] = [None] * self.size
+        with self._connected():
+            dist.all_gather_object(messages, message)
+        if failed := [rank for rank, each in enumerate(messages) if each.error is not None]:
+            left = min(messages[rank].level for rank in failed)
+            first = messages[failed[0]]
+            kind = SpiritlevelError if first.applicable else NotApplicable
+            error = kind(f"Process {failed[0]} could not measure its part. {first.error}")
+            self._abandon(left, error)
+            if message.error is None:
+                raise error
+        elif len({each.step for each in messages}) > 1:
+            steps = ", ".join(f"{rank}: {each.step}" for rank, each in enumerate(messages))
+            error = SpiritlevelError(
+                f"All processes must do the same, and they do not ({steps}). Call this with the "
+                "same model and arguments in every process, and in one thread of each."
+            )
+            self._abandon(1, error)
             raise error
-        for rank, text in enumerate(texts):
-            if text is not None:
-                raise SpiritlevelError(f"Process {rank} could not measure its part. {text}")
+        return [each.content for each in messages]
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """If the others cannot be reached any more, do not try that again in outer blocks."""
+        try:
+            yield
+        except RuntimeError as cause:
+            error = SpiritlevelError(
+                f"Process {self.rank} cannot reach the other processes. Look for one that was "
+                f"killed, or that does not make this call. torch.distributed said: {cause}"
+            )
+            self._abandon(1, error)
+            raise error from cause
+
+    def _abandon(self, left: int, error: SpiritlevelError) -> None:
+        """From now on all blocks down to level `left` end with this error, without a word."""
+        if _blocks.level >= left:
+            _blocks.left, _blocks.error = left, error
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block ends: half an exchange would leave the others waiting."""
+    pressed: list[Any] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *event: pressed.append(event))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            before(*pressed[0])
 
 
 def refuse_sharded(model: torch.nn.Module) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, is_out_of_memory
 from .batches import Forward, default_forward, scores, split_targets
 from .losses import CrossEntropy, Loss
 
@@ -165,8 +165,10 @@ def _model_loss(model: nn.Module, inputs: dict[str, Any], labels: Tensor) -> flo
     """The loss that the model itself computes, or None if it computes none."""
     try:
         loss = getattr(model(**inputs, labels=labels, **_no_cache(model)), "loss", None)
-    except (ValueError, RuntimeError, IndexError, TypeError):  # labels do not fit or are unknown
-        return None
+    except (ValueError, RuntimeError, IndexError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise
+        return None  # labels do not fit or are unknown
     return None if loss is None else float(loss)
 
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from .exclusive import of_this_thread
 
 
 @dataclasses.dataclass
@@ -32,23 +36,36 @@ class LayerUse:
     on_input: Callable[[Tensor], None] | None = None
 
 
+def with_alias(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The arguments of a module with an alias of its input that nothing else uses."""
+    if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+        return None
+    a = args[0]
+    alias = a.view_as(a) if a.requires_grad else a.detach().requires_grad_()
+    return (alias, *args[1:])
+
+
+def _alias_in_backward(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    is_backward = torch._C._current_graph_task_id() != -1
+    return with_alias(module, args) if is_backward else None
+
+
 class LayerUses:
     """The recorded uses of modules; `close` breaks their reference cycle through the graph."""
 
     def __init__(self) -> None:
         """Start without any use."""
         self.uses: list[LayerUse] = []
+        self.replayed: list[Any] = []  # hooks that stay until `close`
         self._hooks: list[Any] = []
         self._aliases: dict[int, Tensor] = {}
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Give the module an alias of its input that nothing else uses."""
-        if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
-            return None
-        a = args[0]
-        alias = a.view_as(a) if a.requires_grad else a.detach().requires_grad_()
-        self._aliases[id(module)] = alias
-        return (alias, *args[1:])
+        args_with_alias = with_alias(module, args)
+        if args_with_alias is not None:
+            self._aliases[id(module)] = args_with_alias[0]
+        return args_with_alias
 
     def after(self, layer: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Record the call and set the hooks for its gradients."""
@@ -69,8 +86,9 @@ class LayerUses:
 
     def close(self) -> None:
         """Remove the hooks and release the graph."""
-        for hook in self._hooks:
+        for hook in [*self._hooks, *self.replayed]:
             hook.remove()
+        self.replayed.clear()
         for use in self.uses:
             use.on_output = use.on_input = use.edge = use.input_edge = None
         self.uses.clear()
@@ -88,68 +106,24 @@ def recording_uses(
     try:
         for layer, module in modules.items():
             if layer in inputs:
-                handles.append(module.register_forward_pre_hook(recorded.before))
+                handles.append(module.register_forward_pre_hook(of_this_thread(recorded.before)))
             handles.append(
                 module.register_forward_hook(
-                    lambda m, args, out, layer=layer: recorded.after(layer, m, args, out),
+                    of_this_thread(functools.partial(recorded.after, layer)),
                     prepend=True,  # before any hook of the user that replaces the output
                 )
             )
         yield recorded
+    except BaseException:
+        recorded.close()  # nobody else will: the caller has not seen a use yet
+        raise
+    else:
+        # A checkpointed part of the model runs again in the backward, and must do the same there.
+        for layer in inputs & modules.keys():
+            recorded.replayed.append(modules[layer].register_forward_pre_hook(_alias_in_backward))
     finally:
         for handle in handles:
             handle.remove()
-
-
-def parameter_uses(outputs: Tensor) -> dict[int, int]:
-    """How often the graph of `outputs` reads each leaf, by id of the leaf."""
-    counts: dict[int, int] = {}
-    for node in _nodes(outputs):
-        for following, _ in node.next_functions:
-            variable = getattr(following, "variable", None)
-            if variable is not None:
-                counts[id(variable)] = counts.get(id(variable), 0) + 1
-    return counts
-
-
-def lacks_second_derivative(gradients: Iterable[Tensor | None]) -> bool:
-    """Whether a function in the graph is marked as differentiable only once.
-
-    Its gradient then ends in a node that raises. A backward towards the parameters bypasses that
-    node, and the missing part would count as zero.
-    """
-    roots = (g for g in gradients if g is not None and g.grad_fn is not None)
-    return any(node.name() == "torch::autograd::Error" for root in roots for node in _nodes(root))
-
-
-def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:
-    """The edges with no other edge behind them: a backward to these passes through all others."""
-    targets = {edge.node for edge in edges}
-    reaches: dict[Any, bool] = {}  # is there a target strictly behind this node?
-    stack: list[tuple[Any, bool]] = [(outputs.grad_fn, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if node in reaches:
-            continue
-        behind = [following for following, _ in node.next_functions if following is not None]
-        if expanded:
-            reaches[node] = any(other in targets or reaches[other] for other in behind)
-        else:
-            stack.append((node, True))
-            stack.extend((other, False) for other in behind if other not in reaches)
-    return [edge for edge in edges if edge.node in reaches and not reaches[edge.node]]
-
-
-def _nodes(outputs: Tensor) -> Iterator[Any]:
-    seen = set()
-    stack = [outputs.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        stack.extend(following for following, _ in node.next_functions)
 
 
 def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int]]:
@@ -159,6 +133,49 @@ def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        # The tensor itself would be kept by its own graph: a cycle that the collector cannot see.
+        return tensor.detach()
 
     return torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), sizes
+
+
+@contextlib.contextmanager
+def recording_calls(module: nn.Module | None) -> Iterator[list[tuple[Tensor, Any]]]:
+    """Collect the input and the output of every call of a module during the block."""
+    calls: list[tuple[Tensor, Any]] = []
+    if module is None:
+        yield calls
+        return
+
+    def note(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        calls.append((args[0].detach(), output.detach()))
+
+    handle = module.register_forward_hook(of_this_thread(note), prepend=True)
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def returning_zeros(head: nn.Module) -> Iterator[None]:
+    """Let the head return zeros of the right shape, which take no memory, during the block."""
+    weight: Tensor = head.weight  # type: ignore[assignment]
+
+    forward, thread = head.forward, threading.get_ident()
+
+    def zeros(a: Tensor) -> Tensor:
+        if threading.get_ident() != thread:  # somebody else uses the model in the meantime
+            result: Tensor = forward(a)
+            return result
+        return a.new_zeros(()).expand(*a.shape[:-1], len(weight))
+
+    instance_forward = head.__dict__.get("forward")
+    head.forward = zeros
+    try:
+        yield
+    finally:
+        if instance_forward is None:
+            del head.forward
+        else:
+            head.forward = instance_forward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import SpiritlevelError
+from .embedding_flags import plain_embeddings
+from .exclusive import process_state
 
 ROOT = "(model)"  # the layer name for parameters of the outermost module itself
 
@@ -53,8 +55,13 @@ def _refuse_batch_statistics(label: str, module: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def preserved(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Restore buffers and random states on leaving, and run the model uncompiled inside."""
+def preserved(
+    model: nn.Module, device: torch.device, look_up_all: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Restore buffers and random states on leaving, and run the model uncompiled inside.
+
+    `look_up_all` is what `plain_embeddings` asks for.
+    """
     buffers = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()
@@ -62,9 +69,10 @@ def preserved(model: nn.Module, device: torch.device) -> Iterator[None]:
         if buffer is not None
     ]
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), _uncompiled(), _differentiable_kernels(model):
+    with process_state(), torch.random.fork_rng(devices=devices), _uncompiled():
         try:
-            yield
+            with _differentiable_kernels(model), plain_embeddings(model, look_up_all):
+                yield
         finally:
             with torch.no_grad():
                 for module, name, buffer, before in buffers:
@@ -94,24 +102,26 @@ def _differentiable_kernels(model: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def twice_differentiable() -> Iterator[None]:
     """Use plain attention during the block: the fused kernels have no second derivative."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with process_state():
+        fast = torch.backends.mha.get_fastpath_enabled()
+        try:
+            torch.backends.mha.set_fastpath_enabled(False)
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
     """No TF32 during the block: results are compared there to the last digits of float32."""
     backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    before = [backend.allow_tf32 for backend in backends]
-    try:
-        for backend in backends:
-            backend.allow_tf32 = False
-        yield
-    finally:
-        for backend, allowed in zip(backends, before, strict=True):
-            backend.allow_tf32 = allowed
+    with process_state():
+        before = [backend.allow_tf32 for backend in backends]
+        try:
+            for backend in backends:
+                backend.allow_tf32 = False
+            yield
+        finally:
+            for backend, allowed in zip(backends, before, strict=True):
+                backend.allow_tf32 = allowed

@@ -24,6 +24,16 @@ def check_rows(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
         )
 
 
+def check_targets(targets: Any, where: BatchLocation) -> None:
+    """Refuse targets that are not one tensor."""
+    if not isinstance(targets, Tensor):
+        raise SpiritlevelError(
+            f"The targets must be one tensor. Got {type(targets).__name__} in {where}. Pass "
+            "forward=lambda model, batch: (outputs, targets) that picks the tensor your loss "
+            "needs; several can be stacked into one and taken apart in the loss."
+        )
+
+
 def refuse_nonfinite(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
     """Raise SpiritlevelError for the sample, or for the model, that is not finite, if any."""
     sample = _batches.nonfinite_sample(batch)

@@ -14,18 +14,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ..errors import SpiritlevelError
 from ..records import Cost, Progress
 from . import batches as _batches
 from . import huggingface, model_state
 from .batches import BatchLocation, Forward
+from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
+from .embedding_flags import PlainLookups
+from .layer_hooks import recording_calls, returning_zeros
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
-from .output_checks import DeferredFlag, check_rows, refuse_nonfinite
+from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
+from .substitution import substituted
+from .widening import HalfPrecisionWatch, choose_width, widened
+
+FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 
 
 class Surface:
@@ -46,7 +52,8 @@ class Surface:
         refuse_sharded(model)
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
-        self.loss = huggingface.loss_for(model, resolve(loss))
+        self._record = data_record(data)
+        self.loss = huggingface.loss_for(model, resolve(loss, model))
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
         )
@@ -54,17 +61,28 @@ class Surface:
         self.processes = processes or Processes(join=False)
         self.cost = Cost()
         self._unchecked: _UncheckedBatch | None = None
-        self.watched: Tensor | None = None
+        self.watched: list[tuple[Tensor, Tensor]] = []  # input and output of the module to watch
         # entered around every plain call of the model, to observe what happens inside
         self.observer: Callable[[], contextlib.AbstractContextManager[object]] = (
             contextlib.nullcontext
         )
-        self._runner = _Runner(model, self.forward)
         self.parameters = select_parameters(model, layers)
         anchor = next(iter(model.parameters()), torch.empty(0))
-        self.device, self.dtype = anchor.device, anchor.dtype
+        self.device = anchor.device
+        self.own_dtype = anchor.dtype
+        self._wide: torch.dtype | None = None  # what the model computes in while it is measured
+        self._measuring = False
+        self._called = False  # whether the model has run
+        self.rounded_to: torch.dtype | None = None  # half precision that could not be avoided
+        self.computed_in = self.own_dtype  # in the last measurement
+        self._first: Any = None  # the first samples of the data
 
     # -- the model ---------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model's parameters are held in while it is measured."""
+        return self._wide or self.own_dtype
 
     def layer_of(self, parameter: str) -> str:
         """The path of the module that owns a parameter."""
@@ -100,7 +118,7 @@ class Surface:
         parameters: dict[str, Tensor] | None = None,
         may_overflow: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of a batch, checked; `watched` holds the input of module `watch`.
+        """Outputs and targets of a batch, checked; `watched` holds the calls of module `watch`.
 
         `parameters` replace the model's own in this call; `may_overflow` allows infinite outputs.
 
@@ -108,9 +126,8 @@ class Surface:
         """
         self.check_last_batch()
         self._find_label_shift(batch)
-        with _recording_input(watch) as inputs, self.observer():
+        with recording_calls(watch) as self.watched, self.observer():
             outputs, targets, mask = self._run(batch, parameters or {})
-        self.watched = inputs[-1] if inputs else None
         finite = outputs.new_zeros(()) if may_overflow else outputs.detach()
         return outputs, self._checked(outputs, targets, mask, finite, batch, where)
 
@@ -124,9 +141,14 @@ class Surface:
     ) -> tuple[Tensor, Tensor]:
         """The input of the head, and the targets, without computing the head's output."""
         self.check_last_batch()
-        with _recording_input(head) as inputs, _returning_zeros(head), self.observer():
-            outputs, targets, mask = self._runner(batch)
-        (features,) = inputs
+        with recording_calls(head) as calls, returning_zeros(head), self.observer():
+            outputs, targets, mask = self._run(batch, {})
+        if len(calls) != 1:
+            raise SpiritlevelError(
+                f"The head must be called once for every batch. In {where} the model calls it "
+                f"{len(calls)} times. Leave head.* out of 'measures', or name another 'head'."
+            )
+        features = calls[0][0]
         return features, self._checked(outputs, targets, mask, features, batch, where)
 
     def _checked(
@@ -141,6 +163,7 @@ class Surface:
         """The targets, marked where they do not count; `finite` must be finite, as the batch."""
         self.cost += Cost(forwards=len(outputs))
         outputs = outputs.detach()
+        check_targets(targets, where)
         if not targets.is_floating_point():
             targets = targets.long()  # in eight bits −100 would be another number
         check_rows(outputs, batch, where)
@@ -188,22 +211,31 @@ class Surface:
     def _run(
         self, batch: Any, parameters: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        if not parameters:
-            result: tuple[Tensor, Tensor, Tensor | None] = self._runner(batch)
-        else:
-            renamed = {f"model.{name}": value for name, value in parameters.items()}
-            # The search for tied weights takes as long as a small network's forward.
-            tied = bool(self.tied)
-            result = functional_call(self._runner, renamed, (batch,), tie_weights=tied)
-        return result
+        values: dict[Tensor, Tensor] = {}
+        if parameters:
+            registered = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+            values = {registered[name]: value for name, value in parameters.items()}
+        # on a copy: some models write to their input, and the next call needs it as it was
+        batch = _batches.map_tensors(Tensor.clone, batch)
+        with (
+            substituted(self.model, values) if values else contextlib.nullcontext(),
+            # looking at every function is slow, and the first call shows what the model calls
+            contextlib.nullcontext() if self._called else PlainLookups(),
+        ):
+            outputs, targets, *mask = self.forward(self.model, batch)
+        self._called = True
+        return outputs, targets, mask[0] if mask else None
 
     # -- the data ----------------------------------------------------------------------------
 
     def batches(self) -> Iterator[tuple[BatchLocation, Any]]:
         """(location, batch on the model's device) for every batch of the data."""
         seen = 0
-        for index, batch in enumerate(self.data):
-            batch = _batches.map_tensors(lambda t: t.to(self.device), batch)
+        if self._measuring:  # the random state will be restored
+            self._record.advance()
+        moved = (_batches.map_tensors(lambda t: t.to(self.device), each) for each in self.data)
+        for index, batch in enumerate(self._record.watched(moved)):
+            batch = self.received(batch)
             yield BatchLocation(index, first=seen), batch
             seen += _batches.num_samples(batch)
         if seen == 0 and self.processes.size == 1:
@@ -212,6 +244,17 @@ class Surface:
                 "length, drop_last=True with a batch larger than the data, or an exhausted "
                 "generator."
             )
+
+    def received(self, batch: Any) -> Any:
+        """A batch where the model is, in a number type that it can take."""
+        return _batches.map_tensors(self._received, batch)
+
+    def _received(self, tensor: Tensor) -> Tensor:
+        """A tensor of the data, where the model is and in a number type that it can take."""
+        tensor = tensor.to(self.device)
+        if self._wide is not None and tensor.is_floating_point():
+            return tensor.to(self._wide)
+        return tensor
 
     def chunks(self, size: int) -> Iterator[tuple[BatchLocation, Any]]:
         """The data in pieces of at most `size` samples, reporting progress."""
@@ -233,10 +276,23 @@ class Surface:
         if total is not None and self.processes.size == 1:
             return total
         # with several processes a loader may yield only a part of its data set
-        return sum(_batches.num_samples(batch) for batch in self.data)
+        return sum(_batches.num_samples(batch) for _, batch in self.batches())
 
     def first_samples(self, count: int) -> Any:
-        """A batch of the first `count` samples, repeated if there are fewer of one shape."""
+        """`count` of the first samples: those that differ and are not blank, as far as possible.
+
+        They are repeated if there are fewer of one shape.
+        """
+        if self._first is None or self._first[0] < count:
+            self._first = count, self._read_first(count)
+        first = self.received(self._first[1])
+        index = torch.tensor(_batches.telling_samples(first, count), device=self.device)
+        chosen = _batches.take(first, index)
+        self._find_label_shift(chosen)
+        return chosen
+
+    def _read_first(self, count: int) -> Any:
+        """The first batch, joined with the next ones until there are `count` samples."""
         first: Any = None
         for _, batch in self.batches():
             joined = batch if first is None else _batches.join(first, batch)
@@ -247,20 +303,18 @@ class Surface:
                 break
         if first is not None and _batches.num_samples(first) == 0:
             first = None
+        if first is not None:  # enough to choose from
+            first = _batches.take(first, slice(0, max(count, FIRST_SAMPLES)))
         if self.processes.size > 1:  # all plan on the same samples, even those without data
             on_host = None if first is None else _batches.map_tensors(lambda t: t.cpu(), first)
             parts = [part for part in self.processes.gather(on_host) if part is not None]
             first = parts[0] if parts else None
-            first = _batches.map_tensors(lambda t: t.to(self.device), first)
         if first is None:
             raise SpiritlevelError(
                 "The data must hold at least one sample. Got only empty batches. "
                 "Check the data set's length."
             )
-        index = torch.arange(count, device=self.device) % _batches.num_samples(first)
-        chosen = _batches.take(first, index)
-        self._find_label_shift(chosen)
-        return chosen
+        return first
 
     # -- the state ---------------------------------------------------------------------------
 
@@ -268,9 +322,53 @@ class Surface:
         """Refuse a model whose loss is not a fixed function of its parameters."""
         model_state.check_model(self.model)
 
-    def preserved(self) -> contextlib.AbstractContextManager[None]:
-        """A context that restores buffers and random states when it ends."""
-        return model_state.preserved(self.model, self.device)
+    @contextlib.contextmanager
+    def preserved(self) -> Iterator[None]:
+        """A context that restores buffers and random states when it ends.
+
+        Inside it a model that computes in half precision computes in a wider type.
+        """
+        with contextlib.ExitStack() as stack:
+            alone = self.processes.size == 1  # elsewhere each process would shorten other rows
+            look_up_all = self._look_up_all if alone else None
+            stack.enter_context(model_state.preserved(self.model, self.device, look_up_all))
+            if not self._measuring:
+                stack.callback(self._stop_measuring)
+                self._measuring = True
+                self._wide, self.rounded_to = choose_width(self.own_dtype, self._half_seen)
+                self.computed_in = self.rounded_to or self.dtype
+                stack.enter_context(widened(self.model, self._wide))
+            yield
+
+    @contextlib.contextmanager
+    def computing_in(self, dtype: torch.dtype) -> Iterator[None]:
+        """A context in which model and data are in this type."""
+        before = self._wide
+        with widened(self.model, dtype):
+            self._wide = dtype
+            try:
+                yield
+            finally:
+                self._wide = before
+
+    def _stop_measuring(self) -> None:
+        self._measuring, self._wide = False, None
+
+    def _half_seen(self, dtype: torch.dtype | None) -> torch.dtype | None:
+        """The half precision that a sample meets inside the model, held in `dtype`."""
+        self._wide = dtype
+        with model_state.preserved(self.model, self.device), widened(self.model, dtype):
+            sample = self.first_samples(1)
+            self.cost += Cost(forwards=1)
+            with torch.no_grad(), HalfPrecisionWatch() as watch:
+                self._run(sample, {})
+        return watch.seen
+
+    def _look_up_all(self) -> None:
+        """Run the model on all data, for what that does to its embeddings."""
+        for where, batch in self.batches():
+            self.outputs(batch, where=where)
+        self.check_last_batch()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,50 +382,3 @@ class _UncheckedBatch:
     batch: Any
     where: BatchLocation
     masked: bool
-
-
-@contextlib.contextmanager
-def _recording_input(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Collect the inputs of a module during the block."""
-    inputs: list[Tensor] = []
-    if module is None:
-        yield inputs
-        return
-    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach()))
-    try:
-        yield inputs
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def _returning_zeros(head: nn.Module) -> Iterator[None]:
-    """Let the head return zeros of the right shape, which take no memory, during the block."""
-    weight: Tensor = head.weight  # type: ignore[assignment]
-
-    def forward(a: Tensor) -> Tensor:
-        return a.new_zeros(()).expand(*a.shape[:-1], len(weight))
-
-    instance_forward = head.__dict__.get("forward")
-    head.forward = forward
-    try:
-        yield
-    finally:
-        if instance_forward is None:
-            del head.forward
-        else:
-            head.forward = instance_forward
-
-
-class _Runner(nn.Module):
-    """The model and how a batch is run through it, as one module for `functional_call`."""
-
-    def __init__(self, model: nn.Module, forward: Forward) -> None:
-        super().__init__()
-        self.model = model
-        self._call = forward
-        self.training = model.training
-
-    def forward(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        outputs, targets, *mask = self._call(self.model, batch)
-        return outputs, targets, mask[0] if mask else None

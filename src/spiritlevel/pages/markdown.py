@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 
+from ..plain_text import visible
 from .content import Cell, Chart, Figure, Part, Table, Text, plain
 
 
@@ -23,9 +25,10 @@ def _blocks(part: Part) -> list[str]:
         return _blocks(part.table)
     if isinstance(part, Text):
         if part.bullets:
-            return ["\n".join(f"- {escape(line)}" for line in part.paragraphs)]
-        return [escape(line) for line in part.paragraphs]
-    return ["\n".join(f"- `spiritlevel show {name}`" for name in part.names)]
+            return ["\n".join(f"- {_line(text)}" for text in part.paragraphs)]
+        return [_line(text) for text in part.paragraphs]
+    names = (visible(name).replace("`", "'") for name in part.names)
+    return ["\n".join(f"- `spiritlevel show {name}`" for name in names)]
 
 
 def table(part: Table) -> str:
@@ -51,7 +54,12 @@ def cell_text(cell: Cell) -> str:
 
 def escape(text: str) -> str:
     """Text that Markdown and HTML show as it is."""
-    shown = html.escape(text, quote=False)
-    for mark in "\\`*_[]|":
+    shown = html.escape(visible(" ".join(text.split())), quote=False)
+    for mark in "\\`*_[]|~$":
         shown = shown.replace(mark, "\\" + mark)
-    return " ".join(shown.split())
+    return shown
+
+
+def _line(text: str) -> str:
+    """Escaped text at the start of a line, where some marks would make a heading or a list."""
+    return re.sub(r"^(?=[#+-])|^(\d+)(?=[.)] )", r"\1\\", escape(text))

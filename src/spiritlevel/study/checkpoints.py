@@ -10,6 +10,7 @@ import itertools
 import os
 import pickle
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -17,10 +18,13 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError, require
 from ..files import write_atomically
+from ..files.names import as_path
+from ..files.torch_files import load_torch_file
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # under which frameworks nest the weights
 PREFIXES = ("module.", "model.", "_orig_mod.")  # DistributedDataParallel, Lightning, torch.compile
 MAX_LISTED = 5  # names of each kind in an error
+MAX_DEPTH = 8  # containers in containers; a file may contain itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +54,7 @@ def load_checkpoint(
     DistributedDataParallel, Lightning and torch.compile are removed where that makes all names fit.
     The module named by `keep`, such as a head for other classes, stays as it is in `model`.
     """
-    name = os.fspath(path)
+    name = os.fspath(as_path(path, what="checkpoint"))
     tensors, container = _find_tensors(_read(name), name)
     wanted = _tensors_of(model)
     prefix = _choose_prefix(tensors, wanted)
@@ -62,7 +66,11 @@ def load_checkpoint(
         )
     _add_tied(renamed, wanted)
     _check_fit(renamed, wanted, name)
-    model.load_state_dict(renamed, strict=False)  # strict checks were just made, with better words
+    try:
+        # Not strict: those checks were just made, with better words.
+        model.load_state_dict(renamed, strict=False)
+    except Exception as error:  # whatever torch raises for tensors that it cannot copy
+        raise _damaged(name, "weights of this model", error) from error
     return Loaded(name, len(tensors), container, prefix)
 
 
@@ -93,6 +101,9 @@ def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def _read(name: str) -> object:
     try:
+        mode = os.stat(name).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe or device may never end
+            raise OSError(None, "it is not a file")
         with open(name, "rb") as file:
             start = file.read(9)
     except FileNotFoundError as error:
@@ -123,7 +134,9 @@ def _read_safetensors(name: str) -> object:
 def _read_torch(name: str) -> object:
     try:
         with open(name, "rb") as file:  # given a name, torch would go by its ending
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return load_torch_file(file, what=repr(name))
+    except SpiritlevelError:
+        raise
     except pickle.UnpicklingError as error:
         text = str(error)
         if "Weights only load failed" in text and "GLOBAL" in text:
@@ -151,7 +164,7 @@ def _damaged(name: str, kind: str, error: Exception) -> SpiritlevelError:
 def _find_tensors(content: object, name: str) -> tuple[dict[str, Tensor], str]:
     """The mapping of names to tensors, and under which keys it stood."""
     path: list[str] = []
-    while isinstance(content, Mapping):
+    while isinstance(content, Mapping) and len(path) < MAX_DEPTH:
         tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
         nested = [key for key in CONTAINERS if isinstance(content.get(key), Mapping)]
         if tensors and not nested:
@@ -207,14 +220,20 @@ def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name
         for key, tensor in wanted.items()
         if key in tensors and tensors[key].shape != tensor.shape
     ]
-    if not (missing or unexpected or shapes):
+    kinds = [
+        f"{key} is {_kind(tensors[key])} in the file and {_kind(tensor)} in the model"
+        for key, tensor in wanted.items()
+        if key in tensors and _kind(tensors[key]) != _kind(tensor)
+    ]
+    if not (missing or unexpected or shapes or kinds):
         return
     problems = [
-        f"{label}: {_listed(keys, '; ' if label == 'shapes differ' else ', ')}"
+        f"{label}: {_listed(keys, '; ' if label.endswith('differ') else ', ')}"
         for label, keys in (
             ("missing in the file", missing),
             ("unknown to the model", unexpected),
             ("shapes differ", shapes),
+            ("numbers differ", kinds),
         )
         if keys
     ]
@@ -226,6 +245,15 @@ def _check_fit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name
 
 def _shape(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
+
+
+def _kind(tensor: Tensor) -> str:
+    """Copying from one of these to another loses something, or fails."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return "sparse or quantized"
+    if tensor.is_complex():
+        return "complex"
+    return "floating point" if tensor.is_floating_point() else "whole numbers"
 
 
 def _listed(names: Iterable[str], separator: str) -> str:

@@ -6,17 +6,21 @@ import dataclasses
 import os
 import pathlib
 import runpy
+import warnings
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
+from ..files.names import check_name
 from .data.catalogue import CATALOGUE
 from .executors import local, processes, ray, vmap
 from .executors.pace import seconds_left
 from .executors.progress import Watch
 from .registry import study_names, study_text
 from .runs.checks import check as check
+from .runs.named_code import check_code
 from .settings.definition import Study
 from .storage.data_identity import check_data
+from .storage.integrity import check_database, describe_lost, lost_checkpoints
 from .storage.store import Counts, Store
 
 EXECUTORS = ("local", "vmap", "ray")
@@ -52,7 +56,10 @@ def find(name_or_path: str) -> Study:
 
 def default_folder(name: str, preset: str | None = None) -> pathlib.Path:
     """The default folder of a study."""
-    return pathlib.Path("studies") / "-".join(filter(None, (name, preset)))
+    joined = "-".join(filter(None, (name, preset)))
+    what = "name of the study and its preset"
+    check_name(joined, what=what, advice="Rename them, or give a folder with --out.")
+    return pathlib.Path("studies") / joined
 
 
 def data_to_fetch(study: Study) -> dict[str, str]:
@@ -75,6 +82,7 @@ def execute(
     address: str | None = None,
     per_gpu: int = 1,
     watch: Watch | None = None,
+    allow_code: bool = False,
 ) -> Counts:
     """Execute the pending runs of a study; returns how many runs are in each state.
 
@@ -86,6 +94,8 @@ def execute(
         address: of the Ray cluster; None starts one on this machine.
         per_gpu: with "ray", runs that share a GPU.
         watch: called a few times per second with a `StudyStatus`.
+        allow_code: run code that the study names even if it is neither written in the working
+            folder nor registered by an installed package.
     """
     if executor not in EXECUTORS:
         raise SpiritlevelError(
@@ -99,6 +109,9 @@ def execute(
             f"The 'address' of a Ray cluster needs executor='ray'. Got {executor!r}."
         )
     ray.check_share(per_gpu, executor=executor, device=device)
+    check_database(store)
+    if store.counts().remaining:
+        check_code(store.settings(), allow_code=allow_code)
     check_data(store)
     if executor == "local" and workers == 1:
         local.run_here(store, device=device, watch=watch)
@@ -115,33 +128,67 @@ def execute(
 
 
 def run(
-    study: Study, folder: str | os.PathLike[str], *, preset: str | None = None, **how: Any
+    study: Study,
+    folder: str | os.PathLike[str],
+    *,
+    preset: str | None = None,
+    allow_code: bool = False,
+    **how: Any,
 ) -> Store:
-    """Run a study, or what is left of it, in `folder`; `how` as for `execute`.
+    """Run a study, or what is left of it, in `folder`; `how` and `allow_code` as for `execute`.
 
     Processes are started afresh: in a script, call this below `if __name__ == "__main__":`.
     """
     chosen = study if preset is None else study.with_preset(preset)
-    check(chosen)
+    check(chosen, allow_code=allow_code)
     store = Store.create(folder, chosen)
     try:
-        execute(store, **how)
+        execute(store, allow_code=allow_code, **how)
     except BaseException:
         store.close()
         raise
     return store
 
 
-def resume(folder: str | os.PathLike[str], **how: Any) -> Store:
-    """Finish the study in `folder`; failed runs are tried again."""
+def resume(
+    folder: str | os.PathLike[str], *, allow_code: bool = False, retrain: bool = False, **how: Any
+) -> Store:
+    """Finish the study in `folder`; failed runs are tried again; arguments as for `execute`.
+
+    Code in `folder` itself may have come with the study, so it needs `allow_code`. Finished runs
+    whose weights are missing or damaged are named in a warning, or trained again with `retrain`.
+    """
     store = Store.open(folder)
     try:
-        store.retry_failed()
-        execute(store, **how)
+        if lost := check_files(store, retrain=retrain):
+            warnings.warn(lost, stacklevel=2)
+        retry_failed(store, allow_code=allow_code)
+        execute(store, allow_code=allow_code, **how)
     except BaseException:
         store.close()
         raise
     return store
+
+
+def retry_failed(store: Store, *, allow_code: bool) -> int:
+    """Let the failed runs of a store wait again, unless its code needs permission; their number."""
+    check_code(store.settings(), allow_code=allow_code, received=store.folder)
+    return store.retry_failed()
+
+
+def check_files(store: Store, *, retrain: bool = False) -> str:
+    """Refuse a damaged database; what is lost of the weights, in words, or "".
+
+    With `retrain` the runs that lost their weights wait again instead.
+    """
+    check_database(store)
+    lost = lost_checkpoints(store)
+    if not lost:
+        return ""
+    if retrain:
+        store.wait_again(lost)
+        return ""
+    return describe_lost(store, lost)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +215,7 @@ def state(store: Store) -> State:
     """Counts, failures, and an estimate of the time left from the finished runs."""
     rows = store.rows("runs")
     return State(
-        name=store.study.name,
+        name=store.name,
         counts=store.counts(),
         seconds_left=seconds_left(rows),
         failures=tuple((r["id"], r["error"]) for r in rows if r["status"] == "failed"),

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
+from .epoch_rows import EpochRows
+from .epoch_rows import Row as Row
 from .storage.store import Counts, Store
 
-Row = dict[str, Any]
 TARGETS = {
     "gap": "test loss − training loss",
     "error_gap": "training accuracy − test accuracy",
@@ -26,6 +27,8 @@ TARGETS = {
 }
 OF_THE_RUN = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
 LAST_EPOCH = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
+KEYS = ("run", "measure", "layer")  # of a measurement
+MEASURED = ("measure", "layer", "value")  # what is read of it
 VALIDATION = ("validation_loss", "validation_accuracy")  # None where a study has no such data
 
 
@@ -67,9 +70,9 @@ class Population:
         return cls.from_tables(
             study.study.axes,
             runs=study.rows("runs"),
-            epochs=study.rows("epochs"),
-            measurements=study.rows("measurements"),
-            epoch_measurements=study.rows("epoch_measurements"),
+            epochs=study.each_row("epochs"),
+            measurements=study.each_row("measurements", MEASURED),
+            epoch_measurements=study.each_row("epoch_measurements", ("epoch", *MEASURED)),
             machines=study.machines(),
             folder=str(study.folder),
         )
@@ -87,27 +90,32 @@ class Population:
         folder: str = "",
     ) -> Population:
         """The population from the rows of a store's tables, each table gone through once."""
-        epochs_of: dict[str, list[Row]] = {}
+        texts: dict[str, str] = {run["id"]: run["id"] for run in runs}  # one copy of each, not many
+        epochs_of: dict[str, EpochRows] = {}
         for row in epochs:
-            epochs_of.setdefault(row["run"], []).append(row)
+            run = texts.setdefault(row["run"], row["run"])
+            if run not in epochs_of:
+                epochs_of[run] = EpochRows(run)
+            epochs_of[run].append(row)
         values: dict[str, dict[str, float]] = {}
         layers: dict[str, dict[str, dict[str, float]]] = {}
         for row in measurements:
-            name, run = row["measure"], row["run"]
-            if row["layer"] == "":
+            run, name, layer = (texts.setdefault(row[key], row[key]) for key in KEYS)
+            if layer == "":
                 values.setdefault(run, {})[name] = row["value"]
             else:
-                layers.setdefault(name, {}).setdefault(run, {})[row["layer"]] = row["value"]
+                layers.setdefault(name, {}).setdefault(run, {})[layer] = row["value"]
         while_training: dict[str, dict[str, dict[int, float]]] = {}
         for row in epoch_measurements:
             if row["layer"] == "" and math.isfinite(row["value"]):
                 of_measure = while_training.setdefault(row["measure"], {})
-                of_measure.setdefault(row["run"], {})[row["epoch"]] = row["value"]
+                run = texts.setdefault(row["run"], row["run"])
+                of_measure.setdefault(run, {})[row["epoch"]] = row["value"]
         return cls(
             axes=list(axes),
             rows=[
-                _wide_row(run, epochs_of.get(run["id"], ()), values.get(run["id"], {}))
-                for run in runs
+                _wide_row(each, epochs_of.get(each["id"], ()), values.get(each["id"], {}))
+                for each in runs
             ],
             measures=sorted({name for of_run in values.values() for name in of_run}),
             epochs=epochs_of,

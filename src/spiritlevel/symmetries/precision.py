@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..errors import is_out_of_memory
 from .tracing import Run
 
 # Sums of a few thousand terms in another order differ by less than this many last digits;
@@ -43,7 +44,9 @@ def precise(model: nn.Module, run: Run) -> tuple[nn.Module, Tensor, float]:
     widened = copy.deepcopy(model).double()
     try:
         return widened, *_watched(widened, run)
-    except Exception:  # anything the user's code may raise in float64
+    except Exception as error:  # anything the user's code may raise in float64
+        if is_out_of_memory(error):
+            raise
         unchanged = copy.deepcopy(model)
         return unchanged, *_watched(unchanged, run)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, is_out_of_memory
 from .graph import Reach, reach_of
 from .ports import Port
 
@@ -172,6 +172,8 @@ def _run(run: Run, model: nn.Module) -> Tensor:
     except Diverged:
         raise
     except Exception as error:  # the user's code met numbers it was not written for
+        if is_out_of_memory(error):
+            raise
         raise Diverged(f"{type(error).__name__}: {error}") from error
 
 

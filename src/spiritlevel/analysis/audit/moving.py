@@ -18,6 +18,7 @@ from ...measures import registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...model import batches as _batches
 from ...model.batches import BatchLocation, Forward
+from ...model.calls import measuring
 from ...model.distributed import Processes
 from ...model.model_state import full_precision
 from ...model.surface import Surface
@@ -30,6 +31,7 @@ NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is veri
 LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
 
 
+@measuring
 def audit(
     model: nn.Module,
     data: Iterable[Any],

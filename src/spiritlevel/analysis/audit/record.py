@@ -10,6 +10,8 @@ from typing import Any
 
 from ...measures import EVERY, registered_cards
 from ...measures.confounders import MEASURED_ALONG
+from ...plain_text import visible
+from ...reading import Misread, read_as
 from ...records import Measurement, Report, Status, aligned, read_json
 from ...symmetries import CONFIDENCE_ONLY
 from .verdict import (
@@ -131,7 +133,7 @@ class Audit:
             value = f"{self.original[measure].value:.4g}"
             answers = ("", "") if verdict.kind == "confounder" else _answers(verdict)
             rows.append((measure, value, *cells, *answers, verdict.kind))
-        return "\n".join([aligned(rows), "", *self.findings()])
+        return visible("\n".join([aligned(rows), "", *self.findings()]), keep="\n")
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
@@ -200,15 +202,23 @@ class Audit:
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Audit:
+        moved = read_as(Mapping[str, Any], data["moved"], "the audit's moved")
+        original = Report.from_dict(data["original"])
+        reports: dict[str, list[Report]] = {}
+        for move, draws in moved.items():
+            each = read_as(list[Any], draws, f"the audit's {move!r}")
+            reports[move] = [Report.from_dict(report) for report in each]
+            if not each:
+                raise Misread(f"the audit has no draws under {move!r}")
+            for report in reports[move]:
+                if missing := [name for name in original if name not in report]:
+                    raise Misread(f"the audit has no {missing[0]!r} under {move!r}")
         return cls(
-            Report.from_dict(data["original"]),
-            {
-                move: [Report.from_dict(report) for report in draws]
-                for move, draws in data["moved"].items()
-            },
-            moves=data["moves"],
-            absent=data["absent"],
-            unexplored=data["unexplored"],
+            original,
+            reports,
+            moves=read_as(Mapping[str, str], data["moves"], "the audit's moves"),
+            absent=read_as(Mapping[str, str], data["absent"], "the audit's absent"),
+            unexplored=read_as(str, data["unexplored"], "the audit's unexplored"),
         )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from ... import api
 from ...errors import SpiritlevelError
 from ...measures.confounders import GINI, MEASURED_ALONG
+from ...plain_text import visible
+from ...reading import Misread, read_as
 from ...records import Measurement, Report, aligned, read_json
 from . import sentences
 from .pairwise import AlsoDiffering, Disagreement, Explained, Pair
@@ -201,7 +203,7 @@ class Comparison:
         for measure in self.measures:
             rows.append((measure, *(self.cell(measure, name) for name in names)))
         lines = [aligned(rows), "", *self.findings()]
-        return "\n".join(lines)
+        return visible("\n".join(lines), keep="\n")
 
     def cell(self, measure: str, name: str) -> str:
         """A value with its rank, where it has one."""
@@ -253,11 +255,19 @@ class Comparison:
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> Comparison:
-        reports = {name: Report.from_dict(report) for name, report in data["reports"].items()}
-        matched = data["matched"]
-        if matched is not None:
-            matched = {name: Report.from_dict(report) for name, report in matched.items()}
-        return cls(reports, matched=matched, unmatched=data["unmatched"])
+        parts = {
+            part: read_as(Mapping[str, Any] | None, data[part], f"the comparison's {part}")
+            for part in ("reports", "matched")
+        }
+        reports, matched = (
+            None if part is None else {name: Report.from_dict(each) for name, each in part.items()}
+            for part in parts.values()
+        )
+        unmatched = read_as(str, data["unmatched"], "the comparison's unmatched")
+        comparison = cls(reports or {}, matched=matched, unmatched=unmatched)
+        if matched is not None and set(matched) != set(comparison.reports):
+            raise Misread("the comparison's matched and reports are of different networks")
+        return comparison
 
 
 def _plain(difference: AlsoDiffering) -> dict[str, Any]:

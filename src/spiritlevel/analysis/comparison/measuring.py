@@ -13,12 +13,14 @@ from ...engine.precision import Method
 from ...errors import SpiritlevelError
 from ...measures.confounders import MEASURED_ALONG
 from ...model.batches import Forward
+from ...model.calls import measuring
 from ...records import Progress, Report
 from ..equal_confidence import equally_confident
 from .comparison import Comparison
 from .ranking import counterparts
 
 
+@measuring
 def compare(
     models: Mapping[str, nn.Module],
     data: Iterable[Any],

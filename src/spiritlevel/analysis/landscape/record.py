@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...plain_text import visible
+from ...reading import Misread, read_fields, read_settings
 from ...records import Cost, read_json
 
 FORMAT = "spiritlevel-landscape-1"
@@ -108,7 +110,10 @@ class Landscape:
             for axis in self.axes
         ]
         lines += [f"loss {self.at(*mark.at):.6g} at {mark.name}" for mark in self.marks]
-        lines.append(f"loss from {min(finite):.6g} to {max(finite):.6g} on the slice")
+        if finite:
+            lines.append(f"loss from {min(finite):.6g} to {max(finite):.6g} on the slice")
+        else:
+            lines.append("the loss is finite nowhere on the slice")
         if self.barrier is not None:
             lines.append(f"barrier {self.barrier:.4g} above the line between the checkpoints")
         for axis in self.axes:
@@ -117,16 +122,15 @@ class Landscape:
                     f"{axis.name}: eigenvalue {axis.eigenvalue:.6g}, residual {axis.residual:.1e}"
                 )
         count = self.num_samples
-        return "\n".join(
-            [*lines, self.text, f"{count} samples, {self.cost.passes(count)} over the data"]
-        )
+        lines += [self.text, f"{count} samples, {self.cost.passes(count)} over the data"]
+        return visible("\n".join(lines), keep="\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types; NaN and infinity become strings, which JSON lacks."""
         return {
             "format": FORMAT,
             "directions": self.directions,
-            "axes": [dataclasses.asdict(a) | {"coordinates": [*a.coordinates]} for a in self.axes],
+            "axes": [_plain_axis(axis) for axis in self.axes],
             "losses": [*map(plain, self.losses)],
             "errors": None if self.errors is None else [*map(plain, self.errors)],
             "marks": [{"name": mark.name, "at": [*mark.at]} for mark in self.marks],
@@ -142,24 +146,39 @@ class Landscape:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
         """The record that `to_dict` was called on."""
-        errors = data["errors"]
-        return cls(
-            directions=data["directions"],
-            axes=tuple(
-                Axis(**axis | {"coordinates": tuple(axis["coordinates"])}) for axis in data["axes"]
-            ),
-            losses=tuple(map(float, data["losses"])),
-            errors=None if errors is None else tuple(map(float, errors)),
-            marks=tuple(Mark(mark["name"], tuple(mark["at"])) for mark in data["marks"]),
-            notes=tuple(data["notes"]),
-            settings=data["settings"],
-            cost=Cost(**data["cost"]),
-        )
+        given = {key: value for key, value in data.items() if key != "format"}
+        return _consistent(read_fields(cls, given, "the landscape"))
 
     @classmethod
     def from_json(cls, text: str) -> Landscape:
         """Read what `to_json` wrote."""
         return read_json(text, "Landscape", FORMAT, cls.from_dict)
+
+
+def _plain_axis(axis: Axis) -> dict[str, Any]:
+    numbers = ("length", "eigenvalue", "residual", "slope")
+    values = {name: getattr(axis, name) for name in numbers}
+    plain_values = {k: None if v is None else plain(v) for k, v in values.items()}
+    return {"name": axis.name, "coordinates": [*axis.coordinates]} | plain_values
+
+
+def _consistent(surface: Landscape) -> Landscape:
+    """Refuse parts that do not go together: the file was edited, or damaged."""
+    read_settings(surface.settings, "the landscape's settings")
+    sizes = [len(axis.coordinates) for axis in surface.axes]
+    points = math.prod(sizes)
+    finite = all(math.isfinite(t) for axis in surface.axes for t in axis.coordinates)
+    if len(sizes) not in (1, 2) or not points or not finite:
+        raise Misread(f"the landscape has axes of {sizes} points, or one is not finite")
+    for name in ("losses", "errors"):
+        values = getattr(surface, name)
+        if values is not None and len(values) != points:
+            raise Misread(f"the landscape has {len(values)} {name} for {points} points")
+    for mark in surface.marks:
+        places = zip(surface.axes, mark.at, strict=False)
+        if len(mark.at) != len(sizes) or not all(t in axis.coordinates for axis, t in places):
+            raise Misread(f"the landscape's mark {mark.name!r} is not on the grid")
+    return surface
 
 
 def plain(value: float) -> float | str:

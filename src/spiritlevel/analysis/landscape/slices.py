@@ -14,6 +14,7 @@ from ...api import open_workspace
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...model.batches import Forward
+from ...model.calls import call_settings, measuring
 from ...records import Progress
 from . import fingerprints
 from .directions import Slice, eigen_slice, path_slice, random_slice
@@ -28,6 +29,7 @@ NAMES = ("start", "end", "third")
 KEPT = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
 
 
+@measuring
 def landscape(
     model: nn.Module,
     data: Iterable[Any],
@@ -116,7 +118,7 @@ def landscape(
             "max_passes": max_passes if kind == "eigen" else None,
             "weights": fingerprints.of_tensors(slice_.points.tensors()),
         }
-        settings = {name: workspace.settings()[name] for name in KEPT} | key
+        settings = {name: workspace.settings()[name] for name in KEPT} | call_settings() | key
         axis = coordinates(
             points=points or POINTS[size],
             reach=REACH[between] if reach is None else reach,

@@ -9,7 +9,9 @@ float64, so that a confident network, whose columns are 1e-13 or smaller, loses 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -21,8 +23,10 @@ from ...math.contractions import gradient_trace
 from ...math.curvature import SignedColumn
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
+from ...model import batches as _batches
+from ...model.autograd_graph import deepest
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import LayerUse, deepest, recording_uses
+from ...model.layer_hooks import LayerUse, recording_uses
 from ...model.layers import (
     AbstractLayerGradients,
     AbstractMatrixGradients,
@@ -31,8 +35,11 @@ from ...model.layers import (
     LayerMatrix,
     PatchGradients,
 )
+from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
 from ..plan import Plan, matrix_layers, rules_of
+from ..routes import Route, Routing, find_routing
+from ..second_look import WITNESSES, Witness
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
 from .listeners import (
@@ -43,7 +50,7 @@ from .listeners import (
     at_least_float,
 )
 from .per_sample import per_sample_gradients
-from .sums import SweepSums
+from .sums import ChunkValues, SweepSums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +83,12 @@ class Sweep:
         self.surface, self.plan, self.rho, self.probes = surface, plan, rho, probes
         self.sums = SweepSums(surface, None if probes is None else len(probes.streams), scales)
         self.num_columns = plan.num_columns if probes is None else 1
-        self.rules = {
-            layer: rule for layer, rule in rules_of(surface).items() if layer in plan.layouts
-        }
+        self.rules = rules_of(surface)
         self.names = {id(p): name for name, p in surface.parameters.items()}
+        self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
+        self.witnesses: list[Witness] = []  # samples for a second look, with their values
+        self._random = random.Random(0)
+        self._chunks = 0
         self.request = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
         self.weights: dict[str, LayerMatrix] = {}
         self.matrices = matrix_layers(surface)
@@ -97,14 +106,18 @@ class Sweep:
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
             )
         self.modules = {
-            layer: surface.module(layer) for layer in self.rules if self._ruled_names(layer)
+            layer: surface.module(layer) for layer in self.rules if self._measured_names(layer)
         }
 
-    def _ruled_names(self, layer: str) -> dict[str, str]:
-        """Short to full name of the parameters of a layer that its rule handles."""
+    def _measured_names(self, layer: str) -> dict[str, str]:
+        """Short to full name of the measured parameters of a layer."""
         of_module = self.surface.module(layer).named_parameters(recurse=False)
-        named = {key: self.names[id(p)] for key, p in of_module if id(p) in self.names}
-        return {k: n for k, n in named.items() if self.plan.routes[n] in ("single", "sum")}
+        return {key: self.names[id(p)] for key, p in of_module if id(p) in self.names}
+
+    def _ruled_names(self, layer: str, routes: Mapping[str, Route]) -> dict[str, str]:
+        """Those of them that its rule handles in a run with these routes."""
+        named = self._measured_names(layer)
+        return {k: n for k, n in named.items() if routes[n] in ("single", "sum")}
 
     def run(
         self, batch: Any, where: BatchLocation, watch: nn.Module | None
@@ -112,17 +125,25 @@ class Sweep:
         """Forward, all factor columns, and the sums over this chunk."""
         surface = self.surface
         inputs = frozenset(self.weights) if self.rho else frozenset()
-        with torch.enable_grad(), recording_uses(self.modules, inputs=inputs) as recorded:
+        in_place = InPlaceWatch() if self.plan.writes_slices else None
+        with (
+            torch.enable_grad(),
+            recording_uses(self.modules, inputs=inputs) as recorded,
+            in_place or contextlib.nullcontext(),
+        ):
             outputs, targets = surface.outputs(batch, where=where, watch=watch)
         try:
             with torch.no_grad():
+                linear_slices = in_place is not None and in_place.is_linear
+                self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
+                routing = self._routing(recorded.uses, outputs)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
                 rows = ChunkRows(self.sums, len(outputs))
-                edges = self._listen(recorded.uses, rows)
+                edges = self._listen(recorded.uses, routing, rows)
                 deep = deepest(outputs, edges) if edges else []
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
-                    self._columns(outputs, columns, deep, rows, batch)
+                    self._columns(outputs, columns, deep, rows, batch, routing.routes)
                     for use in recorded.uses:
                         for listener in (use.on_output, use.on_input):
                             if isinstance(listener, AbstractListener):
@@ -130,9 +151,48 @@ class Sweep:
                     draws.append(rows.collect(outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
+                self._keep_witness(draws[0], batch, where)
         finally:
             recorded.close()
         return outputs.detach(), targets, curvature
+
+    def _keep_witness(self, values: ChunkValues, batch: Any, where: BatchLocation) -> None:
+        """Keep a sample of some chunks, each chunk with the same probability."""
+        self._chunks += 1
+        place = len(self.witnesses)
+        if place == WITNESSES:
+            place = self._random.randrange(self._chunks)
+            if place >= WITNESSES:
+                return
+        sizes = values.rows["trace"].abs().sum(dim=0).tolist()
+        (index,) = self._random.choices(range(len(sizes)), [size or 1e-300 for size in sizes])
+        kinds = ["trace", *["kappa"] * self.request.kappa, *["rho"] * self.rho]
+        if self.probes is not None:
+            kinds = []  # what probes give to a sample is not its value
+        of_sample = {kind: values.rows[kind][:, index].tolist() for kind in kinds}
+        rows = {
+            kind: dict(zip(self.sums.index[kind], of_sample[kind], strict=True)) for kind in kinds
+        }
+        sample = _batches.take(batch, slice(index, index + 1))
+        location = dataclasses.replace(where, start=where.start + index, first=where.first + index)
+        self.witnesses[place : place + 1] = [Witness(sample, location, rows)]
+
+    def _routing(self, uses: list[LayerUse], outputs: Tensor) -> Routing:
+        """The routes of this chunk, whose samples may do other things than the first ones."""
+        plan = self.plan
+        routing = find_routing(
+            self.surface,
+            self.rules,
+            uses,
+            outputs,
+            expected=plan.layouts,
+            trusted=plan.signature,
+            seed=len(outputs),
+        )
+        for name in plan.disagreeing:
+            if routing.routes[name] != "unused":
+                routing.routes[name] = "generic"
+        return routing
 
     def _draws(
         self, curvature: OutputCurvature, where: BatchLocation, num_samples: int
@@ -156,8 +216,9 @@ class Sweep:
         deep: list[Any],
         rows: ChunkRows,
         batch: Any,
+        routes: Mapping[str, Route],
     ) -> None:
-        generic = [name for name, route in self.plan.routes.items() if route == "generic"]
+        generic = [name for name, route in routes.items() if route == "generic"]
         units_and_factors: list[tuple[Tensor, Tensor]] = []  # for the generic route
         for column, sign in columns:
             size = column.abs().amax(dim=1, keepdim=True)
@@ -172,36 +233,38 @@ class Sweep:
         if generic:
             self._contract_generic(generic, batch, units_and_factors, rows)
 
-    def _listen(self, uses: list[LayerUse], rows: ChunkRows) -> list[Any]:
+    def _listen(self, uses: list[LayerUse], routing: Routing, rows: ChunkRows) -> list[Any]:
         """Attach a listener to each use; returns the edges that the backward must reach."""
         edges = []
-        for use in uses:
-            named = self._ruled_names(use.layer)
-            if use.edge is None:
+        routes = routing.routes
+        for use, layout in zip(uses, routing.layouts, strict=True):
+            named = self._ruled_names(use.layer, routes)
+            if use.edge is None or layout is None or not named:
                 continue
             a = at_least_float(use.input)
-            layout = dataclasses.replace(self.plan.layouts[use.layer], num_samples=rows.num_samples)
-            request = self.request_for(named, use.layer)
+            request = self.request_for(named, use.layer, routes)
             gradients = self.rules[use.layer].prepare(
                 use.module, a, use.output.shape, layout, request
             )
-            hold = self._hold(gradients, use.output, named)
+            hold = self._hold(gradients, use.output, named, routes)
             weight = self.weights.get(use.layer) if request.contract else None
-            use.on_output = OutputListener(
-                rows, use.layer, hold, self.plan.routes, gradients, named, weight
-            )
+            use.on_output = OutputListener(rows, use.layer, hold, routes, gradients, named, weight)
             edges.append(use.edge)
-            if self._rho_from_input(gradients, named, use.layer):
+            if self._rho_from_input(gradients, use.layer, request):
                 use.on_input = InputListener(rows, use.layer, hold, gradients)
                 assert use.input_edge is not None
                 edges.append(use.input_edge)
         return edges
 
     def _hold(
-        self, gradients: AbstractLayerGradients, output: Tensor, named: dict[str, str]
+        self,
+        gradients: AbstractLayerGradients,
+        output: Tensor,
+        named: dict[str, str],
+        routes: Mapping[str, Route],
     ) -> int:
         """How many columns to collect before contracting them together."""
-        if any(self.plan.routes[name] == "sum" for name in named.values()):
+        if any(routes[name] == "sum" for name in named.values()):
             return 1  # several uses are added up column by column
         if isinstance(gradients, PatchGradients) and gradients.form == "direct":
             return contractions.direct_columns(gradients.shape, self.num_columns)
@@ -210,10 +273,12 @@ class Sweep:
             return 1
         return columns_to_hold(output.nbytes, self.num_columns, on_cpu=on_cpu)
 
-    def request_for(self, named: dict[str, str], layer: str) -> ContractionRequest:
+    def request_for(
+        self, named: dict[str, str], layer: str, routes: Mapping[str, Route]
+    ) -> ContractionRequest:
         """What to compute for a layer: contractions only if its weight is used once."""
         weight = named.get("weight")
-        single = weight is not None and self.plan.routes[weight] == "single"
+        single = weight is not None and routes[weight] == "single"
         inverses = self._inverses(layer) if single else {}
         return dataclasses.replace(self.request, contract=single, inverses=inverses)
 
@@ -222,13 +287,13 @@ class Sweep:
         return {kind: r.inverse for kind, r in kappas.items() if r.inverse is not None}
 
     def _rho_from_input(
-        self, gradients: AbstractLayerGradients, named: dict[str, str], layer: str
+        self, gradients: AbstractLayerGradients, layer: str, request: ContractionRequest
     ) -> bool:
         return (
             self.rho
             and isinstance(gradients, AbstractMatrixGradients)
             and gradients.needs_input_gradient
-            and self.request_for(named, layer).contract
+            and request.contract
             and layer in self.weights
         )
 
@@ -247,8 +312,10 @@ class Sweep:
     ) -> None:
         columns = torch.stack([unit for unit, _ in units_and_factors], dim=1)
         factors = torch.stack([factor for _, factor in units_and_factors], dim=1)
+        # vmap was tried with the parameters of the plan; for others one sample at a time is safe
+        planned = all(self.plan.routes[name] == "generic" for name in names)
         gradients = per_sample_gradients(
-            self.surface, names, batch, columns, vectorize=self.plan.vectorize
+            self.surface, names, batch, columns, vectorize=self.plan.vectorize and planned
         )
         for name, G in gradients.items():
             self._contract_formed(name, at_least_float(G), rows, factors)

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from ...model import batches as _batches
+from ...model.autograd_graph import parameter_uses
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import parameter_uses
+from ...model.exclusive import of_this_thread
 from ...model.layers import AbstractMatrixRule
 from ...model.layers.embedding import EmbeddingRule
 from ...model.layers.patches import ConvRule
@@ -138,10 +139,11 @@ def find_feature_spreads(surface: Surface, chunk: int) -> tuple[dict[str, Featur
         part = _spread_of(rules[layer], surface.module(layer), a, exist, size)
         spreads[layer] = spreads[layer] + part if layer in spreads else part
 
-    with torch.no_grad(), full_precision(), surface.processes.together(), _watching(surface, add):
+    with torch.no_grad(), full_precision(), surface.processes.together():
         for where, batch in surface.chunks(chunk):
             exist, size = _attention_mask(batch), _batches.num_samples(batch)
-            surface.outputs(batch, where=where)
+            with _watching(surface, add):  # not while a callback may call the model
+                surface.outputs(batch, where=where)
     total: dict[str, FeatureSpread] = {}
     on_host = {layer: spread.on(torch.device("cpu")) for layer, spread in spreads.items()}
     for part in surface.processes.gather(on_host):
@@ -189,7 +191,7 @@ def _watching(surface: Surface, report: ReportInput) -> Iterator[None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             report(layer, (*args, *kwargs.values())[0])
 
-        return hook
+        return of_this_thread(hook)
 
     with ExitStack() as stack:
         for layer in matrix_layers(surface):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from ...model.layers import (
     PatchGradients,
     over_columns,
 )
-from ..plan import Route
+from ..routes import Route
 from .sums import ChunkValues, SweepSums
 
 
@@ -120,7 +121,7 @@ class AbstractListener(abc.ABC):
 class OutputListener(AbstractListener):
     """At a layer's output: computes trace, κ, and, where G is formed, ρ."""
 
-    routes: dict[str, Route]
+    routes: Mapping[str, Route]
     layer_gradients: AbstractLayerGradients
     named: dict[str, str]
     weight: LayerMatrix | None  # the layer's matrix, if it is contracted use by use

@@ -59,7 +59,7 @@ class ProbedRows:
     def estimate(self, factors: Factors) -> Estimate:
         """Σ over rows of factor × mean value."""
         parts = [(count or 1, rows.estimate(factors, count)) for count, rows in self._parts]
-        return parts[0][1] if len(parts) == 1 else pooled_estimate(parts)
+        return pooled_estimate(parts)
 
     def refine(self, factors: Factors, rtol: float) -> Estimate:
         """Add probes until the sum is within `rtol`, or the passes are used up."""
@@ -93,6 +93,8 @@ class ProbedRows:
     def missed(self, estimate: Estimate, rtol: float) -> str:
         """How many probes were used, and how many would have reached `rtol`."""
         asked = self.workspace.precision
+        if estimate.unknown:
+            return f"{self.text}, too few for an interval. Raise max_passes."
         reached = estimate.half_width(asked.confidence) / abs(estimate.value)
         enough = cautious_count(self.num_probes * (reached / rtol) ** 2, estimate.dof)
         return f"{self.text}; max_passes={enough} would have sufficed."

@@ -24,6 +24,10 @@ from ..plan import matrix_layers
 RowKind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
 Factors = Mapping[str, float]  # by row; an estimate is of Σ factor × value
 
+# Degrees of freedom of the variance of output probes. Below FEW their signs may all agree on a
+# wrong value; from MANY on the usual interval covers the truth in 95 % of the cases.
+FEW, MANY = 7, 64
+
 
 @dataclasses.dataclass
 class ChunkValues:
@@ -72,17 +76,18 @@ class RowSums:
         c = moments.combination(names, values)
         squares = float(c @ self.within @ c)
         variance = squares / (num_probes - 1) / num_probes / moments.total_weight**2
+        seen = (num_probes - 1) * self.effective_samples(factors)
         if variance == 0.0:
-            return Estimate(value, data_variance=total)
+            return Estimate(value, 0.0, seen, data_variance=total, drawn=True)
         # a single row has its own sums; a group of rows uses those of all rows together
         row = moments.index[names[0]] if len(names) == 1 else len(self.fourth) - 1
         diagonal = self.within[row, row] if len(names) == 1 else self.within.sum()
         fourth = float(self.fourth[row])
         dof = (num_probes - 1) * float(diagonal) ** 2 / fourth if fourth else math.inf
         # if few samples dominate, their spread may be small by chance: count only those
-        dof = min(dof, (num_probes - 1) * self.effective_samples(factors))
+        dof = min(dof, seen)
         data = None if total is None else max(total - variance, 0.0)
-        return Estimate(value, variance, dof, data)
+        return Estimate(value, variance, dof, data, drawn=True)
 
     def effective_samples(self, factors: Factors) -> float:
         """(Σ v)² / Σ v² over the samples: their number if all are equal, 1 if one dominates."""
@@ -146,10 +151,29 @@ class SweepSums:
 
 def pooled_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
     """One estimate from several of the same number, each with its number of probes."""
+    return _cautious(parts[0][1] if len(parts) == 1 else _mean(parts))
+
+
+def _cautious(estimate: Estimate) -> Estimate:
+    """With a larger error, or none, if it rests on few probes of few samples.
+
+    The values of probes are never negative, and the error is proportional to the value. A value
+    that is too small by chance therefore comes with an error that is too small as well.
+    """
+    if estimate.exact or estimate.dof >= MANY or not (estimate.value or estimate.variance):
+        return estimate
+    if estimate.dof < FEW or not estimate.value:
+        return dataclasses.replace(estimate, variance=math.inf)
+    relative = estimate.half_width(0.95) / abs(estimate.value)
+    return dataclasses.replace(estimate, variance=estimate.variance * (1 + relative / 2) ** 2)
+
+
+def _mean(parts: list[tuple[int, Estimate]]) -> Estimate:
     total = sum(count for count, _ in parts)
     value = sum(count * e.value for count, e in parts) / total
     variance = sum((count / total) ** 2 * e.variance for count, e in parts)
     spread = sum(((count / total) ** 2 * e.variance) ** 2 / e.dof for count, e in parts)
     of_data = [(count, e.data_variance) for count, e in parts if e.data_variance is not None]
     data = sum(c * v for c, v in of_data) / sum(c for c, _ in of_data) if of_data else None
-    return Estimate(value, variance, variance**2 / spread if spread else math.inf, data)
+    dof = variance**2 / spread if spread else sum(e.dof for _, e in parts)
+    return Estimate(value, variance, dof, data, drawn=any(e.drawn for _, e in parts))

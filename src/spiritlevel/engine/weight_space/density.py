@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError
+from ...reading import Misread, read_as
 from .lanczos import ROUNDOFF
 from .long_rows import columns
 
@@ -33,7 +34,7 @@ class SpectralDensity:
     def moment(self, power: int) -> tuple[float, float | None]:
         """Mean and standard error over the vectors of Σ w θ^power; no error from one vector.
 
-        Unbiased for Tr(H^power)/size if the signs or directions of the vectors are random.
+        Unbiased for Tr(H^power)/size if the vectors are normal, or random signs.
 
         >>> nodes = torch.tensor([[1.0], [3.0]]).double()
         >>> density = SpectralDensity(nodes, torch.ones_like(nodes), size=5)
@@ -100,9 +101,23 @@ class SpectralDensity:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SpectralDensity:
         """A density from what `to_dict` returned."""
-        nodes = torch.tensor(data["nodes"], dtype=torch.float64)
-        weights = torch.tensor(data["weights"], dtype=torch.float64)
-        return cls(nodes, weights, data["size"])
+        data = read_as(Mapping[str, Any], data, "the density")
+        rows = {
+            name: read_as(list[list[float]], data.get(name), f"the density's {name}")
+            for name in ("nodes", "weights")
+        }
+        size = read_as(int, data.get("size"), "the density's size")
+        steps = {len(row) for part in rows.values() for row in part}
+        if size < 1 or len(steps) != 1 or 0 in steps or len(rows["nodes"]) != len(rows["weights"]):
+            raise Misread("the density's nodes and weights must be two tables of one shape")
+        nodes, weights = (torch.tensor(part, dtype=torch.float64) for part in rows.values())
+        # Each row is a distribution, up to round-off of the recurrence.
+        sums = weights.sum(dim=1)
+        if not (
+            nodes.isfinite().all() and (weights >= 0).all() and ((sums - 1).abs() < 1e-6).all()
+        ):
+            raise Misread("the density's nodes must be finite, and its weights sum to 1 in a row")
+        return cls(nodes, weights, size)
 
 
 class Quadrature:
@@ -114,7 +129,8 @@ class Quadrature:
     `Lanczos` finds those.
 
     Args:
-        start: Shape (num_vectors, size). With random signs the first moment has the least noise.
+        start: Shape (num_vectors, size). Normal vectors reach every eigenvalue. Random signs may
+            miss some in a small matrix, where they can be eigenvectors themselves.
         steps: Products with each vector; at most `size`.
 
     >>> from spiritlevel.engine.weight_space.lockstep import solve
@@ -224,13 +240,13 @@ def _check(start: Tensor, steps: int) -> None:
         raise SpiritlevelError(
             f"The 'start' argument of Quadrature must be a float32 or float64 tensor of shape "
             f"(num_vectors, size). Got {start.dtype} of shape {tuple(start.shape)}. "
-            f"Typical: ten rows of random signs."
+            f"Typical: ten rows of normal numbers."
         )
     norms = _dot(start.detach(), start.detach())
     if not (norms.isfinite() & (norms > 0)).all():
         raise SpiritlevelError(
             f"The 'start' argument of Quadrature must have finite rows other than 0. Got squared "
-            f"norms {norms.tolist()}. Typical: ten rows of random signs."
+            f"norms {norms.tolist()}. Typical: ten rows of normal numbers."
         )
     if steps < 1:
         raise SpiritlevelError(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...math.signs import random_signs
+from ...math.normals import random_normals
 from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which
 from .lockstep import solve
@@ -22,7 +22,7 @@ HALF_RESIDUAL = 1e-2
 BASIS_BYTES = 1 << 30  # Lanczos vectors kept before the basis is compressed
 MIN_BASIS, MAX_BASIS = 8, 120
 MIXED = 0.01  # length of the random part that is added to a warm start
-_STREAM = 2000  # of random signs, different from those of probes
+_STREAM = 2000  # of random numbers, different from those of probes
 
 
 def eigenpairs_of(
@@ -79,7 +79,7 @@ def density_of(
 ) -> SpectralDensity:
     """The spectral density of one block of parameters."""
     numbers = torch.arange(num_vectors, device=space.device)
-    start = random_signs(seed, _STREAM, numbers, space.size, _vector_dtype(space))
+    start = random_normals(seed, _STREAM, numbers, space.size, _vector_dtype(space))
     quadrature = Quadrature(start, steps=steps)
     (density,) = solve([quadrature], _multiplier(products, [space], operator))
     return density
@@ -102,9 +102,9 @@ def _vector_dtype(space: ParameterSpace) -> torch.dtype:
 
 
 def _start(space: ParameterSpace, num: int, seed: int, warm: Tensor | None) -> Tensor:
-    """Random signs, or the vectors of an earlier result with some random signs added."""
+    """Normal vectors, or the vectors of an earlier result with a small normal part added."""
     numbers = torch.arange(num, device=space.device)
-    rows = random_signs(seed, _STREAM + 1, numbers, space.size, _vector_dtype(space))
+    rows = random_normals(seed, _STREAM + 1, numbers, space.size, _vector_dtype(space))
     if warm is None:
         return rows
     rows = rows / space.size**0.5

@@ -18,6 +18,9 @@ Which = Literal["largest", "smallest", "both"]
 
 # In units of eps·‖H‖: a smaller part of a product counts as round-off.
 ROUNDOFF = 10
+# Blocks of products before a small residual counts. A start vector may have so little of the wanted
+# eigenvector that the residual of another one is small at first.
+LEAST_BLOCKS = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,6 +39,11 @@ class Eigenpairs:
 
     The largest come in descending order, the smallest in ascending order, and for both ends the
     largest come first. A residual below the round-off of the products is reported as round-off.
+
+    A small residual shows that there is an eigenvalue, not that it is the extreme one. That follows
+    from the start: normal vectors have a part of every eigenvector, and the extreme ones grow
+    fastest. `converged` therefore asks for more than the residual: a few blocks of products since
+    the last random rows, or an invariant subspace of random rows, or the whole space.
     """
 
     values: Tensor  # shape: (num,), float64
@@ -91,8 +99,10 @@ class Lanczos:
     neither float32 sums over many millions of entries nor a TF32 setting disturbs the basis.
     Besides the products, which belong to the caller, max_basis + block vectors are in memory.
 
-    Random start vectors are best. Eigenvectors of a nearby operator save products, but an
-    eigenvector orthogonal to all of them may be missed: add a random row if that matters.
+    Normal start vectors are best. Eigenvectors of a nearby operator save products; add a small
+    random part, so that an eigenvector orthogonal to all of them is found too. Random signs will
+    not do: in a small matrix they may be an eigenvector themselves. When the products stay in the
+    space built so far, random rows continue outside of it.
 
     Args:
         start: Shape (block, size), block >= num. Rows that are zero or depend on the rows before
@@ -150,6 +160,8 @@ class Lanczos:
         self._coupling = torch.zeros(0, 0, dtype=torch.float64)
         self._absorbed = 0
         self._pending = block
+        self._blocks = 0  # since the start, or since random rows were added first
+        self._exhausted = 0  # how often the products stayed in the space built so far
         with torch.no_grad():
             self._basis[:block] = start[:block]
             for row in self._basis[:block].split(1):
@@ -190,6 +202,10 @@ class Lanczos:
         self._coupling = torch.zeros(len(inside), m, dtype=torch.float64)
         self._coupling[:, m - b :] = inside
         self._pending = min(self._block, self._size - m)
+        self._blocks += 1
+        if len(inside) < self._pending:  # random rows will take the place of what is missing
+            self._exhausted += 1
+            self._blocks = 0
         _, _, converged = self._assess(values, S)
         self.done = (
             (bool(converged.all()) and m >= self._wanted)
@@ -229,6 +245,12 @@ class Lanczos:
         )
 
     @property
+    def _certain(self) -> bool:
+        """Whether no part of the space can still hold an eigenvalue beyond those found."""
+        whole = self._absorbed == self._size
+        return whole or self._exhausted >= 2 or self._blocks >= LEAST_BLOCKS
+
+    @property
     def _roundoff(self) -> float:
         return ROUNDOFF * self._eps * self._scale
 
@@ -246,7 +268,7 @@ class Lanczos:
         return (
             picked,
             residuals,
-            residuals <= (self._residual_rtol * sizes).clamp(min=self._roundoff),
+            (residuals <= (self._residual_rtol * sizes).clamp(min=self._roundoff)) & self._certain,
         )
 
     def _restart(self, values: Tensor, S: Tensor) -> None:

@@ -6,9 +6,9 @@
 
 With standardized features κ has v = R ξ V⁻¹ with R Rᵀ = W V² Wᵀ.
 
-ξ are random signs. A row is what gets its own estimate: a parameter for the trace, a layer for κ
-and ρ. Since the signs of different rows are independent, ⟨v_l, (Hv)_l⟩ estimates every row l from
-the same product.
+ξ are random signs, or normal numbers where there are few probes. A row is what gets its own
+estimate: a parameter for the trace, a layer for κ and ρ. Since the ξ of different rows are
+independent, ⟨v_l, (Hv)_l⟩ estimates every row l from the same product.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ...math.normals import random_normals
 from ...math.signs import random_signs
 from ...model.layers import KappaWeight
 from ...model.surface import Surface
@@ -32,7 +33,7 @@ _STREAMS: dict[RowKind, int] = {"trace": 0, "kappa": 1, "kappa_std": 1, "kappa_v
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """One row: the linear map from its signs to a direction of its parameter."""
+    """One row: the linear map from its ξ to a direction of its parameter."""
 
     parameter: str
     size: int  # of ξ
@@ -41,7 +42,7 @@ class _Row:
 
 
 class Metric:
-    """The linear map from signs to directions, over some rows."""
+    """The linear map from ξ to directions, over some rows."""
 
     def __init__(
         self,
@@ -68,18 +69,19 @@ class Metric:
             end += row.size
         self.size = end
 
-    def signs(self, seed: int, first: int, count: int) -> Tensor:
+    def draw(self, seed: int, first: int, count: int, *, normal: bool) -> Tensor:
         """ξ of probes first, first + 1, …; each depends only on the seed and its number."""
         numbers = torch.arange(first, first + count, device=self.space.device)
         stream = 1000 + _STREAMS[self.kind]  # different from those of the output probes
-        return random_signs(seed, stream, numbers, self.size, self.space.dtype)
+        draw = random_normals if normal else random_signs
+        return draw(seed, stream, numbers, self.size, self.space.dtype)
 
-    def lift(self, signs: Tensor) -> Tensor:
-        """The directions v for these signs, shape (count, parameters)."""
+    def lift(self, xi: Tensor) -> Tensor:
+        """The directions v for these ξ, shape (count, parameters)."""
         return torch.stack(
             [
-                self.space.join([row.lift(xi[self.parts[name]]) for name, row in self.rows.items()])
-                for xi in signs
+                self.space.join([row.lift(v[self.parts[name]]) for name, row in self.rows.items()])
+                for v in xi
             ]
         )
 
@@ -122,7 +124,7 @@ def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
         relative = KappaWeight.of(matrix, by_column(scale, matrix))
         assert relative.inverse is not None
         matrix, inverse = relative.matrix, relative.inverse
-    if out <= width:  # the square root of W Wᵀ serves as well as W, with fewer signs
+    if out <= width:  # the square root of W Wᵀ serves as well as W, with a shorter ξ
         values, vectors = torch.linalg.eigh(matrix.double() @ matrix.mT.double())
         root = (vectors * values.clamp(min=0).sqrt()[:, None]) @ vectors.mT
         root = root.to(matrix.dtype)

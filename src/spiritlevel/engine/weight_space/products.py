@@ -14,22 +14,24 @@ costs as much as one with the Hessian, and nothing is subtracted.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp
+from torch.func import grad
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
+from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import lacks_second_derivative
 from ...model.model_state import full_precision, twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
+from . import trust
+from .derivatives import central_difference, forward_derivative, plain_gradient
 from .parameter_space import ParameterSpace
 
 Operator = Literal["hessian", "residual", "ggn"]
@@ -94,7 +96,9 @@ class Products:
                     together=2,
                 )
                 product["hessian"](space, ones)
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             return 1
         return TOGETHER
 
@@ -137,27 +141,66 @@ class Products:
 
 
 def choose_method(surface: Surface) -> ProductMethod:
-    """The first method that the model supports, tried on two samples."""
-    batch = surface.first_samples(PROBE_SAMPLES)
-    space = ParameterSpace(surface)
-    ones = torch.ones(space.size, dtype=space.dtype, device=space.device)
+    """The first method that the model supports and whose products are right, on two samples."""
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
+        trust.check_gradient(surface, surface.first_samples(trust.SAMPLES), BatchLocation(0))
     failures = []
     for method in get_args(ProductMethod):
         try:
             with full_precision(), twice_differentiable():
-                if method == "reverse":
-                    _check_second_derivative(surface, batch)
-                _, product = _make(
-                    surface, batch, BatchLocation(0), ("hessian",), space.names, method
-                )
-                product["hessian"](space, ones[None])
-            return method
+                _try_method(surface, method)
+                if method == "difference":
+                    return method
+                untrusted = _untrusted_parameter(surface, method)
         except (RuntimeError, NotImplementedError) as error:
+            if is_out_of_memory(error):
+                raise
             failures.append(f"{method}: {str(error).strip().splitlines()[0]}")
+            continue
+        if untrusted is None:
+            return method
+        failures.append(f"{method}: wrong for {untrusted!r}")
     raise SpiritlevelError(
         "No product with the Hessian of this model can be formed, not even from its gradients. "
         f"Tried {'; '.join(failures)}. Check that loss.backward() works on it."
     )
+
+
+def _try_method(surface: Surface, method: ProductMethod) -> None:
+    """Raise what the model raises if it does not support a method."""
+    batch, space = surface.first_samples(PROBE_SAMPLES), ParameterSpace(surface)
+    ones = torch.ones(1, space.size, dtype=space.dtype, device=space.device)
+    if method == "reverse":
+        _check_second_derivative(surface, batch)
+    _, product = _make(surface, batch, BatchLocation(0), ("hessian",), space.names, method)
+    product["hessian"](space, ones)
+
+
+def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
+    """A parameter whose products by this method are not differences of gradients, or None."""
+
+    def look() -> str | None:
+        batch = surface.first_samples(trust.SAMPLES)
+        names = tuple(surface.parameters)
+        _, product = _make(surface, batch, BatchLocation(0), ("hessian",), names, method)
+        with torch.enable_grad():
+            outputs, targets = surface.outputs(batch, where=BatchLocation(0))
+        model = surface.function(batch)
+        gradient = plain_gradient(lambda p: surface.loss.values(model(p).double(), targets).sum())
+        return trust.untrusted_parameter(
+            surface,
+            lambda space, vector: product["hessian"](space, vector[None])[0],
+            gradient,
+            trust.gradient_rounding(surface, outputs),
+        )
+
+    try:
+        with trust.beside_the_parameters(surface, seed=0):
+            return look()
+    except (RuntimeError, NotImplementedError) as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        return look()  # a model that insists on its own type
 
 
 def _check_second_derivative(surface: Surface, batch: Any) -> None:
@@ -300,8 +343,8 @@ def _functional(
             return lambda p: (model(p).double() * signal).sum()
         return lambda p: surface.loss.values(model(p).double(), targets).sum()
 
-    derivative = _forward_derivative if method == "forward" else _central_difference
-    gradient = grad if method == "forward" else _plain_gradient
+    derivative = forward_derivative if method == "forward" else central_difference
+    gradient = grad if method == "forward" else plain_gradient
 
     def product(operator: Operator) -> VectorProduct:
         def multiply(space: ParameterSpace, vector: Tensor) -> Tensor:
@@ -320,43 +363,3 @@ def _functional(
         return multiply
 
     return weight, {operator: _each(product(operator)) for operator in operators}
-
-
-Parts = dict[str, Tensor]
-
-
-def _plain_gradient(value: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
-    """The gradient by a plain backward, which every function with a gradient supports."""
-
-    def gradient(start: Parts) -> Parts:
-        leaves = {name: part.detach().requires_grad_() for name, part in start.items()}
-        with torch.enable_grad():
-            total = value(leaves)
-        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-        return {
-            name: torch.zeros_like(leaf) if g is None else g
-            for (name, leaf), g in zip(leaves.items(), gradients, strict=True)
-        }
-
-    return gradient
-
-
-def _forward_derivative(function: Callable[[Parts], Parts], start: Parts, along: Parts) -> Parts:
-    tangents: Parts = jvp(function, (start,), (along,))[1]
-    return {name: t.detach() for name, t in tangents.items()}
-
-
-def _central_difference(function: Callable[[Parts], Parts], start: Parts, along: Parts) -> Parts:
-    """With a step of the cube root of the precision times the parameters' length."""
-    length = math.sqrt(sum(float(v.double().square().sum()) for v in along.values()))
-    if length == 0.0:
-        return {name: torch.zeros_like(value) for name, value in function(start).items()}
-    scale = math.sqrt(sum(float(v.double().square().sum()) for v in start.values()))
-    eps = torch.finfo(next(iter(start.values())).dtype).eps
-    step = eps ** (1 / 3) * max(scale, 1.0) / length
-    ahead = function({name: value + step * along[name] for name, value in start.items()})
-    behind = function({name: value - step * along[name] for name, value in start.items()})
-    return {
-        name: ((ahead[name].double() - behind[name].double()) / (2 * step)).detach()
-        for name in ahead
-    }

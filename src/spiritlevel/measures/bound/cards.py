@@ -15,6 +15,7 @@ m counts the features that vary over the data.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -193,7 +194,7 @@ def bound_generalization(workspace: Workspace) -> Measured:
         common = {"text": text, "cost": rows.cost, "settings": workspace.settings()}
         status = Status.NONFINITE
         return Measured(Measurement(name, total, exact=False, status=status, **common))  # type: ignore[arg-type]
-    estimate = Estimate(total, bias.variance, bias.dof)
+    estimate = dataclasses.replace(bias, value=total)
     return Measured(_drawn(workspace, name, estimate, count, text))
 
 
@@ -247,8 +248,6 @@ def _drawn(
         "cost": head_features(workspace).cost,
         "settings": workspace.settings(),
     }
-    if not estimate.variance:
-        return Measurement(name, estimate.value, exact=True, text=text, **common)
     status = Status.OK
     if not estimate.within(asked.rtol, asked.confidence):
         status = Status.NOT_CONVERGED

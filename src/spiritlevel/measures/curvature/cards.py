@@ -62,15 +62,20 @@ def ggn_trace(workspace: Workspace) -> Measured:
     """The same sums as for the trace, but claimed for the GGN only, so no certificate is needed."""
     whole = dict.fromkeys(workspace.surface.parameters, 1.0)
     workspace.sweep_to(SWEEP, "trace", whole, workspace.precision.rtol)
+    doubts = workspace.run(SWEEP).doubts
 
     def of(names: list[str], *, judged: bool = False) -> Measurement:
         estimate = workspace.sweep_estimate("trace", dict.fromkeys(names, 1.0))
         status, text = Status.OK, columns_text(workspace) if judged else ""
-        if estimate.variance:
+        if not estimate.exact:
             text = probes_text(workspace)
-        if judged and not estimate.within(workspace.precision.rtol, workspace.precision.confidence):
+        missed = not estimate.within(workspace.precision.rtol, workspace.precision.confidence)
+        if estimate.unknown or (judged and missed):
             status = Status.NOT_CONVERGED
             text = f"{text}; {workspace.sweep_budget('trace', whole)}"
+        if estimate.exact and (doubtful := [name for name in names if name in doubts]):
+            status = Status.UNCONFIRMED
+            text = f"not confirmed: {doubtful[0]!r}: {doubts[doubtful[0]]}"
         row = RowEstimate(estimate, "GGN", status, text, workspace.sweep_cost)
         return hessian_measurement(workspace, "curvature.ggn_trace", row)
 
@@ -100,7 +105,8 @@ def trace_squared(workspace: Workspace) -> Measured:
     status, text = Status.OK, square.text
     if square.enough is not None:
         status = Status.NOT_CONVERGED
-        advice = f"max_passes={square.enough} would have sufficed"
+        enough = "would give one" if square.estimate.unknown else "would have sufficed"
+        advice = f"max_passes={square.enough} {enough}"
         text = "; ".join(filter(None, [text, square.reason, f"{advice}."]))
     row = RowEstimate(square.estimate, "Hessian", status, text, workspace.cost - before)
     return Measured(hessian_measurement(workspace, "curvature.trace_squared", row))

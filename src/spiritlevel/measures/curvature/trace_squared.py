@@ -67,6 +67,8 @@ def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Squ
     probes.draw(max(2, min(first, asked.max_passes)))
     while True:
         estimate, rest = probes.estimate()
+        if estimate.unknown:
+            return Square(estimate, probes.text, PILOT, "so few probes give no interval")
         if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
             return Square(estimate, probes.text)
         count = len(probes.values)
@@ -133,8 +135,14 @@ class _Probes:
         return BASIS_BYTES // (4 * self.space.size)
 
     def estimate(self) -> tuple[Estimate, Estimate]:
-        """Tr(H²), and the part of it that probes are needed for."""
+        """Tr(H²), and the part of it that probes are needed for.
+
+        Of all of H, fewer than PILOT probes leave the error unknown: their values are skewed, and
+        signs may all agree on a wrong one.
+        """
         rest = estimate_from_repetitions(self.values, self.data_variance)
+        if self._known is None and len(self.values) < PILOT:
+            rest = dataclasses.replace(rest, variance=math.inf)
         whole = rest
         if self._known is not None:
             whole = Estimate(self._known.value, data_variance=0.0) + rest

@@ -75,26 +75,22 @@ def centered(workspace: Workspace) -> Measured:
 
 def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> Measured:
     rows, asked = centered_by_probes(workspace), workspace.precision
-    whole = rows.refine(dict.fromkeys(layers, 1.0), asked.rtol)
+    rows.refine(dict.fromkeys(layers, 1.0), asked.rtol)
 
     def of(factors: Mapping[str, float], *, judged: bool = False) -> Measurement:
         estimate = rows.estimate(factors)
-        margin = estimate.half_width(asked.confidence)
-        missed = judged and not estimate.within(asked.rtol, asked.confidence)
-        text = rows.text if estimate.variance else ""
+        missed = estimate.unknown or (judged and not estimate.within(asked.rtol, asked.confidence))
+        text = "" if estimate.exact else rows.text
         return Measurement(
             name,
             estimate.value,
-            exact=not estimate.variance,
-            stderr=estimate.stderr if estimate.variance else None,
-            interval=(estimate.value - margin, estimate.value + margin)
-            if estimate.variance
-            else None,
+            exact=estimate.exact,
             data_stderr=estimate.data_stderr,
             status=Status.NOT_CONVERGED if missed else Status.OK,
-            text=rows.missed(whole, asked.rtol) if missed else text,
+            text=rows.missed(estimate, asked.rtol) if missed else text,
             cost=rows.cost,
             settings=workspace.settings(),
+            **estimate.errors(asked.confidence),
         )
 
     per_layer = {layer: of({layer: 1.0}) for layer in layers}

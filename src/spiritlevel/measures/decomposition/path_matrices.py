@@ -22,17 +22,17 @@ from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import GRAPH_FACTOR, Workspace
 from ...errors import SpiritlevelError
+from ...math.normals import random_normals
 from ...math.positions import Positions
 from ...math.sample_lanczos import LargestEigenvalues, largest_eigenvalues
-from ...math.signs import random_signs
+from ...model.autograd_graph import deepest, lacks_second_derivative
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import deepest, lacks_second_derivative
 from ...model.model_state import twice_differentiable
 from ...records import Cost
 from .paths import Paths, Seen
 
 GRAM_OUTPUTS = 32  # up to here M is formed; its eigenvalues are then exact
-_STREAM = 4000  # of random signs: apart from all others
+_STREAM = 4000  # of random numbers: apart from all others
 
 
 @dataclasses.dataclass
@@ -151,7 +151,7 @@ def _by_products(paths: Paths) -> PathMatrices:
     def values(seen: Seen, where: BatchLocation) -> list[Tensor]:
         numbers = paths.numbers.of(where, seen.num_samples)
         elements = seen.outputs[0].numel()
-        start = random_signs(workspace.seed, _STREAM, numbers, elements, torch.float64)
+        start = random_normals(workspace.seed, _STREAM, numbers, elements, torch.float64)
         rows = []
         for row, layer in enumerate(paths.layers):
             factor = 2 * seen.mass * seen.squared_inputs(layer)

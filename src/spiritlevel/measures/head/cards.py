@@ -13,7 +13,7 @@ from ...engine.weight_space.lanczos import Eigenpairs, eigenpairs
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.head import head_trace_squared_pairs
-from ...math.signs import random_signs
+from ...math.normals import random_normals
 from ...records import Cost, Measurement
 from ..hessian_results import eigenvalue_measurement
 from ..registry import Measured, measure
@@ -199,7 +199,7 @@ def _lanczos(workspace: Workspace, residual_rtol: float) -> Eigenpairs:
     size = weight.numel() * dtype.itemsize
     return eigenpairs(
         product,
-        random_signs(workspace.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype),
+        random_normals(workspace.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype),
         residual_rtol=residual_rtol,
         max_products=max(MIN_PRODUCTS, workspace.precision.max_passes),
         max_basis=max(3, min(workspace.memory // size - 2, 60)),  # products and result are as large

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
+from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import lacks_second_derivative
 from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import full_precision, twice_differentiable
 from ...model.surface import Surface
@@ -158,7 +158,7 @@ def choose_method(surface: Surface) -> DerivativeMethod:
             with full_precision(), twice_differentiable():
                 derivatives[method] = push(surface, batch, BatchLocation(0), method).along
         except (RuntimeError, NotImplementedError) as error:
-            if isinstance(error, SpiritlevelError):
+            if isinstance(error, SpiritlevelError) or is_out_of_memory(error):
                 raise
     if "reverse" not in derivatives:
         return "forward" if "forward" in derivatives else "difference"

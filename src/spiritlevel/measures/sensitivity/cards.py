@@ -92,21 +92,20 @@ def _root(
     value = square.value**0.5
     slope = 0.5 / value if value else 0.0
     data = None if square.data_variance is None else slope**2 * square.data_variance
-    estimate = Estimate(value, slope**2 * square.variance, square.dof, data)
-    margin = estimate.half_width(asked.confidence)
+    variance = slope**2 * square.variance if value else square.variance
+    estimate = Estimate(value, variance, square.dof, data, drawn=square.drawn)
     missed = not estimate.within(asked.rtol, asked.confidence)
-    text = rows.text if estimate.variance else ""
+    text = "" if estimate.exact else rows.text
     return Measurement(
         name,
         value,
-        exact=not estimate.variance,
-        stderr=estimate.stderr if estimate.variance else None,
-        interval=(value - margin, value + margin) if estimate.variance else None,
+        exact=estimate.exact,
         data_stderr=estimate.data_stderr,
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=rows.missed(estimate, asked.rtol) if missed else text,
         cost=rows.cost,
         settings=workspace.settings(),
+        **estimate.errors(asked.confidence),
     )
 
 
@@ -133,18 +132,16 @@ def feature_robustness(workspace: Workspace) -> Measured:
     name = "sensitivity.feature_robustness"
     drawn, asked = robustness(workspace, name), workspace.precision
     estimate = drawn.estimate
-    margin = estimate.half_width(asked.confidence)
     missed = not estimate.within(asked.rtol, asked.confidence)
     m = Measurement(
         name,
         estimate.value,
-        exact=not estimate.variance,
-        stderr=estimate.stderr if estimate.variance else None,
-        interval=(estimate.value - margin, estimate.value + margin) if estimate.variance else None,
+        exact=False,
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=drawn.missed() if missed else drawn.text(),
         cost=drawn.cost,
         settings=workspace.settings(),
+        **estimate.errors(asked.confidence),
     )
     return Measured(m, {drawn.layer: m})
 

@@ -15,6 +15,7 @@ from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.signs import random_signs
 from ...model.batches import BatchLocation
+from ...model.exclusive import of_this_thread
 
 _STREAM = 5000  # of random signs: apart from all others
 ALL, OUTSIDE = "all", "outside"
@@ -46,7 +47,7 @@ def input_leaf(model: nn.Module) -> Iterator[list[Any]]:
         return args, {k: leaf if k == floating[0] else value for k, value in kwargs.items()}
 
     # before the user's own hooks, which then work on the leaf
-    handle = model.register_forward_pre_hook(swap, with_kwargs=True, prepend=True)
+    handle = model.register_forward_pre_hook(of_this_thread(swap), with_kwargs=True, prepend=True)
     try:
         yield inputs
     finally:

@@ -227,8 +227,6 @@ def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool
     estimate, count = average_rise(workspace, sigma=sigma, relative=relative)
     text = f"{count} draws, each with its mirror image"
     common = {"cost": workspace.cost - before, "settings": workspace.settings()}
-    if not estimate.variance:  # noise that changes nothing, or the same in every direction
-        return Measured(Measurement(name, estimate.value, exact=True, text=text, **common))  # type: ignore[arg-type]
     margin = estimate.half_width(asked.confidence)
     status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.unperturbed_loss)
     if lost > asked.rtol * abs(estimate.value):

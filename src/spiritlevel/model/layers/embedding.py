@@ -52,7 +52,7 @@ class EmbeddingGradients(AbstractMatrixGradients):
         self, deltas: list[Tensor], factors: Tensor, weight: LayerMatrix
     ) -> list[Contracted]:
         """Trace, κ and ρ as for any matrix; the input neurons are the tokens."""
-        vectors = self.module.weight.detach()[self.tokens]
+        vectors = self.module.weight.detach()[self.tokens].to(self.memory.dtype)
 
         def column(delta: Tensor) -> tuple[Tensor, ...]:
             signal = self._signal(delta)
@@ -86,7 +86,9 @@ class EmbeddingRule(AbstractMatrixRule):
         assert isinstance(module, nn.Embedding)
         split = layout.split(a)
         tokens = split.reshape(len(split), -1)
-        same = (tokens[:, None, :, None] == tokens[:, None, None, :]).to(module.weight.dtype)
+        same = tokens[:, None, :, None] == tokens[:, None, None, :]
+        # in half precision the signals that meet this matrix are widened to float32
+        same = same.to(torch.promote_types(module.weight.dtype, torch.float32))
         memories = {
             kind: same * inverse.flatten()[tokens].square()[:, None, :, None]
             for kind, inverse in request.inverses.items()

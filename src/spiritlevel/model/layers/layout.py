@@ -20,6 +20,10 @@ class Layout:
     sample_major: bool = True
     num_samples: int = 0
 
+    def same_place(self, other: Layout) -> bool:
+        """Whether the samples are in the same place, however many there are."""
+        return (self.dim, self.sample_major) == (other.dim, other.sample_major)
+
     def repeats(self, shape: torch.Size) -> int:
         """How many entries each sample has along the sample dimension."""
         return shape[self.dim] // self.num_samples
@@ -49,3 +53,18 @@ def candidate_layouts(
         return []
     layouts = [Layout(dim, True, num_samples), Layout(dim, False, num_samples)]
     return layouts if repeats > 1 else layouts[:1]
+
+
+def possible_layouts(shape: torch.Size, num_samples: int, *, leading: int) -> list[Layout]:
+    """Layouts that the shape of a layer's output allows for this number of samples.
+
+    >>> [layout.dim for layout in possible_layouts(torch.Size([4, 3, 7]), 3, leading=2)]
+    [1]
+    """
+    layouts = []
+    for dim, size in enumerate(shape[:leading]):
+        if size and size % num_samples == 0:
+            layouts.append(Layout(dim, True, num_samples))
+            if num_samples < size and num_samples > 1:
+                layouts.append(Layout(dim, False, num_samples))
+    return layouts

@@ -10,57 +10,15 @@ from torch import Tensor
 
 from ...errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
-from .protocol import as_mask
-
-
-def _check_same_shape(name: str, outputs: Tensor, targets: Tensor, where: str) -> None:
-    if outputs.shape != targets.shape:
-        raise SpiritlevelError(
-            f"The loss {name!r} needs targets of the outputs' shape {tuple(outputs.shape)}. "
-            f"Got {tuple(targets.shape)} in {where}. Reshape one of them, for example y[:, None]."
-        )
-
-
-def _apply_mask(name: str, targets: Tensor, mask: Tensor, where: str) -> Tensor:
-    """The targets with NaN where the mask is 0; NaN in unmasked targets is refused as invalid."""
-    shown = as_mask(mask, targets.shape)
-    if shown is None:
-        raise SpiritlevelError(
-            f"A mask of the loss {name!r} needs the targets' shape {tuple(targets.shape)} or its "
-            f"leading dimensions. Got {tuple(mask.shape)} in {where}. Reshape the mask that "
-            "forward returns."
-        )
-    if not targets.is_floating_point():
-        targets = targets.to(torch.get_default_dtype())
-    return targets.masked_fill(~shown, math.nan)
-
-
-def _shown(targets: Tensor) -> Tensor:
-    """1 for targets that count, shape (N, elements)."""
-    return (~torch.isnan(targets)).to(targets.dtype).reshape(len(targets), -1)
-
-
-def _sum_shown(elements: Tensor, targets: Tensor) -> Tensor:
-    """The sum over a sample of the losses of its elements that count."""
-    flat = elements.reshape(len(elements), -1)
-    if not targets.is_floating_point():
-        return flat.sum(dim=1)
-    return torch.where(_shown(targets) > 0, flat, torch.zeros_like(flat)).sum(dim=1)
-
-
-def _count_shown(outputs: Tensor, targets: Tensor) -> Tensor:
-    """How many elements of a sample count."""
-    if not targets.is_floating_point():
-        return outputs.new_full((len(outputs),), math.prod(outputs.shape[1:]))
-    return _shown(targets).to(outputs.dtype).sum(dim=1)
-
-
-def _diagonal(elements: Tensor, targets: Tensor) -> DiagonalCurvature:
-    """Second derivatives of the elements that count."""
-    flat = elements.reshape(len(elements), -1)
-    if targets.is_floating_point():
-        flat = torch.where(_shown(targets) > 0, flat, torch.zeros_like(flat))
-    return DiagonalCurvature(flat)
+from .elements import (
+    check_constant,
+    check_same_shape,
+    count_shown,
+    diagonal,
+    mask_targets,
+    refuse_nonfinite_targets,
+    sum_shown,
+)
 
 
 class MeanSquaredError:
@@ -70,7 +28,7 @@ class MeanSquaredError:
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
         """Refuse targets whose shape is not the outputs' shape."""
-        _check_same_shape(self.name, outputs, targets, where)
+        check_same_shape(self.name, outputs, targets, where)
 
     def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Targets that are not finite."""
@@ -78,22 +36,19 @@ class MeanSquaredError:
 
     def refuse_invalid(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
         """Raise SpiritlevelError: some target is not finite."""
-        raise SpiritlevelError(
-            f"The targets of the loss {self.name!r} must be finite. Got NaN or infinity in "
-            f"{where}. Remove or repair those samples, or return a mask from forward."
-        )
+        refuse_nonfinite_targets(self.name, where)
 
     def apply_mask(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
         """The targets with NaN where the mask is 0."""
-        return _apply_mask(self.name, targets, mask, where)
+        return mask_targets(self.name, targets, mask, where)
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample, shape (N,)."""
-        return _sum_shown((outputs - targets.nan_to_num()).square(), targets)
+        return sum_shown((outputs - targets.nan_to_num()).square(), targets)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many elements of each sample count: torch averages over elements."""
-        return _count_shown(outputs, targets)
+        return count_shown(outputs, targets)
 
     def positions(self, outputs: Tensor, targets: Tensor) -> None:
         """None: every output has its own loss, so any grouping is valid."""
@@ -104,7 +59,7 @@ class MeanSquaredError:
 
     def curvature(self, outputs: Tensor, targets: Tensor) -> DiagonalCurvature:
         """Twice the identity matrix."""
-        return _diagonal(torch.full_like(outputs, 2.0), targets)
+        return diagonal(torch.full_like(outputs, 2.0), targets)
 
 
 class BinaryCrossEntropy:
@@ -114,12 +69,14 @@ class BinaryCrossEntropy:
 
     def __init__(self, *, weight: Tensor | None = None, pos_weight: Tensor | None = None) -> None:
         """The arguments of `torch.nn.BCEWithLogitsLoss`, with the same meaning."""
-        self.weight = weight
-        self.pos_weight = pos_weight
+        self.weight = None if weight is None else weight.detach()
+        self.pos_weight = None if pos_weight is None else pos_weight.detach()
 
     def check(self, outputs: Tensor, targets: Tensor, *, where: str) -> None:
-        """Refuse targets whose shape is not the outputs' shape."""
-        _check_same_shape(self.name, outputs, targets, where)
+        """Refuse targets of another shape than the outputs, and weights by sample."""
+        check_same_shape(self.name, outputs, targets, where)
+        check_constant(self.name, "weight", self.weight, outputs, where)
+        check_constant(self.name, "pos_weight", self.pos_weight, outputs, where)
 
     def invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Targets outside [0, 1]."""
@@ -138,7 +95,7 @@ class BinaryCrossEntropy:
 
     def apply_mask(self, targets: Tensor, mask: Tensor, *, where: str) -> Tensor:
         """The targets with NaN where the mask is 0."""
-        return _apply_mask(self.name, targets, mask, where)
+        return mask_targets(self.name, targets, mask, where)
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample, shape (N,)."""
@@ -149,11 +106,11 @@ class BinaryCrossEntropy:
             pos_weight=None if self.pos_weight is None else self.pos_weight.to(outputs),
             reduction="none",
         )
-        return _sum_shown(elements, targets)
+        return sum_shown(elements, targets)
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many elements of each sample count: torch averages over elements."""
-        return _count_shown(outputs, targets)
+        return count_shown(outputs, targets)
 
     def positions(self, outputs: Tensor, targets: Tensor) -> None:
         """None: every output has its own loss, so any grouping is valid."""
@@ -164,10 +121,10 @@ class BinaryCrossEntropy:
 
     def curvature(self, outputs: Tensor, targets: Tensor) -> DiagonalCurvature:
         """σ(z)σ(−z) on the diagonal; the product of two sigmoids does not cancel."""
-        diagonal = outputs.sigmoid() * (-outputs).sigmoid()
+        second = outputs.sigmoid() * (-outputs).sigmoid()
         if self.pos_weight is not None:
             y = targets.nan_to_num().to(outputs.dtype)
-            diagonal = diagonal * (self.pos_weight.to(outputs) * y + (1 - y))
+            second = second * (self.pos_weight.to(outputs) * y + (1 - y))
         if self.weight is not None:
-            diagonal = diagonal * self.weight.to(outputs)
-        return _diagonal(diagonal, targets)
+            second = second * self.weight.to(outputs)
+        return diagonal(second, targets)

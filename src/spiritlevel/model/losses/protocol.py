@@ -55,6 +55,12 @@ class Loss(Protocol):
         ...
 
 
+def total_weight(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Σ weight_n, in at least float32: half precision ends at 65,504."""
+    dtype = torch.promote_types(outputs.dtype, torch.float32)
+    return loss.weights(outputs.detach(), targets).sum().to(dtype)
+
+
 def as_mask(mask: Tensor, shape: torch.Size) -> Tensor | None:
     """A mask of samples or of leading dimensions, expanded to `shape`; None if it does not fit."""
     if mask.shape != shape[: mask.dim()]:

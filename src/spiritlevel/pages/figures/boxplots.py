@@ -12,6 +12,7 @@ from .columns import axis_title, finished, num_runs, spans_decades
 from .scatter import small_legend
 from .style import (
     COLUMN,
+    MOST_MARKS,
     PRINT_FONT,
     log_scale,
     new_axes,
@@ -116,6 +117,7 @@ def _draw_boxes(
             markersize=2.2,
             alpha=0.6,
             markeredgewidth=0,
+            rasterized=sum(map(len, groups)) > MOST_MARKS,
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import SpiritlevelError, require
+from ...study.epoch_rows import numbers_of
 from ...study.population import Population
 from ...study.storage.store import Store
 from .columns import EPOCH_WORDS, QUARTILES, finished, num_runs
@@ -45,12 +46,13 @@ def training(
     trained = [i for i, row in enumerate(population.done) if population.epochs.get(row["run"])]
     if not trained:
         raise SpiritlevelError("The study's runs have no epochs: there is no training to draw.")
+    with_epochs = set(trained)
     lengths = [len(population.epochs[population.done[i]["run"]]) for i in trained]
     groups = {"": trained} if by is None else population.groups(by)
     ax = new_axes(ax, COLUMN, 2.6)
     lowest, diverged = math.inf, 0
     for i, (value, members) in enumerate(groups.items()):
-        here = [member for member in members if member in trained]
+        here = [member for member in members if member in with_epochs]
         for j, column in enumerate(chosen):
             paths = _paths(population, here, column, max(lengths))
             diverged += len(here) - len(paths) if j == 0 else 0
@@ -85,7 +87,9 @@ def _paths(
     """One path per run, all of one length; runs that diverged have none."""
     paths = []
     for member in members:
-        path = [float(row[column]) for row in population.epochs[population.done[member]["run"]]]
+        path = list(
+            map(float, numbers_of(population.epochs[population.done[member]["run"]], column))
+        )
         if all(map(math.isfinite, path)):
             paths.append(path + [path[-1]] * (length - len(path)))
     return paths

@@ -60,7 +60,7 @@ def correlations(
     ax.set_yticks(range(len(rows)), [shown(row.name) for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.6)
     ax.set_xlim(-1.05, 1.05)
-    ax.set_xlabel(f"{SYMBOLS[kind]} with the {target.replace('_', ' ')}")
+    ax.set_xlabel(f"{SYMBOLS[kind]} with the {shown(target.replace('_', ' '))}")
     tidy(ax, font=PRINT_FONT)
     ax.grid(False, axis="y")
     title(ax, *_legend_lines(statistics, rows, kind, given=shift > 0))

@@ -14,6 +14,7 @@ from .style import (
     COLOURS,
     COLUMN,
     GREY,
+    MOST_MARKS,
     PRINT_FONT,
     log_scale,
     new_axes,
@@ -93,7 +94,14 @@ def bound(study: Store | Population, measure: str = BOUND, *, ax: Axes | None = 
     finite = pairs(gaps, bounds)
     ax = new_axes(ax, COLUMN, 2.6)
     ax.plot(
-        finite.x, finite.y, "o", color=COLOURS[0], markersize=3.5, markeredgewidth=0, label="runs"
+        finite.x,
+        finite.y,
+        "o",
+        color=COLOURS[0],
+        markersize=3.5,
+        markeredgewidth=0,
+        label="runs",
+        rasterized=len(finite.x) > MOST_MARKS,
     )
     for axis, values in (("x", finite.x), ("y", finite.y)):
         if values and min(values) > 0:
@@ -151,6 +159,7 @@ def _points(ax: Axes, points: Pairs, population: Population, colour: str | None)
             markeredgewidth=0,
             alpha=0.8,
             label=f"{shown(value)} (n = {len(seen)})",
+            rasterized=len(points.x) > MOST_MARKS,
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpiritlevelError, require
+from ...plain_text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +36,7 @@ FONT = 8.5  # points, in pictures for the screen
 PRINT_FONT = 7.0  # points, in figures as wide as the column they are printed in
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a paper, and its whole width
 DPI, PRINT_DPI = 150, 300
+MOST_MARKS = 2000  # of a panel that a vector file draws one by one; more become one image in it
 LETTER = 0.62  # mean width of a letter, in font sizes
 LONGEST_NAME, LONGEST_LINE = 40, 22  # letters: of a name, and of a line beside an axis
 
@@ -119,7 +121,7 @@ def shown(name: object, longest: int = LONGEST_NAME) -> str:
 
 
 def _shortened(name: object, longest: int) -> str:
-    text = " ".join(str(name).split())
+    text = visible(" ".join(str(name).split()))
     if len(text) <= longest:
         return text
     half = (longest - 1) // 2  # both ends tell names apart
@@ -177,7 +179,7 @@ def _lines(text: str) -> list[str]:
 
 def title(ax: Axes, *lines: str) -> None:
     """What is seen, in small grey type above the axes; empty lines are left out."""
-    text = "\n".join(filter(None, lines))
+    text = "\n".join(visible(line).replace("$", r"\$") for line in lines if line)
     look: dict[str, Any] = {"fontsize": PRINT_FONT - 0.5, "color": GREY, "wrap": True}
     ax.set_title(text, loc="left", **look)
 

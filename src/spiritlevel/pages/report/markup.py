@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 
+from ...plain_text import visible
 from ..content import Cell, Table, Text
 
 FILTERED = 6  # rows from which on a filter helps
@@ -18,8 +19,8 @@ Links = Mapping[str, str]  # names of measures, and the ids of their cards
 
 
 def escape(text: str) -> str:
-    """For text and for quoted attributes; control characters are no HTML and become spaces."""
-    return html.escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", " ", text), quote=True)
+    """For text and for quoted attributes; what a browser would obey is shown as an escape."""
+    return html.escape(visible(text, keep="\t\n"), quote=True)
 
 
 def number(value: float) -> str:

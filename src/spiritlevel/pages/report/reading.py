@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import re
@@ -15,6 +14,7 @@ from ...analysis.comparison import FORMAT as COMPARISON_FORMAT
 from ...analysis.comparison import Comparison
 from ...analysis.spectra import SPECTRUM_FORMAT, Spectrum
 from ...errors import SpiritlevelError
+from ...reading import parse_json
 from ...records import REPORT_FORMAT, Report
 
 Readable = Report | Audit | Comparison | Spectrum
@@ -40,22 +40,25 @@ def read(path: str | os.PathLike[str]) -> Readable:
         ) from error
     form = _format(text, name)
     try:
-        result = READERS[form](text)
-        _check(result)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SpiritlevelError(
-            f"The file {name!r} says that it is {form!r}, but it is damaged or was edited: "
-            f"{_cause(error)}. Write it again with --json."
-        ) from error
-    return result
+        return READERS[form](text)
+    except SpiritlevelError as error:
+        raise damaged(name, form, error) from error
+
+
+def damaged(name: str, form: str, error: Exception) -> SpiritlevelError:
+    """The error for a file that has a format of ours and does not hold to it."""
+    return SpiritlevelError(
+        f"The file {name!r} says that it is {form!r}, but it is damaged or was edited: "
+        f"{_cause(error)}. Write it again with --json."
+    )
 
 
 def _format(text: str, name: str) -> str:
     try:
-        data = json.loads(text)
-    except ValueError as error:
+        data = parse_json(text)
+    except SpiritlevelError as error:
         raise SpiritlevelError(
-            f"The file {name!r} is not complete JSON: {error}. It must be {NEEDED}; write it again."
+            f"The file {name!r} cannot be read: {error}. It must be {NEEDED}; write it again."
         ) from error
     form = _named(data)
     if form in READERS:
@@ -84,24 +87,8 @@ def _named(data: Any) -> str:
     return str(data.get("format", ""))
 
 
-def _check(result: Readable) -> None:
-    """Pages say n everywhere: a report without it was not written by us."""
-    if isinstance(result, Audit):
-        draws = [report for reports in result.moved.values() for report in reports]
-        settings = [report.settings for report in (result.original, *draws)]
-    elif isinstance(result, Comparison):
-        every = [*result.reports.values(), *(result.matched or {}).values()]
-        settings = [report.settings for report in every]
-    elif isinstance(result, Spectrum):
-        settings = [] if result.eigenvalues is None else [result.eigenvalues.settings]
-    else:
-        settings = [result.settings]
-    for given in settings:
-        if int(given["num_samples"]) < 1:
-            raise ValueError("num_samples is below 1")
-
-
 def _cause(error: Exception) -> str:
     """The bare cause, without our own advice for callers of from_json."""
     inner = error.__cause__ if isinstance(error, SpiritlevelError) and error.__cause__ else error
-    return re.sub(r"\s+", " ", f"{type(inner).__name__}: {inner}")
+    text = str(inner) if isinstance(inner, SpiritlevelError) else f"{type(inner).__name__}: {inner}"
+    return re.sub(r"\s+", " ", text).rstrip(".")

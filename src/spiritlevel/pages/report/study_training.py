@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ...study.epoch_rows import numbers_of
 from ...study.population import Population, Row
 from ..content import Cell, Chart, Column, Section, Table
 from .study_numbers import quartiles
@@ -68,7 +69,11 @@ def _curves(
     for colour, (value, runs) in enumerate(groups.items()):
         for place, (part, prefix) in enumerate(PARTS.items()):
             name = f"{value}, {part} (n = {len(runs)})"
-            bands = [_at(population, runs, f"{prefix}_{what}", epoch) for epoch in epochs]
+            of_runs = (population.epochs.get(run["run"], ()) for run in runs)
+            columns = [
+                numbers for rows in of_runs if (numbers := numbers_of(rows, f"{prefix}_{what}"))
+            ]
+            bands = [_at(columns, epoch) for epoch in epochs]
             if any(band[2] is not None for band in bands):
                 shade = colour if len(groups) > 1 else place
                 curves.append(_series(name, bands, shade, dashed=part != "training"))
@@ -125,11 +130,8 @@ def _spread(last: int, count: int) -> list[int]:
     return sorted({round(last**s) for s in steps} | {round(1 + s * (last - 1)) for s in steps})
 
 
-def _at(population: Population, runs: Sequence[Row], column: str, epoch: int) -> list[float | None]:
-    values = []
-    for run in runs:
-        rows = population.epochs.get(run["run"], [])
-        value = rows[min(epoch, len(rows)) - 1].get(column) if rows else None
-        if value is not None and math.isfinite(value):
-            values.append(value)
+def _at(columns: Sequence[Sequence[float]], epoch: int) -> list[float | None]:
+    """Quartiles over the runs; one that has stopped keeps its last number."""
+    values = [column[min(epoch, len(column)) - 1] for column in columns]
+    values = [value for value in values if math.isfinite(value)]
     return quartiles(values) if values else [None] * 5

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from ...errors import SpiritlevelError
 from ...study.storage import schema
 from ...study.storage.database import DATABASE
+from ...study.storage.snapshots import copy_store, files_of
 from .reading import Unreadable, cause, stamp
 
 TRIES = 5
@@ -22,17 +25,14 @@ READ_VERSION = 18  # the byte of the header that says 2 where a write-ahead log 
 Found = TypeVar("Found")
 
 
-def files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The store, its log and the log's index."""
-    return [folder / (DATABASE + end) for end in ("", "-wal", "-shm")]
-
-
 def read(folder: pathlib.Path, query: Callable[[sqlite3.Connection], Found]) -> Found:
     """What `query` finds in one moment of the store."""
-    store, log, _ = files(folder)
+    store, log, index = files_of(folder)
     for _ in range(TRIES):
         before = stamp((store, log))
         options = _options(folder)
+        if log.exists() and log.stat().st_size and not index.exists():
+            return _read_copy(folder, query)
         with _connection(store, options) as connection:
             result = query(connection)
         # Read without locks, because nobody was writing: that must have stayed so.
@@ -41,8 +41,19 @@ def read(folder: pathlib.Path, query: Callable[[sqlite3.Connection], Found]) -> 
     raise Unreadable("The study's store is changing right now. The page will read it again.")
 
 
+def _read_copy(folder: pathlib.Path, query: Callable[[sqlite3.Connection], Found]) -> Found:
+    """Where no process has the log open, as in a copied folder, SQLite would write its index."""
+    with tempfile.TemporaryDirectory(prefix="spiritlevel-") as scratch:
+        try:
+            copy_store(folder, pathlib.Path(scratch))
+        except SpiritlevelError as error:
+            raise Unreadable(str(error)) from error
+        with _connection(pathlib.Path(scratch) / DATABASE, "mode=rw") as connection:
+            return query(connection)
+
+
 def _options(folder: pathlib.Path) -> str:
-    store, log, index = files(folder)
+    store, log, _ = files_of(folder)
     try:
         with store.open("rb") as file:
             header = file.read(READ_VERSION + 1)
@@ -55,11 +66,6 @@ def _options(folder: pathlib.Path) -> str:
         return "mode=ro"
     if not log.exists() or log.stat().st_size == 0:
         return "mode=ro&immutable=1"
-    if not index.exists():
-        raise Unreadable(
-            f"The study in {str(folder)!r} has a log ({log.name}) that no process has open, as in "
-            f"a folder that was copied. `spiritlevel study status {folder}` puts it in order."
-        )
     return "mode=ro&readonly_shm=1"
 
 

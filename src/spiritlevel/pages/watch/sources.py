@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 from ...study.storage.database import DATABASE
-from . import database
+from ...study.storage.snapshots import files_of
 from .monitors import SUFFIXES, monitor_state
 from .reading import Stamp, Unreadable, is_settled, stamp
 from .studies import study_state
@@ -49,7 +49,7 @@ class Watched:
 
     def _stamp_now(self) -> Stamp:
         inside = sorted(self._rows_files()) if self.path.is_dir() else []
-        return stamp([self.path, *database.files(self._folder()), *inside])
+        return stamp([self.path, *files_of(self._folder()), *inside])
 
     def state(self, measure: str = "") -> dict[str, Any]:
         """Everything the page shows, in plain types."""

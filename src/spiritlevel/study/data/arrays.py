@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
-import zlib
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError, require
+from ...files.names import as_path
+from ...files.unpacking import check_unpacked
 
 _KINDS = {
     "x": "uint8 images, floats, or signed integers (token ids)",
     "y": "integers (class labels) or floats",
 }
+_NPY, _MAGIC = ".npy", b"\x93NUMPY"  # of one array: the ending of its name, and its first bytes
 
 
 def read_npz(path: str | os.PathLike[str], split: str = "train") -> tuple[Tensor, Tensor]:
@@ -28,7 +31,7 @@ def read_npz(path: str | os.PathLike[str], split: str = "train") -> tuple[Tensor
     Nothing in the file is ever unpickled.
     """
     numpy = require("numpy", what="Reading .npz files", extra="cli")
-    name = os.fspath(path)
+    name = os.fspath(as_path(path, what="data file"))
     pairs = []
     for raw in _read(numpy, name, split):
         (x_key, x), (y_key, y) = (
@@ -59,24 +62,42 @@ def _joined(pairs: list[tuple[Tensor, Tensor]], name: str) -> tuple[Tensor, Tens
 
 def _read(numpy: Any, name: str, split: str) -> list[dict[str, Any]]:
     try:
-        archive = numpy.load(name, allow_pickle=False)
+        with open(name, "rb") as file:
+            is_array = file.read(len(_MAGIC)) == _MAGIC
+            file.seek(0)
+            if not is_array:
+                with zipfile.ZipFile(file) as archive:
+                    return _arrays(numpy, archive, name, split)
     except FileNotFoundError as error:
         raise SpiritlevelError(
             f"The data file {name!r} must exist. There is no such file in {os.getcwd()!r}. "
             "Check the path."
         ) from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except SpiritlevelError:
+        raise
+    except Exception as error:  # damaged archives raise nearly anything
         raise _unreadable(name, error) from error
-    if not isinstance(archive, numpy.lib.npyio.NpzFile):
-        raise SpiritlevelError(
-            f"The data file {name!r} must be an .npz archive. Got a single array (.npy). "
-            "Save both: numpy.savez(path, x=inputs, y=targets)."
-        )
-    with archive:
-        return [
-            {key: _member(archive, key=key, name=name) for key in keys}
-            for keys in _keys(archive.files, name, split)
-        ]
+    raise SpiritlevelError(
+        f"The data file {name!r} must be an .npz archive. Got a single array (.npy). "
+        "Save both: numpy.savez(path, x=inputs, y=targets)."
+    )
+
+
+def _arrays(numpy: Any, archive: zipfile.ZipFile, name: str, split: str) -> list[dict[str, Any]]:
+    """The arrays of the split, once it is known that they do not unpack to too much."""
+    members = {
+        member.filename.removesuffix(_NPY): member
+        for member in archive.infolist()
+        if member.filename.endswith(_NPY)
+    }
+    pairs = _keys(list(members), name, split)
+    unpacked = sum(members[key].file_size for pair in pairs for key in pair)
+    advice = "Save it without compression: numpy.savez(path, x=inputs, y=targets)."
+    check_unpacked(name, unpacked, packed=os.path.getsize(name), advice=advice)
+    return [
+        {key: _member(numpy, archive, members[key], key=key, name=name) for key in keys}
+        for keys in pairs
+    ]
 
 
 def _keys(there: list[str], name: str, split: str) -> list[tuple[str, str]]:
@@ -100,19 +121,35 @@ def _keys(there: list[str], name: str, split: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _member(archive: Any, *, key: str, name: str) -> Any:
-    try:
-        return archive[key]
-    except ValueError as error:
-        # numpy's refusal to unpickle is a ValueError like any other: only its text tells.
-        if "allow_pickle" not in str(error):
-            raise _unreadable(name, error) from error
-        raise SpiritlevelError(
-            f"The array {key} of {name!r} must hold {_KINDS[key[0]]}. Got Python objects, which "
-            "only unpickling could read. Save a rectangular numeric array instead."
-        ) from error
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise _unreadable(name, error) from error
+def _member(
+    numpy: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo, *, key: str, name: str
+) -> Any:
+    with archive.open(member) as file:
+        shape, dtype = _header(numpy, file)
+        if dtype.hasobject:
+            raise SpiritlevelError(
+                f"The array {key} of {name!r} must hold {_KINDS[key[0]]}. Got Python objects, "
+                "which only unpickling could read. Save a rectangular numeric array instead."
+            )
+        wanted = math.prod(shape) * dtype.itemsize
+        has = member.file_size - file.tell()
+    if wanted != has:  # before memory is taken for what the heading promises
+        raise ValueError(f"{key} has {has} bytes where its heading says {wanted}")
+    with archive.open(member) as file:
+        return numpy.lib.format.read_array(file, allow_pickle=False)
+
+
+def _header(numpy: Any, file: IO[bytes]) -> tuple[tuple[int, ...], Any]:
+    """Shape and type of an array in a file that stands at its start."""
+    version = numpy.lib.format.read_magic(file)
+    readers = {
+        (1, 0): numpy.lib.format.read_array_header_1_0,
+        (2, 0): numpy.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"an array in version {version} of the format, which has no numbers")
+    shape, _, dtype = readers[version](file)
+    return shape, dtype
 
 
 def _unreadable(name: str, error: Exception) -> SpiritlevelError:

@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import shutil
+import stat
 import time
 import urllib.error
 import urllib.request
@@ -33,6 +34,15 @@ TIMEOUT = 30.0  # seconds without a byte
 _CHUNK = 2**17
 _PASSING = (408, 425, 429)  # and all from 500 on: the server may answer better in a moment
 _sleep = time.sleep
+# Through no link at the end of the path, and without waiting at a pipe. Windows lacks these flags.
+_APPENDING = (
+    os.O_WRONLY
+    | os.O_APPEND
+    | os.O_CREAT
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 
 
 class _GivenUp(Exception):
@@ -182,7 +192,7 @@ def _opened(part: pathlib.Path) -> Iterator[IO[bytes]]:
     """The part file, open for appending and locked for this process."""
     while True:
         try:
-            file = open(part, "ab")  # noqa: SIM115
+            file = _open(part)
         except OSError as error:
             raise SpiritlevelError(
                 f"The file {str(part)!r} cannot be written: {error.strerror or error}. Give "
@@ -194,6 +204,19 @@ def _opened(part: pathlib.Path) -> Iterator[IO[bytes]]:
             if part.exists() and os.path.samestat(os.fstat(file.fileno()), part.stat()):
                 yield file
                 return
+
+
+def _open(part: pathlib.Path) -> IO[bytes]:
+    """Refuse a link, pipe or device in place of the part file: the bytes would go elsewhere."""
+    refusal = OSError(None, "it is a link to another file, or no file. Remove it")
+    if part.is_symlink():
+        raise refusal
+    file = open(os.open(part, _APPENDING, 0o666), "ab")  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        file.close()
+        raise refusal
+    return file
 
 
 def _lock(file: IO[bytes], part: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 from typing import Any
@@ -13,6 +14,7 @@ from ...errors import SpiritlevelError, require
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "test")
+MAX_PIXELS = 2**26  # of one image: 8,192 × 8,192
 _GREY = ("1", "L", "LA")
 _COLOURS = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV")
 
@@ -107,6 +109,11 @@ def _read(pillow: Any, file: pathlib.Path, size: tuple[int, int] | None) -> Tens
                 raise SpiritlevelError(
                     f"The image {str(file)!r} must have 8 bits a channel. Got mode {image.mode!r}. "
                     "Scale it to 8 bits first, or save all images as an .npz file of floats."
+                )
+            if math.prod(image.size) > MAX_PIXELS:  # before it is unpacked
+                raise SpiritlevelError(
+                    f"The image {str(file)!r} must have at most {MAX_PIXELS:,} pixels. Got "
+                    f"{image.size[0]}×{image.size[1]}. Make it smaller, or remove it."
                 )
             image = image.convert("L" if image.mode in _GREY else "RGB")
             if size is not None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError
+from ...files.unpacking import check_unpacked
 
 NUM_CLASSES = 10
 STEMS = {"train": "train", "test": "t10k"}
@@ -65,7 +66,9 @@ def read_idx(path: str | os.PathLike[str], *, num_dims: int) -> Tensor:
             is_gzipped = file.read(2) == _GZIP  # by content: files get renamed
             file.seek(0)
             content = gzip.GzipFile(fileobj=file) if is_gzipped else file
-            return _parse(content, name=name, num_dims=num_dims)
+            return _parse(content, name=name, num_dims=num_dims, is_packed=is_gzipped)
+    except SpiritlevelError:
+        raise
     except FileNotFoundError as error:
         raise SpiritlevelError(
             f"The data file {name!r} must exist. There is no such file. Check the path."
@@ -77,7 +80,7 @@ def read_idx(path: str | os.PathLike[str], *, num_dims: int) -> Tensor:
         ) from error
 
 
-def _parse(file: _Readable, *, name: str, num_dims: int) -> Tensor:
+def _parse(file: _Readable, *, name: str, num_dims: int, is_packed: bool) -> Tensor:
     header = 4 + 4 * num_dims
     start = file.read(header)
     magic = bytes((0, 0, _UNSIGNED_BYTE, num_dims))
@@ -95,6 +98,9 @@ def _parse(file: _Readable, *, name: str, num_dims: int) -> Tensor:
             f"The data file {name!r} must hold at least one row. Got shape {shape}. Fetch it again."
         )
     total = math.prod(shape)
+    if is_packed:
+        advice = "It is damaged, or not what its name says: fetch it again."
+        check_unpacked(name, total, packed=os.path.getsize(name), advice=advice)
     values = _read_at_most(file, total + 1)  # one more than wanted, to see that there is more
     if len(values) != total:
         raise _cut_short(name, expected=header + total, found=header + len(values))

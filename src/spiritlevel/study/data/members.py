@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import pathlib
 import posixpath
 import tarfile
-import zlib
 from collections.abc import Collection
+from typing import IO, cast
 
 from ...errors import SpiritlevelError
+from ...files.unpacking import CountedReader
 from .catalogue import published_size
 
 MAX_BYTES = 2**29  # of one file: far above any of the catalogue, far below a full memory
@@ -22,9 +26,15 @@ def read_members(place: pathlib.Path, names: Collection[str]) -> dict[str, bytes
     if place.is_dir():
         return {name: _read_file(place / name) for name in names if (place / name).is_file()}
     try:
-        with tarfile.open(place) as archive:
-            return _read_archive(archive, place, names)
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        with _unpacked(place) as stream:
+            advice = "It cannot be what its name says: fetch it again."
+            counted = CountedReader(stream, str(place), advice=advice)
+            # As a stream: nothing is read twice, and every byte is counted, headings too.
+            with tarfile.open(fileobj=counted, mode="r|") as archive:  # type: ignore[call-overload]
+                return _read_archive(archive, place, names)
+    except SpiritlevelError:
+        raise
+    except Exception as error:  # damaged archives raise nearly anything
         size, published = place.stat().st_size, published_size(place.name)
         expected = f" of {published} bytes, as published" if published else ""
         raise SpiritlevelError(
@@ -32,6 +42,19 @@ def read_members(place: pathlib.Path, names: Collection[str]) -> dict[str, bytes
             f"bytes, and reading them failed with {type(error).__name__}: {error}. "
             "It is cut short or damaged: fetch it again."
         ) from error
+
+
+def _unpacked(place: pathlib.Path) -> IO[bytes]:
+    """The file without its compression, which is known by its first bytes."""
+    with open(place, "rb") as file:
+        start = file.read(6)
+    if start.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.open(place))
+    if start.startswith(b"BZh"):
+        return cast(IO[bytes], bz2.open(place))
+    if start.startswith(b"\xfd7zXZ\0"):
+        return cast(IO[bytes], lzma.open(place))
+    return open(place, "rb")
 
 
 def where(place: pathlib.Path, name: str) -> str:

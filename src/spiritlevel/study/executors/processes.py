@@ -38,10 +38,14 @@ def run_processes(
     workers: int,
     device: str = "cpu",
     watch: Watch | None = None,
+    advice: str = "",
 ) -> None:
-    """Run `worker` in several processes until no run is pending. Ctrl-C returns their runs."""
+    """Run `worker` in several processes until no run is pending. Ctrl-C returns their runs.
+
+    `advice` is added to the error of runs on which workers died.
+    """
     count = min(workers, store.counts().remaining)
-    pool, reporter = Pool(store, worker, device, count), ProgressReporter(store, watch)
+    pool, reporter = Pool(store, worker, device, count, advice), ProgressReporter(store, watch)
     try:
         with _one_thread_each():
             for index in range(count):
@@ -60,8 +64,11 @@ def run_processes(
 class Pool:
     """The worker processes of one study."""
 
-    def __init__(self, store: Store, worker: Worker, device: str, count: int) -> None:
+    def __init__(
+        self, store: Store, worker: Worker, device: str, count: int, advice: str = ""
+    ) -> None:
         self.store = store
+        self.advice = advice
         self.worker = worker
         self.device = device
         self.processes: dict[int, BaseProcess] = {}
@@ -113,7 +120,7 @@ class Pool:
         self.store.fail_deadly(
             lambda id_: self._deaths_before.get(id_, 0) + MAX_DEATHS - 1,
             f"The worker process died {MAX_DEATHS} times on this run, last with exit code "
-            f"{process.exitcode}. Was there enough memory?",
+            f"{process.exitcode}. Was there enough memory?{self.advice}",
         )
         before, self._attempts = self._attempts, self.store.attempts()
         self._idle_deaths = self._idle_deaths + 1 if self._attempts == before else 0

@@ -7,28 +7,23 @@ a study of nothing else is refused.
 from __future__ import annotations
 
 import functools
-import math
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import torch
-
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ..runs.measuring import complete
-from ..runs.networks import build_model
 from ..runs.results import describe
 from ..runs.running import OnEpoch, repeatable, with_seconds
-from ..runs.stacked import Member, group_key, members_that_fit, refusal, refusal_of, train_together
+from ..runs.stacked import Member, refusal_of, train_together
 from ..storage.store import Claim, Store
+from .groups import Group, groups_of
 from .heartbeat import beating
 from .local import given_back, work_on
 from .processes import run_processes
 from .progress import ProgressReporter, Watch, epochs_of
 from .workers import new_worker
 
-MOST = 256  # members at once: what is claimed together is lost together
-DEADLY = 2  # deaths of workers after which a run trains alone, before all that were with it fail
+ADVICE = "Networks that train together die together: --executor local trains each of them alone."
 
 
 def run_together(
@@ -41,11 +36,14 @@ def run_together(
             f"The executor 'vmap' trains networks together, and none of the study's {len(reasons)} "
             f"runs can: {reasons[0]}. Use the executor 'local', with several workers."
         )
+    groups_of(store, workers=workers, device=device)  # before the workers, which find them there
     if workers == 1:
         work_together(store, device=device, watch=watch)
     else:
         worker = functools.partial(work_together, workers=workers)
-        run_processes(store, worker, workers=workers, device=device, watch=watch)
+        run_processes(
+            store, worker, workers=workers, device=device, watch=watch, advice=f" {ADVICE}"
+        )
 
 
 def work_together(
@@ -60,22 +58,16 @@ def work_together(
     worker = new_worker()
     reporter = ProgressReporter(store, watch)
     tell = on_epoch or reporter.epoch
-    groups = _waiting(store)
-    sharing = max(1, workers // max(1, len(groups)))
-    while (first := store.claim(worker)) is not None:
-        claims = [first]
-        group = groups.get(group_key(first.settings), set())
-        if first.settings.id not in group:  # workers died of it, perhaps: it takes nobody along
-            group = set()
+    groups = groups_of(store, workers=workers, device=device)
+    ids = {id_: {run.id for run in group} for id_, group in groups.items()}
+    while claims := store.claim_group(worker, lambda id_: ids.get(id_, {id_})):
+        group = groups.get(claims[0].id, (claims[0].settings,))
         with given_back(store, claims), beating(store, lambda c=claims: list(c)):  # type: ignore[misc]
-            share = max(2, math.ceil(len(group) / sharing))
-            room = min(_room(first, device, workers), share) if group else 1
-            while len(claims) < room:
-                more = store.claim(worker, among=group)
-                if more is None:
-                    break
-                claims.append(more)
-            for claim, member, seconds in _trained(claims, device, tell):
+            if len(group) == 1:
+                work_on(store, claims[0], device=device, on_epoch=tell)
+                reporter.now()
+                continue
+            for claim, member, seconds in _trained(store, claims, group, device, tell):
                 if member is None:
                     work_on(store, claim, device=device, on_epoch=tell)
                 else:
@@ -83,46 +75,29 @@ def work_together(
                 reporter.now()
 
 
-def _waiting(store: Store) -> dict[str, set[str]]:
-    """Ids of runs that may train together and are not done, by what they share."""
-    deadly = {id_ for id_, count in store.deaths().items() if count >= DEADLY}
-    open_ = {row["id"] for row in store.rows("runs") if row["status"] != "done"} - deadly
-    groups: dict[str, set[str]] = defaultdict(set)
-    for settings in store.settings():
-        if settings.id in open_:
-            groups[group_key(settings)].add(settings.id)
-    return groups
-
-
-def _room(claim: Claim, device: str, workers: int) -> int:
-    """How many may train with this one; 1 if it has to train alone, or cannot be built at all."""
-    try:
-        model = build_model(claim.settings, "cpu")
-        if refusal(claim.settings, model):
-            return 1
-        fitting = members_that_fit(claim.settings, model, torch.device(device), workers=workers)
-        return min(MOST, fitting)
-    except Exception:  # trained alone, it fails with its own words
-        return 1
-
-
 def _trained(
-    claims: Sequence[Claim], device: str, on_epoch: OnEpoch
-) -> list[tuple[Claim, Member | None, float]]:
-    """Members with their share of the time; None for a run that has to train alone."""
-    alone: list[tuple[Claim, Member | None, float]] = [(claim, None, 0.0) for claim in claims]
-    if len(claims) == 1:
-        return alone
-    on_epoch(0, max(epochs_of(claim.settings) for claim in claims))
+    store: Store, claims: Sequence[Claim], group: Group, device: str, on_epoch: OnEpoch
+) -> Iterator[tuple[Claim, Member | None, float]]:
+    """Claimed members with their share of the time; None for a run that has to train alone.
+
+    The whole group trains, finished members too: without them the others would be rounded
+    differently than in a session that was not interrupted.
+    """
+    on_epoch(0, max(epochs_of(settings) for settings in group))
     start = time.perf_counter()
+    members: dict[str, Member] = {}
     try:
-        with repeatable(claims[0].settings.training.threads):
-            settings = [claim.settings for claim in claims]
-            members = train_together(settings, device, on_epoch=on_epoch)
-    except Exception:  # an operation that vmap does not know, or a run's own error in its own words
-        return alone
+        with repeatable(group[0].training.threads):
+            trained = train_together(group, device, on_epoch=on_epoch)
+        members = {member.settings.id: member for member in trained}
+    except Exception as error:  # an operation that vmap does not know, or a run's own error
+        if is_out_of_memory(error):
+            for claim in claims:
+                store.fail(claim, f"{describe(error)}. {len(group)} networks together. {ADVICE}")
+            return
     share = (time.perf_counter() - start) / len(claims)
-    return [(claim, member, share) for claim, member in zip(claims, members, strict=True)]
+    for claim in claims:
+        yield claim, members.pop(claim.id, None), share
 
 
 def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from ... import plugins
+from ... import plugins, user_code
 from ...errors import SpiritlevelError, suggestion
 from .densenet121 import densenet121
 from .digits_cnn import digits_cnn
@@ -67,15 +63,16 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
     >>> tuple(model.head.weight.shape)
     (10, 8)
     """
-    with _working_directory_importable():
-        factory = find_factory(spec)
-        _check_options(spec, factory, options)
-        with contextlib.ExitStack() as stack:
-            if seed is not None:
-                devices = range(torch.cuda.device_count())
-                stack.enter_context(torch.random.fork_rng(devices=devices))
-                torch.manual_seed(seed)
-            model = _call(spec, factory, options)
+    factory = find_factory(spec)
+    _check_options(spec, factory, options)
+    with contextlib.ExitStack() as stack:
+        if not is_registered(spec):  # a user's factory may import its neighbours when it is called
+            stack.enter_context(user_code.working_folder_importable())
+        if seed is not None:
+            devices = range(torch.cuda.device_count())
+            stack.enter_context(torch.random.fork_rng(devices=devices))
+            torch.manual_seed(seed)
+        model = _call(spec, factory, options)
     if not isinstance(model, nn.Module):
         raise SpiritlevelError(
             f"The factory {spec!r} must return a torch.nn.Module. Got {type(model).__name__}. "
@@ -86,64 +83,33 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
 
 def find_factory(spec: str) -> Callable[..., object]:
     """The function or class that builds this network."""
-    if spec in _BUILT_IN:
-        return _BUILT_IN[spec]
-    plugins.load("spiritlevel.studies")
-    if spec in _registered:
-        return _registered[spec]
+    if is_registered(spec):
+        return _BUILT_IN.get(spec) or _registered[spec]
     if ":" in spec:
         return _user_factory(spec)
     raise SpiritlevelError(
-        f"No built-in model is called {spec!r}.{_hint(spec, _BUILT_IN)} "
+        f"No built-in model is called {spec!r}.{suggestion(spec, _BUILT_IN, most=3)} "
         f"There are: {', '.join(names())}. A network of your own is given as 'module:factory'."
     )
 
 
+def is_registered(spec: str) -> bool:
+    """Whether the name is built in or was registered by an installed package."""
+    if spec not in _BUILT_IN and spec not in _registered:
+        plugins.load("spiritlevel.studies")
+    return spec in _BUILT_IN or spec in _registered
+
+
 def _user_factory(spec: str) -> Callable[..., object]:
-    module_name, _, attribute = spec.partition(":")
-    if not module_name or not attribute.isidentifier():
-        raise SpiritlevelError(
-            "A model of your own must be written 'module:factory', as in 'my_package.nets:make'. "
-            f"Got {spec!r}."
-        )
-    module = _import(spec, module_name)
-    try:
-        factory: Any = getattr(module, attribute)
-    except AttributeError:
-        raise SpiritlevelError(
-            f"The module {module_name!r} of the model {spec!r} has no {attribute!r}."
-            f"{_hint(attribute, vars(module))} It was imported from {_origin(module)}."
-        ) from None
+    factory = user_code.imported(spec, what="model")
     if isinstance(factory, nn.Module) or not callable(factory):
         raise SpiritlevelError(
             f"The model {spec!r} must name a function or class that builds the network. "
             f"Got an object of type {type(factory).__name__}. "
             "Write a function that returns it and name the function."
         )
-    return factory
-
-
-def _import(spec: str, module_name: str) -> ModuleType:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        # Only if the module itself, or a package it is in, is what could not be found.
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise SpiritlevelError(
-                f"The module {error.name!r} of the model {spec!r} cannot be found in "
-                f"{os.getcwd()!r} or among the installed packages. Run from the folder that "
-                "contains it, with dots between folders and without '.py'."
-            ) from error
-        raise _import_failed(spec, module_name, error) from error
-    except (Exception, SystemExit) as error:  # a script without a main guard may end the process
-        raise _import_failed(spec, module_name, error) from error
-
-
-def _import_failed(spec: str, module_name: str, error: BaseException) -> SpiritlevelError:
-    return SpiritlevelError(
-        f"The module {module_name!r} of the model {spec!r} cannot be imported: "
-        f"{type(error).__name__}: {error}. Does `python -c 'import {module_name}'` work?"
-    )
+    user_factory: Callable[..., object] = factory
+    return user_factory
 
 
 def _check_options(spec: str, factory: Callable[..., object], options: dict[str, Any]) -> None:
@@ -171,24 +137,3 @@ def _call(spec: str, factory: Callable[..., object], options: dict[str, Any]) ->
             f"Building the model {spec!r} with the options {options} failed in its own code: "
             f"{type(error).__name__}: {error}."
         ) from error
-
-
-def _hint(name: str, names: Iterable[str]) -> str:
-    public = [other for other in names if not other.startswith("_")]
-    return suggestion(name, public, most=3)
-
-
-def _origin(module: ModuleType) -> str:
-    return repr(getattr(module, "__file__", None) or module.__name__)
-
-
-@contextlib.contextmanager
-def _working_directory_importable() -> Iterator[None]:
-    """Import from the working directory, as `python -m` does and an installed command does not."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(here)

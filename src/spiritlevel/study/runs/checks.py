@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import api
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...training.penalties.registry import check_penalty
 from ..models.registry import find_factory
 from ..registry import registered_task
@@ -18,6 +18,7 @@ from ..settings.definition import Study
 from ..settings.run import RunSettings
 from ..settings.task_arguments import read_task
 from .batch_changes import BatchChanges
+from .named_code import check_code
 from .networks import build_model, find_start
 from .results import describe
 from .run_data import load_data
@@ -29,9 +30,13 @@ SAMPLES = 2  # that go through a network, to see whether it takes them
 CHANGING = ("mask", "mask_layers", "bias_shift", "bias_layer", "mixup")
 
 
-def check(study: Study) -> None:
-    """Refuse what would fail in every run: tasks, models, data, measures."""
+def check(study: Study, *, allow_code: bool = False) -> None:
+    """Refuse what would fail in every run: tasks, models, data, measures.
+
+    Also code of unknown origin, unless `allow_code` says that the study is trusted.
+    """
     runs = study.runs()
+    check_code(runs, allow_code=allow_code)
     _check_tasks([run for run in runs if run.task is not None])
     for penalty in (run.training.penalty for run in runs):
         if penalty is not None:
@@ -147,6 +152,11 @@ def _check_fit(run: RunSettings, model: nn.Module, look: Look) -> None:
             with torch.no_grad():
                 outputs = model(x)
         except Exception as error:  # whatever torch raises for a shape that does not fit
+            if is_out_of_memory(error):
+                raise SpiritlevelError(
+                    f"{network} needs more memory than there is, for {came}: {describe(error)}. "
+                    "Choose a smaller model."
+                ) from error
             raise SpiritlevelError(
                 f"{network} cannot take {came}: {describe(error)}. Choose another model, or give "
                 f"it the arguments for this shape; it takes {takes}."

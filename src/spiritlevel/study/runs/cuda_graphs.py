@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...errors import is_out_of_memory
+
 WARM_UP = 3  # calls before the recording, in which libraries choose kernels and allocate memory
 Captured = Callable[..., Sequence[Tensor | None]]
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
@@ -63,6 +65,8 @@ class Recorded:
             try:
                 recording = self._recordings[shapes] = self._record(inputs)
             except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
                 self._possible = False
                 cause = str(error).strip().partition("\n")[0]
                 warnings.warn(f"Steps cannot be recorded and are slower: {cause}", stacklevel=3)

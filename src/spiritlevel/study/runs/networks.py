@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
+from ...files.names import as_path, check_name
 from ...training.norm_control.control import NORMS, constrain_weights_, replace_norms
 from ..checkpoints import load_checkpoint
 from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
 from ..settings.run import RunSettings
-from ..storage.database import DATABASE
+from ..storage.database import DATABASE, unusable
 from .run_data import DTYPES, derived_generator
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -142,7 +143,7 @@ def load_start(
 
 def find_start(start: str, seed: int) -> pathlib.Path:
     """The checkpoint that `start` stands for."""
-    path = pathlib.Path(os.path.expanduser(start))
+    path = as_path(os.path.expanduser(start), what="study's model.init_from")
     folder, _, run = start.partition("#")
     if path.is_file() or not (run or path.is_dir()):
         return path  # if it is not there, loading it fails with a clear error
@@ -152,15 +153,21 @@ def find_start(start: str, seed: int) -> pathlib.Path:
             f"The study's model.init_from must be a checkpoint, or the folder of a study. "
             f"{folder!r} holds no {DATABASE}. Check the path."
         )
-    return folder_path / "checkpoints" / f"{run or _run_of(folder_path, seed)}.safetensors"
+    run = run or _run_of(folder_path, seed)
+    advice = "Write 'folder#ID' with the id of a run, as `spiritlevel study export` lists them."
+    check_name(run, what="run of the study's model.init_from", advice=advice)
+    return folder_path / "checkpoints" / f"{run}.safetensors"
 
 
 def _run_of(folder: pathlib.Path, seed: int) -> str:
     """The id of the only finished run of a study with this seed."""
-    with closing(sqlite3.connect(folder / DATABASE)) as connection:
-        rows = connection.execute(
-            "SELECT id FROM runs WHERE seed = ? AND status = 'done'", (seed,)
-        ).fetchall()
+    try:
+        with closing(sqlite3.connect(folder / DATABASE)) as connection:
+            rows = connection.execute(
+                "SELECT id FROM runs WHERE seed = ? AND status = 'done'", (seed,)
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise unusable(folder, error) from error
     if len(rows) != 1:
         raise SpiritlevelError(
             f"The study in {str(folder)!r} must have one finished run with seed {seed} to start "

@@ -11,15 +11,13 @@ A study names it with `task: {name: "my_module:separate", separation: 2.0}`; the
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from ... import user_code
 from ...errors import SpiritlevelError
 from ...results import Measurement, Report, Status
 from ..registry import Task, registered_task, unknown_task
@@ -32,30 +30,19 @@ DONE = "done"
 
 def find_task(name: str) -> Task:
     """From "module:function", or the name of a registered task."""
-    module_name, colon, function = name.partition(":")
-    if not colon:
+    if ":" not in name:
         registered = registered_task(name)
         if registered is None:
             raise unknown_task(name)
         return registered.function
-    here = os.getcwd()
-    sys.path.insert(0, here)  # as for models: the working directory comes first
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise SpiritlevelError(
-            f"The study's task {name!r} cannot be imported: {error}. Write 'module:function', and "
-            "run from the folder that holds the module."
-        ) from error
-    finally:
-        sys.path.remove(here)
-    task = getattr(module, function, None)
+    task = user_code.imported(name, what="task")
     if not callable(task):
         raise SpiritlevelError(
             f"The study's task {name!r} must name a function (settings, device) -> RunResult. "
-            f"The module {module_name!r} has {task!r} as {function!r}."
+            f"Got {task!r}."
         )
-    return task
+    user_task: Task = task
+    return user_task
 
 
 def run_task(settings: RunSettings, device: str | torch.device) -> RunResult:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import SpiritlevelError, require, suggestion
+from ...errors import SpiritlevelError, suggestion
+from ...files.names import check_name
 from .interventions import InterventionSettings
 from .keys import as_mapping, check_keys, is_scalar, readers_of
 from .measuring import MeasureSettings, check_measures
+from .plain_values import check_plain
 from .run import RunSettings
 from .sections import DataSettings
 from .stop import StopSettings
 from .training import TrainingSettings
+from .yaml_text import read_yaml
 
 SECTIONS = (
     *("model", "data", "training", "interventions", "stop", "measures", "measure_options"),
@@ -23,6 +27,7 @@ SECTIONS = (
 )
 # In these a preset changes single keys; the others it replaces.
 MERGED = ("model", "data", "training", "measure_options", "task")
+MAX_RUNS = 1_000_000
 VARIANT = "variant"  # the axis that the variants are on
 TRAINING = tuple(readers_of(TrainingSettings))
 # The keys of each section; None where a user's own function knows them.
@@ -95,6 +100,9 @@ class Study:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise SpiritlevelError(f"The study's name must be a text. Got {self.name!r}.")
+        check_name(self.name, what="study's name", advice="Choose a name such as digits-lr.")
+        for name in _field_names():
+            check_plain(name, getattr(self, name), finite=False)
         for field in ("measures", "epoch_measures"):
             if isinstance(getattr(self, field), str):
                 object.__setattr__(self, field, [getattr(self, field)])
@@ -107,6 +115,8 @@ class Study:
             check_keys(f"preset {name!r}", as_mapping(f"preset {name!r}", changes), allowed)
         # Without the grid, so that a value that the grid replaces is checked too.
         RunSettings.from_sections({name: getattr(self, name) for name in SECTIONS}, seed=0, axes={})
+        for name in _field_names():
+            check_plain(name, getattr(self, name))
         self.runs()  # every combination is read now, so that a wrong one is refused now
 
     @classmethod
@@ -114,23 +124,14 @@ class Study:
         """The study that a mapping describes, with keys as in a YAML file."""
         fields = as_mapping("file", fields)
         check_keys("definition", fields, _field_names())
-        if "name" not in fields:
+        if fields.get("name") is None:
             raise SpiritlevelError("The study must have a name. Add a line such as `name: mine`.")
         return cls(**{key: value for key, value in fields.items() if value is not None})
 
     @classmethod
     def from_yaml(cls, text: str, *, source: str = "the text") -> Study:
         """The study that a YAML text describes."""
-        yaml = require("yaml", what="Reading a study from YAML", extra="study")
-        try:
-            fields = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            cause = " ".join(str(error).split())
-            raise SpiritlevelError(
-                f"The study in {source} cannot be read as YAML: {cause}. "
-                "Check the indentation and brackets there."
-            ) from error
-        return cls.from_dict(fields)
+        return cls.from_dict(read_yaml(text, source=source))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types; `from_dict` reads it back."""
@@ -149,7 +150,7 @@ class Study:
                 f"The study {self.name!r} has no preset {name!r}.{suggestion(name, self.presets)} "
                 f"It has: {have}."
             )
-        changes = dict(self.presets[name])
+        changes = dict(self.presets[name] or {})
         for section in MERGED:
             if section in changes:
                 changes[section] = _changed(getattr(self, section), changes[section])
@@ -182,6 +183,7 @@ class Study:
         """Every run; the settings of each decide its id, not its place in this list."""
         runs: dict[str, RunSettings] = {}
         choices = [*([list(self.variants)] if self.variants else []), *self.grid.values()]
+        _check_count(len(_seeds(self.seeds)) * math.prod(map(len, choices)))
         for values in itertools.product(*choices):
             axes = dict(zip(self.axes, values, strict=True))
             sections = {name: getattr(self, name) for name in SECTIONS}
@@ -260,6 +262,7 @@ def _grid(given: object) -> dict[str, list[Any]]:
 
 def _seeds(given: object) -> list[int]:
     if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+        _check_count(given)
         return list(range(given))
     if isinstance(given, list | tuple) and given:
         whole = all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in given)
@@ -269,6 +272,14 @@ def _seeds(given: object) -> list[int]:
         "The study's seeds must be a number of at least 1, or a list of different whole numbers "
         f"of at least 0. Got {given!r}."
     )
+
+
+def _check_count(number: int) -> None:
+    if number > MAX_RUNS:
+        raise SpiritlevelError(
+            f"The study must have at most {MAX_RUNS:,} runs. Its grid and seeds make {number:,}. "
+            "Take fewer seeds or values, or divide it into several studies."
+        )
 
 
 def _variants(given: object, grid: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

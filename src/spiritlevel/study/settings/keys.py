@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ...errors import SpiritlevelError, suggestion
 
@@ -85,13 +85,16 @@ class Check:
                 number = float(value)
             except ValueError:
                 number = value
-        if self.kind is float and isinstance(number, int) and not isinstance(number, bool):
-            number = float(number)
+        is_whole = isinstance(number, int) and not isinstance(number, bool)
+        if self.kind is float and is_whole and abs(cast(int, number)) < 2**63:
+            number = float(cast(int, number))
         if self.kind is int and isinstance(number, float) and number.is_integer():
             number = int(number)
         fits = isinstance(number, self.kind) and not (
             self.kind is not bool and isinstance(number, bool)
         )
+        if isinstance(number, int) and abs(number) >= 2**63:  # no tensor can have so many of it
+            fits = False
         if not fits or not self.allowed(number):
             raise SpiritlevelError(f"The study's {where} must be {self.need}. Got {value!r}.")
         return number

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError
+from ...reading import parse_json, read_as
 from .interventions import InterventionSettings
 from .keys import Check
 from .measuring import MeasureSettings
+from .plain_values import check_plain
 from .sections import DataSettings, ModelSettings, TaskSettings
 from .stop import StopSettings
 from .training import TrainingSettings
@@ -91,8 +93,19 @@ class RunSettings:
     @classmethod
     def from_json(cls, settings: str, axes: str) -> RunSettings:
         """From the two texts that a store holds."""
-        sections = json.loads(settings)
-        return cls.from_sections(sections, seed=sections["seed"], axes=json.loads(axes))
+        try:
+            sections = read_as(Mapping[str, Any], parse_json(settings), "the settings")
+            check_plain("run", sections)
+            seed = read_as(int, sections["seed"], "the seed")
+            where = read_as(Mapping[str, Any], parse_json(axes), "the axes")
+            return cls.from_sections(sections, seed=seed, axes=where)
+        except (SpiritlevelError, KeyError) as error:
+            cause = str(error) if isinstance(error, SpiritlevelError) else f"there is no {error}"
+            raise SpiritlevelError(
+                f"The settings of a run in the store cannot be read: {cause.rstrip('.')}. They "
+                "were edited or damaged, or written by a newer spiritlevel: put back a copy of "
+                "the store, or pip install -U spiritlevel."
+            ) from error
 
     def measured_at(self, epoch: int) -> bool:
         """Whether the network is measured after this epoch of training."""

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array: TypeAlias = NDArray[np.float64]
+    Indices: TypeAlias = NDArray[np.intp]
 else:
-    Array = Any  # numpy comes with the extra: nothing here may import it before it is needed
+    Array = Indices = (
+        Any  # numpy comes with the extra: nothing here may import it before it is needed
+    )
 
 MIN_POINTS = 4  # Fisher's z has variance 1/(n − 3): three points leave nothing to estimate it from
 ROUND_OFF = 1e-13  # a spread below this times the largest value is rounding, not variation

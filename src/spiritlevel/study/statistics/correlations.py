@@ -11,7 +11,7 @@ from typing import Literal
 from ...errors import SpiritlevelError
 from ._arrays import Array, check_confidence, finite_points, numpy, scipy_stats, why_undefined
 from .intervals import FORMULAS, Interval, bca, fisher
-from .resampling import OF_COUNTS, pearson_of_counts, spearman_of_counts
+from .resampling import LEFT_ONE_OUT, OF_COUNTS, pearson_of_counts, spearman_of_counts
 
 Kind = Literal["pearson", "spearman", "kendall"]
 Method = Literal["formula", "bca"]
@@ -184,6 +184,7 @@ def _resampled(
         confidence=confidence,
         resamples=resamples,
         seed=seed,
+        left_one_out=lambda: LEFT_ONE_OUT[kind](x, y),
     )
 
 

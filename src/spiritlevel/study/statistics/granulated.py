@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from ...errors import SpiritlevelError
 from ._arrays import Array, finite_points, numpy, signs
-from .neighbours import Settings, axes_of, check_settings, groups_along, value_key
+from .concordance import agreement
+from .neighbours import Grid, Settings
 
 Seeds = Literal["hold", "average", "axis"]
+PAIRS = 1 << 20  # that are compared at once
+LARGE = 256  # runs of a group whose pairs are not compared one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ class GranulatedKendall:
 def granulated_kendall(
     values: Iterable[float | None],
     target: Iterable[float | None],
-    settings: Settings,
+    settings: Settings | Grid,
     *,
     seeds: Seeds = "hold",
     seed_key: str = "seed",
@@ -73,45 +76,63 @@ def granulated_kendall(
             f"The 'seeds' argument must be 'hold', 'average' or 'axis'. Got {seeds!r}."
         )
     points = finite_points(values=values, target=target)
-    check_settings(settings, points.n + points.excluded)
+    grid = Grid.of(settings, points.n + points.excluded).among(points.kept)
     x, y = points.columns
-    finite: list[Mapping[str, Any]] = [settings[i] for i in points.kept]
     if seeds == "average":
-        x, y, finite = _averaged(x, y, finite, seed_key)
+        x, y, grid = _averaged(x, y, grid, seed_key)
     apart = () if seeds == "axis" else (seed_key,)
-    axes = tuple(_along(axis, x, y, finite) for axis in axes_of(finite, but=apart))
+    axes = tuple(_along(axis, x, y, grid) for axis in grid.axes(but=apart))
     values_of_axes = [axis.value for axis in axes if axis.groups]
     value = sum(values_of_axes) / len(values_of_axes) if values_of_axes else math.nan
     reason = "" if values_of_axes else "no two runs differ in exactly one hyperparameter"
     return GranulatedKendall(value, axes, points.n, points.excluded, seeds, reason)
 
 
-def _averaged(
-    x: Array, y: Array, settings: list[Mapping[str, Any]], seed_key: str
-) -> tuple[Array, Array, list[Mapping[str, Any]]]:
+def _averaged(x: Array, y: Array, grid: Grid, seed_key: str) -> tuple[Array, Array, Grid]:
     np = numpy()
-    cells = list(groups_along(seed_key, settings).values())
+    cells = grid.groups_along(seed_key)
     x, y = (np.array([column[cell].mean() for cell in cells]) for column in (x, y))
-    without = [{k: v for k, v in settings[cell[0]].items() if k != seed_key} for cell in cells]
-    return x, y, list(without)
+    return x, y, grid.without(seed_key, np.array([cell[0] for cell in cells], dtype=np.intp))
 
 
-def _along(axis: str, x: Array, y: Array, settings: Settings) -> AxisKendall:
-    taus, lone = [], 0
-    for group in groups_along(axis, settings).values():
-        keys = [value_key(settings[i], axis) for i in group]
-        tau = _tau(x[group], y[group], [keys.index(key) for key in keys])
-        if math.isnan(tau):
-            lone += 1
-        else:
-            taus.append(tau)
+def _along(axis: str, x: Array, y: Array, grid: Grid) -> AxisKendall:
+    groups = grid.groups_along(axis)
+    taus = [tau for tau in _taus(x, y, grid.codes[axis], groups) if not math.isnan(tau)]
     value = sum(taus) / len(taus) if taus else math.nan
-    return AxisKendall(axis, value, len(taus), lone)
+    return AxisKendall(axis, value, len(taus), len(groups) - len(taus))
 
 
-def _tau(x: Array, y: Array, places: list[int]) -> float:
-    """Mean of sign·sign over pairs at different places; nan if there is none."""
+def _taus(x: Array, y: Array, places: Array, groups: Sequence[Array]) -> list[float]:
+    """τ of each group; groups of one size are compared together."""
     np = numpy()
-    differ = np.not_equal.outer(places, places)
-    agreement = signs(x[:, None], x) * signs(y[:, None], y)
-    return float(agreement[differ].mean()) if differ.any() else math.nan
+    taus = np.full(len(groups), np.nan)
+    sizes = np.array([len(group) for group in groups])
+    for size in np.unique(sizes):
+        alike = np.flatnonzero(sizes == size)
+        if size > LARGE:
+            taus[alike] = [_tau_of_many(x, y, places, groups[i]) for i in alike]
+            continue
+        for part in np.array_split(alike, math.ceil(len(alike) * size**2 / PAIRS)):
+            runs = np.stack([groups[i] for i in part])
+            differ = places[runs][:, :, None] != places[runs][:, None]
+            agreeing = _signs(x[runs]) * _signs(y[runs]) * differ
+            pairs = differ.sum(axis=(1, 2))
+            some = pairs > 0
+            taus[part[some]] = agreeing.sum(axis=(1, 2))[some] / pairs[some]
+    return [float(tau) for tau in taus]
+
+
+def _signs(values: Array) -> Array:
+    return signs(values[:, :, None], values[:, None])
+
+
+def _tau_of_many(x: Array, y: Array, places: Array, group: Array) -> float:
+    """All pairs, less those of runs at the same place."""
+    np = numpy()
+    total, pairs = agreement(x[group], y[group]), float(len(group) ** 2)
+    numbers, counts = np.unique(places[group], return_counts=True)
+    pairs -= float((counts**2).sum())
+    for number in numbers[counts > 1]:
+        same = group[places[group] == number]
+        total -= agreement(x[same], y[same])
+    return total / pairs if pairs else math.nan

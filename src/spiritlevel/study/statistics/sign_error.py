@@ -16,16 +16,14 @@ as there. A measure that is constant in a pair gets ½, the error of a coin.
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable
 
 from ...errors import SpiritlevelError
-from ._arrays import Array, finite_points, numpy, signs
-from .neighbours import Settings, axes_of, check_settings, groups_along, ordered, value_key
-
-Pooling = Literal["change", "cell"]
+from ._arrays import Array, finite_points, numpy
+from .changes import PairWeight, Pooling, changes_along, errors_of
+from .neighbours import Grid, Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +62,7 @@ class SignError:
 def sign_error(
     values: Iterable[float | None],
     target: Iterable[float | None],
-    settings: Settings,
+    settings: Settings | Grid,
     *,
     num_test: int | None = None,
     loss_range: float = 1.0,
@@ -91,8 +89,7 @@ def sign_error(
     """
     _check(num_test, loss_range, pooling, min_effective)
     points = finite_points(values=values, target=target)
-    check_settings(settings, points.n + points.excluded)
-    finite: list[Mapping[str, Any]] = [settings[i] for i in points.kept]
+    grid = Grid.of(settings, points.n + points.excluded).among(points.kept)
     x, y = points.columns
     if num_test is not None and points.n and abs(y).max() > loss_range:
         raise SpiritlevelError(
@@ -101,11 +98,18 @@ def sign_error(
             "Cross-entropy has no bound: take the gap of the 0-1 loss, or num_test=None to weigh "
             "all pairs alike."
         )
+    weight: PairWeight | None = None
+    if num_test is not None:
+        weight = functools.partial(hoeffding_weight, num_test=num_test, loss_range=loss_range)
     environments = []
-    for axis in axes_of(finite, but=(seed_key,)):
-        for (first, second, others), pairs in _pairs_along(axis, finite, pooling, seed_key).items():
-            error = _error_of(x, y, pairs, num_test, loss_range)
-            environments.append(Environment(axis, str(first), str(second), *error, others))
+    for axis in grid.axes(but=(seed_key,)):
+        changes = changes_along(grid, axis, pooling, seed_key)
+        for change, error in zip(changes, errors_of(changes, x, y, weight), strict=True):
+            share, pairs, total, effective = error
+            first, second = str(change.first), str(change.second)
+            environments.append(
+                Environment(axis, first, second, share, pairs, total, effective, change.others)
+            )
     enough: list[Environment] = []
     too_few: list[Environment] = []
     for environment in environments:  # equal weights reach the bound up to rounding
@@ -130,41 +134,6 @@ def hoeffding_weight(difference: Array, num_test: int, loss_range: float = 1.0) 
     np = numpy()
     chance = 2.0 * np.exp(-2.0 * num_test * (difference / (2.0 * loss_range)) ** 2)
     return np.maximum(0.0, np.maximum(0.0, 1.0 - chance) ** 2 - 0.5)
-
-
-def _pairs_along(
-    axis: str, settings: Settings, pooling: Pooling, seed_key: str
-) -> dict[tuple[Hashable, Hashable, str], list[tuple[int, int]]]:
-    """Pairs of runs by environment: the two values and, unless pooled, all other settings."""
-    environments: dict[tuple[Hashable, Hashable, str], list[tuple[int, int]]] = {}
-    names = axes_of(settings, but=(axis, seed_key))
-    for group in groups_along(axis, settings, ignoring=(seed_key,)).values():
-        others = ", ".join(f"{name}={value_key(settings[group[0]], name)}" for name in names)
-        runs: dict[Hashable, list[int]] = {}
-        for i in group:
-            runs.setdefault(value_key(settings[i], axis), []).append(i)
-        for first, second in itertools.combinations(ordered(runs), 2):
-            key = (first, second, others if pooling == "cell" else "")
-            pairs = itertools.product(runs[first], runs[second])
-            environments.setdefault(key, []).extend(pairs)
-    return environments
-
-
-def _error_of(
-    x: Array, y: Array, pairs: list[tuple[int, int]], num_test: int | None, loss_range: float
-) -> tuple[float, int, float, float]:
-    """Weighted error, number of pairs, sum of weights, effective number of pairs."""
-    np = numpy()
-    one, other = np.array(pairs).T
-    wrong = (1.0 - signs(x[one], x[other]) * signs(y[one], y[other])) / 2
-    weights = np.ones(len(pairs))
-    if num_test is not None:
-        weights = hoeffding_weight(y[one] - y[other], num_test, loss_range)
-    total = float(weights.sum())
-    if total == 0.0:
-        return math.nan, len(pairs), 0.0, 0.0
-    error = min(1.0, float(weights @ wrong) / total)  # rounding may lead past 1
-    return error, len(pairs), total, total**2 / float(weights @ weights)
 
 
 def _check(num_test: int | None, loss_range: float, pooling: str, min_effective: float) -> None:

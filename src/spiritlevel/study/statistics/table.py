@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from ...errors import SpiritlevelError
 from ._arrays import check_confidence, finite_points
+from .changes import Pooling
 from .correlations import FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .granulated import Seeds, granulated_kendall
 from .holm import Holm, holm
+from .neighbours import Grid
 from .partial import partial_correlation
 from .regression import regression
-from .sign_error import Pooling, sign_error
+from .sign_error import sign_error
 from .text import MeasureStatistics, StudyStatistics
 from .text import plain as plain
 
@@ -54,7 +56,7 @@ def summary(
     _check_rows(rows)
     check_confidence(confidence)  # also where no measure is there to ask for an interval
     target = [row["target"] for row in rows]
-    settings = [row["settings"] for row in rows]
+    settings = Grid.read([row["settings"] for row in rows])
     confounders = _columns([row.get("confounders", {}) for row in rows])
     measures = {}
     for name, values in _columns([row["measures"] for row in rows]).items():

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...plain_text import visible
 from ...records import aligned
 from .correlations import Correlation
 from .granulated import GranulatedKendall
@@ -59,7 +60,7 @@ class StudyStatistics:
             raise KeyError(f"This study has no {name!r}. It has: {have}.") from None
 
     def __str__(self) -> str:
-        return text_of(self)
+        return visible(text_of(self), keep="\n")
 
     def notes(self) -> list[str]:
         """How the tables are to be read, and what is missing from them."""

@@ -6,19 +6,16 @@ kept in the store when runs are made. Published sets do not change, and are chec
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import pathlib
-import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ...errors import SpiritlevelError
 from ..data.catalogue import CATALOGUE
 from ..data.folder import ENDINGS, SPLITS
 from ..settings.run import RunSettings
-from .database import connect, unusable
+from .meta import read_entry, update_entry
 from .store import Store
 
 KEY = "data"  # of the entry among what the store knows of the study
@@ -36,7 +33,7 @@ def check_data(store: Store) -> None:
     finished = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
     runs = store.settings()
     used = _names(run for run in runs if run.id in finished)
-    recorded = _recorded(store)
+    recorded: dict[str, Content] = read_entry(store, KEY) or {}
     now = {
         name: identity for name in sorted(_names(runs)) if (identity := content(name)) is not None
     }
@@ -49,7 +46,7 @@ def check_data(store: Store) -> None:
                 "study with these in another folder."
             )
     if recorded | now != recorded:
-        _record(store, recorded | now)
+        update_entry(store, KEY, lambda before: (before or {}) | now)
 
 
 def content(name: str) -> Content | None:
@@ -94,25 +91,3 @@ def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> Content | None:
 
 def _described(identity: Content) -> str:
     return f"{identity['bytes']:,} bytes with SHA-256 {str(identity['sha256'])[:16]}…"
-
-
-def _recorded(store: Store) -> dict[str, Content]:
-    with _connected(store) as connection:
-        row = connection.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
-    contents: dict[str, Content] = {} if row is None else json.loads(row[0])
-    return contents
-
-
-def _record(store: Store, contents: dict[str, Content]) -> None:
-    text = json.dumps(contents, sort_keys=True)
-    with _connected(store) as connection:
-        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (KEY, text))
-
-
-@contextlib.contextmanager
-def _connected(store: Store) -> Iterator[sqlite3.Connection]:
-    try:
-        with contextlib.closing(connect(store.folder)) as connection:
-            yield connection
-    except sqlite3.Error as error:
-        raise unusable(store.folder, error) from error

@@ -12,15 +12,31 @@ from ...errors import SpiritlevelError
 from . import schema
 
 DATABASE = "runs.sqlite"
+DAMAGED = ("malformed", "not a database", "no such table", "no such column", "corrupt")
+# A damaged file also makes Python fail to decode what SQLite says about it.
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
 PATIENCE = 60.0  # seconds to wait for another process that writes
 
 
 def unusable(folder: pathlib.Path, error: Exception) -> SpiritlevelError:
     """What went wrong with the database, and that finished runs are safe."""
+    if any(word in str(error) for word in DAMAGED):
+        return damaged(folder, str(error))
     return SpiritlevelError(
         f"The study's store {str(folder / DATABASE)!r} cannot be used: {error}. Runs that were "
         "finished before are kept. Make room on the disk and check that you may write there, then "
         f"`spiritlevel study resume {folder}`."
+    )
+
+
+def damaged(folder: pathlib.Path, problem: str) -> SpiritlevelError:
+    """What is wrong inside the database, what is not lost, and the ways out."""
+    path = folder / DATABASE
+    return SpiritlevelError(
+        f"The study's store {str(path)!r} is damaged or was edited: {problem}. Nothing was "
+        f"written, and the weights in {str(folder / 'checkpoints')!r} were not touched. Put back "
+        f"a copy of {DATABASE}, or save what can still be read with `sqlite3 {path} .recover`, or "
+        "run the study again with another --out."
     )
 
 
@@ -43,7 +59,7 @@ def connect(folder: pathlib.Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-    except sqlite3.Error as error:
+    except FAILURES as error:
         connection.close()
         raise unusable(folder, error) from error
     except BaseException:

@@ -7,11 +7,12 @@ import io
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError, require
 from ...files import write_atomically
+from ...plain_text import cell
 from ..population import Population
 from . import schema
 from .store import Store
@@ -25,17 +26,21 @@ def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -
     if kind not in FORMATS:
         raise SpiritlevelError(f"The 'kind' must be one of {', '.join(FORMATS)}. Got {kind!r}.")
     write = _csv if kind == "csv" else _parquet
-    tables = {
-        "runs": (["run"], _runs(store)),
-        "machines": (["machine"], _machines(store)),
-        **{name: (["run", *columns], store.rows(name)) for name, columns in schema.COLUMNS.items()},
-    }
     written = []
-    for name, (columns, rows) in tables.items():
+    for name in ("runs", "machines", *schema.COLUMNS):  # one at a time: each may be large
         path = pathlib.Path(folder) / f"{name}.{kind}"
-        write_atomically(path, write(_columns(columns, rows), _plain(rows)))
+        columns, rows = _table(store, name)
+        write_atomically(path, write(columns, _plain(rows)))
         written.append(str(path))
     return written
+
+
+def _table(store: Store, name: str) -> tuple[list[str], Iterable[dict[str, Any]]]:
+    """The columns of a table, and its rows."""
+    if name in schema.COLUMNS:
+        return ["run", *schema.COLUMNS[name]], store.each_row(name)
+    rows = _runs(store) if name == "runs" else _machines(store)
+    return _columns(["run" if name == "runs" else "machine"], rows), rows
 
 
 def _runs(store: Store) -> Rows:
@@ -59,31 +64,33 @@ def _columns(first: Sequence[str], rows: Rows) -> list[str]:
     return list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
 
 
-def _plain(rows: Rows) -> Rows:
+def _plain(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Lists and mappings as JSON text: a cell holds a number, a text, or nothing."""
-    return [
-        {
+    for row in rows:
+        yield {
             key: json.dumps(value) if isinstance(value, list | tuple | dict) else value
             for key, value in row.items()
         }
-        for row in rows
-    ]
 
 
-def _csv(columns: list[str], rows: Rows) -> bytes:
+def _csv(columns: list[str], rows: Iterable[dict[str, Any]]) -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(cell, columns))
+    writer.writerows([cell(row.get(name, "")) for name in columns] for row in rows)
+    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _parquet(columns: list[str], rows: Rows) -> bytes:
+def _parquet(columns: list[str], rows: Iterable[dict[str, Any]]) -> bytes:
     arrow = require("pyarrow", what="Parquet export", extra="study")
     parquet = require("pyarrow.parquet", what="Parquet export", extra="study")
     buffer = io.BytesIO()
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    for row in rows:
+        for name, column in values.items():
+            column.append(row.get(name))
     # Not through pandas, which has one word for what is missing and for what is not a number.
-    table = {name: arrow.array(_typed([row.get(name) for row in rows])) for name in columns}
+    table = {name: arrow.array(_typed(values.pop(name))) for name in columns}
     parquet.write_table(arrow.table(table), buffer)
     return buffer.getvalue()
 

@@ -10,13 +10,13 @@ so processes of other machines must not: there the Ray executor's driver alone w
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import hashlib
 import json
 import os
 import pathlib
-import sqlite3
+import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError
@@ -26,48 +26,20 @@ from ..runs.results import RunResult
 from ..settings.definition import Study
 from ..settings.run import RunSettings
 from . import schema
-from .database import DATABASE, connect, flush, loaded, stored, unusable
+from .abstract_store import CHECKPOINTS, AbstractStore
+from .database import DATABASE, connect, damaged, flush, stored
+from .run_states import Claim as Claim
+from .run_states import Counts as Counts
+from .snapshots import copy_store, is_writable
+from .value_types import check_values
 
-DEFINITION, CHECKPOINTS = "study.json", "checkpoints"
+DEFINITION = "study.json"
+CHECKPOINT = "checkpoint:"  # and a run's id: the entry with size and checksum of its weights
 LEASE = 120.0  # seconds without a heartbeat after which a run may be taken over
 
 
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A run that one worker has taken; `attempt` tells a later taker from an earlier one."""
-
-    settings: RunSettings
-    id: str
-    worker: str
-    attempt: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """How many runs are in each state."""
-
-    pending: int = 0
-    running: int = 0
-    done: int = 0
-    failed: int = 0
-
-    @property
-    def total(self) -> int:
-        """The number of runs."""
-        return self.pending + self.running + self.done + self.failed
-
-    @property
-    def remaining(self) -> int:
-        """Not ended in one way or the other."""
-        return self.pending + self.running
-
-
-class Store:
+class Store(AbstractStore):
     """The runs of one study. Made by `Store.create` or `Store.open`."""
-
-    def __init__(self, folder: pathlib.Path, connection: sqlite3.Connection) -> None:
-        self.folder = folder
-        self._connection = connection
 
     # -- opening ---------------------------------------------------------------------------
 
@@ -85,6 +57,7 @@ class Store:
                 f"The study's folder {str(path)!r} cannot be made: {error.strerror or error}. "
                 "Choose another --out."
             ) from error
+        _refuse_loss(path)
         store = cls(path, connect(path))
         try:
             with store._writing():
@@ -102,14 +75,24 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Store:
-        """The store in a folder, which must be there."""
+        """The store in a folder, which must be there; one that cannot be written can be read."""
         path = pathlib.Path(folder)
+        _refuse_loss(path)
         if not (path / DATABASE).is_file():
             raise SpiritlevelError(
                 f"The folder {str(path)!r} must hold a study ({DATABASE}). There is none. Start "
                 "one with `spiritlevel study run`, or check the path."
             )
-        store = cls(path, connect(path))
+        if is_writable(path):
+            store = cls(path, connect(path))
+        else:
+            copy = tempfile.TemporaryDirectory(prefix="spiritlevel-")
+            with contextlib.ExitStack() as undo:
+                undo.callback(copy.cleanup)
+                copy_store(path, pathlib.Path(copy.name))
+                store = cls(path, connect(pathlib.Path(copy.name)))
+                undo.pop_all()
+            store._copy = copy
         try:
             version = store._version()
             if version == 0:
@@ -120,20 +103,12 @@ class Store:
             if version < schema.VERSION:
                 with store._writing():
                     store._upgrade()
+            check_values(store._connection, path)
         except BaseException:
             store.close()
             raise
+        store.read_only = store._copy is not None
         return store
-
-    def close(self) -> None:
-        """Close the database."""
-        self._connection.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _version(self) -> int:
         with self._explained():
@@ -167,12 +142,6 @@ class Store:
             "INSERT OR REPLACE INTO meta VALUES ('study', ?)", (json.dumps(study.to_dict()),)
         )
 
-    @property
-    def study(self) -> Study:
-        """The definition that the runs were made from."""
-        [[text]] = self._select("SELECT value FROM meta WHERE key = 'study'")
-        return Study.from_dict(json.loads(text))
-
     # -- working ---------------------------------------------------------------------------
 
     def claim(
@@ -185,24 +154,44 @@ class Store:
             among: ids to choose from; None: all.
             lease: seconds after which a silent worker counts as gone.
         """
+        claims = self.claim_group(worker, lambda id_: {id_}, among=among, lease=lease)
+        return claims[0] if claims else None
+
+    def claim_group(
+        self,
+        worker: str,
+        group_of: Callable[[str], Collection[str]],
+        *,
+        among: Collection[str] | None = None,
+        lease: float = LEASE,
+    ) -> list[Claim]:
+        """Take the next run, as `claim` does, and at once all runs of its group that wait too.
+
+        `group_of` gives the ids of the runs that belong together with a run.
+        """
         with self._writing():
             self._release_lost(lease)
             waiting = self._connection.execute(
                 "SELECT id FROM runs WHERE status = 'pending' ORDER BY position"
-            ).fetchall()
-            available = [id_ for [id_] in waiting if among is None or id_ in among]
-            if not available:
-                return None
-            id_ = available[0]
-            settings, axes, attempt = self._connection.execute(
-                "SELECT settings, axes, attempt FROM runs WHERE id = ?", (id_,)
-            ).fetchone()
-            now = time.time()
-            self._connection.execute(
-                "UPDATE runs SET status = 'running', worker = ?, heartbeat = ?, started = ?, "
-                "attempt = attempt + 1, error = NULL WHERE id = ?",
-                (worker, now, now, id_),
             )
+            first = next((id_ for [id_] in waiting if among is None or id_ in among), None)
+            if first is None:
+                return []
+            group = group_of(first)
+            others = [id_ for [id_] in waiting if id_ in group] if len(group) > 1 else []
+            waiting.close()
+            return [self._claim(worker, id_) for id_ in (first, *others)]
+
+    def _claim(self, worker: str, id_: str) -> Claim:
+        settings, axes, attempt = self._connection.execute(
+            "SELECT settings, axes, attempt FROM runs WHERE id = ?", (id_,)
+        ).fetchone()
+        now = time.time()
+        self._connection.execute(
+            "UPDATE runs SET status = 'running', worker = ?, heartbeat = ?, started = ?, "
+            "attempt = attempt + 1, error = NULL WHERE id = ?",
+            (worker, now, now, id_),
+        )
         return Claim(RunSettings.from_json(settings, axes), id_, worker, attempt + 1)
 
     def _release_lost(self, lease: float) -> None:
@@ -286,10 +275,18 @@ class Store:
                 result.machine,
             )
             if ended:
+                self._record_checkpoint(claim.id, result.checkpoint)
                 for table, columns in schema.COLUMNS.items():
                     self._replace(table, claim.id, columns, getattr(result, table))
         remove_leftovers(path)  # of workers that were killed on this run
         return ended
+
+    def _record_checkpoint(self, id_: str, content: bytes) -> None:
+        self._connection.execute("DELETE FROM meta WHERE key = ?", (CHECKPOINT + id_,))
+        if content:
+            facts = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            entry = (CHECKPOINT + id_, json.dumps(facts))
+            self._connection.execute("INSERT INTO meta VALUES (?, ?)", entry)
 
     def fail(self, claim: Claim, error: str) -> None:
         """Keep why a run could not be completed."""
@@ -307,6 +304,14 @@ class Store:
             )
         return updated.rowcount
 
+    def wait_again(self, ids: Iterable[str]) -> None:
+        """Let finished runs wait again; their rows stay until they are finished once more."""
+        with self._writing():
+            self._connection.executemany(
+                "UPDATE runs SET status = 'pending', worker = NULL WHERE id = ?",
+                [(id_,) for id_ in ids],
+            )
+
     def _update_claimed(self, claim: Claim, changes: str, *values: object) -> bool:
         updated = self._connection.execute(
             f"UPDATE runs SET {changes} "
@@ -323,65 +328,13 @@ class Store:
             [(run, *(stored(getattr(row, column)) for column in columns)) for row in rows],
         )
 
-    # -- reading ---------------------------------------------------------------------------
 
-    def checkpoint(self, id_: str) -> pathlib.Path:
-        """Where a run's weights are, if it has any."""
-        return self.folder / CHECKPOINTS / f"{id_}.safetensors"
-
-    def counts(self) -> Counts:
-        """How many runs are in each state."""
-        return Counts(**dict(self._select("SELECT status, count(*) FROM runs GROUP BY status")))
-
-    def settings(self) -> list[RunSettings]:
-        """Of all runs, in the order of the grid."""
-        rows = self._select("SELECT settings, axes FROM runs ORDER BY position")
-        return [RunSettings.from_json(settings, axes) for settings, axes in rows]
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        """All rows of a table, runs in the order of the grid.
-
-        The tables are "runs", "epochs", "measurements" (at the end of training) and
-        "epoch_measurements" (while it went on).
-        """
-        join = "" if table == "runs" else " JOIN runs ON run = id"
-        with self._explained():
-            cursor = self._connection.execute(
-                f"SELECT {table}.* FROM {table}{join} ORDER BY {schema.ORDER[table]}"
-            )
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, map(loaded, row), strict=True)) for row in cursor]
-
-    def machines(self) -> dict[int, dict[str, Any]]:
-        """What the runs were run on, by the number in their rows."""
-        machines = self._select("SELECT id, description FROM machines")
-        return {number: json.loads(description) for number, description in machines}
-
-    def _select(self, query: str) -> list[Any]:
-        with self._explained():
-            return self._connection.execute(query).fetchall()
-
-    # -- transactions ----------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """All statements or none; other processes wait for their turn."""
-        with self._explained():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise unusable(self.folder, error) from error
+def _refuse_loss(folder: pathlib.Path) -> None:
+    """Raise if the database is gone and weights are there: new runs would take their place."""
+    database = folder / DATABASE
+    lost = not database.is_file() or database.stat().st_size == 0
+    if lost and any((folder / CHECKPOINTS).glob("*.safetensors")):
+        raise damaged(folder, "it is missing or empty, and there are weights of its runs")
 
 
 def _pretty(content: object) -> bytes:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError, require
+from ...files.torch_files import load_torch_file
 from ...model.batches import num_samples
 from .. import FlatnessMonitor, FlatnessStopping
 from ..monitor.monitor import check_settings
@@ -288,16 +289,29 @@ def _encoded(value: Any) -> Any:
     """A tensor as text, with its dtype and shape; everything else as it is."""
     if not isinstance(value, Tensor):
         return value
-    data = io.BytesIO()
-    torch.save(value.cpu(), data)
-    return {TENSOR: base64.b64encode(data.getvalue()).decode("ascii")}
+    raw = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return {
+        TENSOR: base64.b64encode(raw.numpy().tobytes()).decode("ascii"),
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+    }
 
 
 def _decoded(value: Any) -> Any:
     """The value that `_encoded` turned into text."""
     if not isinstance(value, Mapping) or TENSOR not in value:
         return value
-    return torch.load(io.BytesIO(base64.b64decode(value[TENSOR])), weights_only=True)
+    data = base64.b64decode(value[TENSOR])
+    if "dtype" not in value:  # as earlier versions wrote it
+        return load_torch_file(io.BytesIO(data), what="trainer_state.json")
+    dtype = getattr(torch, str(value["dtype"]), None)
+    if not isinstance(dtype, torch.dtype):
+        raise SpiritlevelError(
+            f"The penalty's state in trainer_state.json must name a dtype of torch. Got "
+            f"{value['dtype']!r}. Resume from another checkpoint."
+        )
+    raw = torch.tensor(list(data), dtype=torch.uint8)
+    return raw.view(dtype).reshape(value["shape"])
 
 
 def _refuse_accumulation(trainer: Trainer, name: str) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
 from ...model.batches import map_tensors, num_samples, take
+from ...model.exclusive import claimed, process_state
 
 
 @contextlib.contextmanager
@@ -29,7 +30,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     frozen = [] if any(p.requires_grad for p in parameters) else parameters
     frozen = [p for p in frozen if p.is_floating_point()]
     # the caller may be inside torch.no_grad()
-    with _random_states(model), torch.inference_mode(False), torch.enable_grad():
+    with claimed([model]), process_state(), _random_states(model), _differentiable():
         try:
             for module, _ in modes:
                 module.training = False
@@ -41,6 +42,12 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
                 module.training = mode
             for parameter in frozen:
                 parameter.requires_grad_(False)
+
+
+@contextlib.contextmanager
+def _differentiable() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from ...results import Measurement, Status
 from .budget import Clock, TimeBudget, check_overhead, parse_every
 from .eval_mode import eval_mode, fixed_samples
 from .rows import Row, open_sinks
+from .writing import Writer
 
 FAILED = "failed"
 TRIAL_PART = 8  # the trial uses one in this many samples
@@ -39,7 +40,9 @@ class FlatnessMonitor:
 
     A row is {"step", "epoch", "seconds", one value per measure, "status"}. A value that is not
     exact also has "NAME.stderr", "NAME.residual" or "NAME.status". A measurement that fails (a loss
-    that is NaN, for example) gives a row with status "failed", its text, and NaN as values.
+    that is NaN, for example) gives a row with status "failed", its text, and NaN as values. A value
+    that is infinite gives the status "nonfinite". Where a row cannot be written (a full disk), a
+    warning says so, training goes on, and the row is written with the next one.
 
     Args:
         model: measured in eval mode, whatever mode it is in. May be an EMA copy of the network, or
@@ -88,15 +91,13 @@ class FlatnessMonitor:
         self._every = parse_every(every)
         self._vectors: dict[str, Eigenvalues] = {}
         self._trainable: tuple[str, ...] = ()  # what the vectors are about
-        self._resumed: int | None = None  # the step to continue from
-        self._started = False  # whether the sinks know where to begin
         with eval_mode(model):
             self.data = fixed_samples(data, num_samples)
             # an unsuitable measure is better refused now than after the first epoch
             self.names = preflight(
                 model, self.data, measures=measures, **self.measure_arguments
             ).measures
-        self._sinks = open_sinks(to, _columns(self.names))
+        self._writers = [Writer(sink) for sink in open_sinks(to, _columns(self.names))]
         self._budget = TimeBudget(max_overhead, clock)
 
     # -- the training loop calls these -------------------------------------------------------
@@ -133,7 +134,8 @@ class FlatnessMonitor:
         row: Row = {"step": self.steps, "epoch": self.epoch, "seconds": 0.0}
         with self._budget.spending(_device(self.model)), eval_mode(self.model):
             try:
-                row |= self._values(self.data) | {"status": Status.OK.value}
+                values = self._values(self.data)
+                row |= values | {"status": _status(values[name] for name in self.names)}
             except Exception as error:  # whatever it is, training must go on
                 if self.strict:
                     raise
@@ -142,7 +144,8 @@ class FlatnessMonitor:
         row["seconds"] = self._budget.expected
         self.rows.append(row)
         if rank == 0:
-            self._write(row)
+            for writer in self._writers:
+                writer.write(row)
         return row
 
     def _maybe(self) -> Row | None:
@@ -190,13 +193,6 @@ class FlatnessMonitor:
         row: Row = {name: result.values[0], f"{name}.residual": result.residuals[0]}
         return row if result.converged[0] else row | {f"{name}.status": Status.NOT_CONVERGED.value}
 
-    def _write(self, row: Row) -> None:
-        for sink in self._sinks:
-            if not self._started:
-                sink.start(self._resumed)
-            sink.write(row)
-        self._started = True
-
     # -- resuming ----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,7 +209,8 @@ class FlatnessMonitor:
         self.steps, self.epoch = int(state["step"]), int(state["epoch"])
         self.rows = [dict(row) for row in state["rows"]]
         self._budget.load_state_dict(state["time"])
-        self._resumed, self._started = self.steps, False
+        for writer in self._writers:
+            writer.resume(self.steps)
 
 
 def check_settings(
@@ -239,6 +236,12 @@ def check_settings(
             f"Neither the monitor nor `measure` has an argument {unknown[0]!r}. "
             f"Arguments that are passed on to `measure`: {', '.join(allowed)}."
         )
+
+
+def _status(values: Iterable[float]) -> str:
+    """Of a row: "ok" only if every value is finite."""
+    finite = all(map(math.isfinite, values))
+    return Status.OK.value if finite else Status.NONFINITE.value
 
 
 def _entries(m: Measurement) -> Row:

@@ -7,6 +7,7 @@ interrupted run wrote after that checkpoint: they will be measured again.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...errors import SpiritlevelError
+from ...plain_text import cell
 
 Row = dict[str, Any]
 PREFIX = "flatness/"  # of the names under which loggers show the values
@@ -103,8 +105,14 @@ class File:
     def write(self, row: Row) -> None:
         """Append the row as one line, after the heading if the file is new."""
         heading = "" if self._written() else self.form.heading
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(heading + self.form.line(row))
+        before = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with self.path.open("a", encoding="utf-8", newline="") as file:
+                file.write(heading + self.form.line(row))
+        except OSError:  # a full disk takes half of a line, which must not stay
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, before)
+            raise
 
     def _written(self) -> bool:
         return self.path.exists() and self.path.stat().st_size > 0
@@ -137,7 +145,7 @@ def table(columns: Sequence[str]) -> Form:
     def line(row: Row) -> str:
         cells = [row.get(column) for column in columns]
         # one line per row, even if the text of an error has several
-        flat = [" ".join(cell.split()) if isinstance(cell, str) else cell for cell in cells]
+        flat = [cell(" ".join(c.split()) if isinstance(c, str) else c) for c in cells]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(flat)
         return text.getvalue()

@@ -17,24 +17,28 @@ class ForwardCall(NamedTuple):
 
 
 class ForwardRecorder:
-    """Keeps the latest call of a module that recorded a graph, until it is taken or replaced.
+    """Keeps the latest calls of a module that recorded a graph, until they are taken or replaced.
 
     `with recorder:` records the calls in the block; the hooks are removed at its end. It is a class
     because a generator takes several times as long to enter, which shows in the steps of a small
     network.
     """
 
-    def __init__(self, module: nn.Module, *, separate_input: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, *, separate_input: bool = False, every_call: bool = False
+    ) -> None:
         """With `separate_input` the input is an alias that no other module uses.
 
-        A derivative in it then goes through this module alone.
+        A derivative in it then goes through this module alone. With `every_call` all calls in the
+        block are kept, otherwise the last one.
         """
         self._module, self._separate_input = module, separate_input
-        self._latest: ForwardCall | None = None
+        self._every_call = every_call
+        self._latest: list[ForwardCall] = []
         self._handles: list[Any] = []
 
     def __enter__(self) -> None:
-        self._latest = None
+        self._latest = []
         self._handles.append(self._module.register_forward_hook(self._after, prepend=True))
         if self._separate_input:
             self._handles.append(self._module.register_forward_pre_hook(self._before))
@@ -49,16 +53,21 @@ class ForwardRecorder:
             handle.remove()
         self._handles.clear()
         if error is not None:
-            self._latest = None  # nobody will ask for it, and it holds a graph
+            self._latest = []  # nobody will ask for them, and they hold a graph
 
     def take(self) -> ForwardCall | None:
         """The latest call, once; None if there was none since the last time."""
-        latest, self._latest = self._latest, None
+        latest = self.take_all()
+        return latest[-1] if latest else None
+
+    def take_all(self) -> list[ForwardCall]:
+        """The calls since the last time, once."""
+        latest, self._latest = self._latest, []
         return latest
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy does not contain the graph."""
-        return self.__dict__ | {"_latest": None, "_handles": []}
+        return self.__dict__ | {"_latest": [], "_handles": []}
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if not _records_graph() or not args or not isinstance(args[0], Tensor):
@@ -69,7 +78,8 @@ class ForwardRecorder:
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if _records_graph():
-            self._latest = ForwardCall(args, output)
+            before = self._latest if self._every_call else []
+            self._latest = [*before, ForwardCall(args, output)]
 
 
 def _records_graph() -> bool:

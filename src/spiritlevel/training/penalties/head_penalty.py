@@ -18,11 +18,11 @@ from ...errors import SpiritlevelError
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature
 from ...model.layer_hooks import LayerUse
-from ...model.losses import CrossEntropy, Loss, resolve
+from ...model.losses import CrossEntropy, Loss, resolve, total_weight
 from .argument_checks import check_labels, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder
-from .penalized_layer import find_layer, take_layer_call
+from .penalized_layer import find_layer, take_layer_calls
 from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
 from .separate_forward import AnyLoss
@@ -90,7 +90,7 @@ class HeadPenalty(Penalty):
 
     def compute(self, batch: PenaltyBatch) -> Tensor:
         """The measure of the batch, in closed form."""
-        layer_input, layer_output = take_layer_call(self._layer_recorder, self.layer)
+        layer_input, layer_output = take_layer_calls(self._layer_recorder, self.layer)[-1]
         outputs = batch.outputs
         targets, labeled = check_labels(self.loss, outputs, batch.targets)
         check_trained(self.layer, self._module)
@@ -158,7 +158,7 @@ def _closed_form(
         mass = loss.row_masses(wide, row_targets)
         total = loss.row_weights(wide, row_targets).sum()  # half precision ends at 65,504
         return softmax_head(kind, logits, features, weight, mass, _scale(kind, total))
-    scale = _scale(kind, loss.weights(outputs.detach(), targets).sum())
+    scale = _scale(kind, total_weight(loss, outputs, targets))
     positions = positions or Positions((outputs[0].numel(),), 1)
     rows = row_curvature(differentiable_curvature(loss, outputs, targets), positions)
     assert rows is not None  # a loss that ties positions together was refused with the head

@@ -5,12 +5,17 @@ output curvature, ∇²_z ℓ = Σ_k σ_k s_k s_kᵀ: one backward pass per colu
 is a sum of all columns with random signs and unbiased. Where the outputs are piecewise linear in
 the layer's weight (ReLU networks) this is κ of the Hessian. Where they are not (GELU, attention
 above the layer) it is κ of the Gauss-Newton matrix, without the curvature of the network itself.
+
+A layer that acts several times on a sample, at several positions or in several calls, has the sum
+of these uses in place of the product: ‖Σ_t b_t a_tᵀ‖², with b = ∂(s·z)/∂a. Where rows depend on
+several samples (experts, batch statistics) the sum is over the whole batch; the signs of different
+samples are independent, so that a probe is still unbiased.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +23,21 @@ from torch import Tensor, nn
 from ...errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
 from ...math.positions import OutputCurvature
-from ...model.losses import resolve
+from ...model.layers.layout import Layout
+from ...model.losses import resolve, total_weight
 from .argument_checks import check_labels, check_probes, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder
-from .penalized_layer import find_layer, take_layer_call
+from .penalized_layer import check_uses, find_layer, take_layer_calls
 from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
 from .random_signs import draw_signs
+from .sample_rows import rows_by_sample, split_rows
 from .separate_forward import AnyLoss
 
 
 def kappa_penalty(
-    inputs: Tensor,
+    inputs: Tensor | Sequence[Tensor],
     outputs: Tensor,
     targets: Tensor,
     *,
@@ -41,7 +48,8 @@ def kappa_penalty(
     """κ of the linear layer that `inputs` went into on the way to `outputs`.
 
     `inputs` must be in the graph of `outputs`, and go into that layer alone: pass `a.view_as(a)` to
-    the layer where a is used elsewhere too. Inputs of shape (N, T, d) are T uses of the weight.
+    the layer where a is used elsewhere too. Pass a list for a layer that is called several times.
+    The last dimension holds the features; where the samples are among the others is found out.
     `probes=None` takes all columns: C − 1 backward passes for cross-entropy, no randomness.
     """
     if probes is not None:
@@ -49,31 +57,22 @@ def kappa_penalty(
     loss_function = resolve(loss)
     targets, _ = check_labels(loss_function, outputs, targets)
     curvature = differentiable_curvature(loss_function, outputs, targets)
-    a = inputs.reshape(len(inputs), -1, inputs.shape[-1])  # (N, T, d)
+    uses, layouts = _checked_uses(inputs, outputs, probes)
+    a = _joined(uses, layouts)
     total = outputs.new_zeros(())
     for column in _columns(curvature, outputs, probes, generator):
-        (signal,) = torch.autograd.grad(
-            outputs, inputs, column.view_as(outputs), create_graph=True, allow_unused=True
-        )
-        if signal is None:
-            raise SpiritlevelError(
-                "The 'outputs' of a κ penalty must come from the forward pass in which the layer "
-                "was used. Got outputs that do not depend on its latest input. Call the penalty "
-                "right after the forward pass, with what the model returned."
-            )
-        b = signal.reshape(a.shape)
-        # ‖Σ_t b_t a_tᵀ‖² by the Gram matrices of the uses
-        total = total + ((a @ a.mT) * (b @ b.mT)).sum()
-    weights = loss_function.weights(outputs.detach(), targets).sum()
-    return total / (weights * (1 if probes is None else probes))
+        signals = torch.autograd.grad(outputs, uses, column.view_as(outputs), create_graph=True)
+        total = total + _squared(a, _joined(signals, layouts))
+    weight = total_weight(loss_function, outputs, targets)
+    return total / (weight * (1 if probes is None else probes))
 
 
 class KappaPenalty(Penalty):
     """weight · κ of a chosen linear layer.
 
-    Called like every `Penalty`. `layer` is the path of the layer; one that the model calls several
-    times is seen at its last call. `probes` is the number of random sums of columns; None takes all
-    columns, without randomness.
+    Called like every `Penalty`. `layer` is the path of the layer; all calls of it in the forward
+    pass count. `probes` is the number of random sums of columns; None takes all columns, without
+    randomness.
     """
 
     def __init__(
@@ -92,14 +91,20 @@ class KappaPenalty(Penalty):
         self.layer = layer
         self.probes = None if probes is None else check_probes(probes)
         self._module = find_layer(self.model, layer, (nn.Linear,))
-        self._layer_recorder = ForwardRecorder(self._module, separate_input=True)
+        if type(self._module).forward is not nn.Linear.forward:
+            raise SpiritlevelError(
+                f"The layer {layer!r} of a κ penalty must compute what nn.Linear computes. Got a "
+                f"{type(self._module).__name__} with its own forward. Choose another layer."
+            )
+        self._layer_recorder = ForwardRecorder(self._module, separate_input=True, every_call=True)
 
     def compute(self, batch: PenaltyBatch) -> Tensor:
         """κ of the batch, or an unbiased estimate of it."""
-        layer_input, _ = take_layer_call(self._layer_recorder, self.layer)
+        layer_inputs = [call[0] for call in take_layer_calls(self._layer_recorder, self.layer)]
         check_trained(self.layer, self._module)
+        check_uses(self.layer, self._module, len(layer_inputs), batch.outputs)
         return kappa_penalty(
-            layer_input,
+            layer_inputs,
             batch.outputs,
             batch.targets,
             loss=self.loss,
@@ -110,6 +115,42 @@ class KappaPenalty(Penalty):
     def around_forward(self) -> contextlib.AbstractContextManager[None]:
         """κ needs the input of the layer."""
         return self._layer_recorder
+
+
+def _checked_uses(
+    inputs: Tensor | Sequence[Tensor], outputs: Tensor, probes: int | None
+) -> tuple[list[Tensor], list[Layout | None]]:
+    """The inputs that the outputs depend on, and where the samples are in them."""
+    found = rows_by_sample([inputs] if isinstance(inputs, Tensor) else inputs, outputs)
+    if not found:
+        raise SpiritlevelError(
+            "The 'outputs' of a κ penalty must come from the forward pass in which the layer was "
+            "used. Got outputs that do not depend on its input. Call the penalty right after the "
+            "forward pass, with what the model returned."
+        )
+    mixed = [tuple(a.shape) for a, layout in found if layout is None]
+    if mixed and probes is None:
+        raise SpiritlevelError(
+            "Every row of the layer's input must belong to one sample if 'probes' is None. Got an "
+            f"input of shape {mixed[0]} whose rows depend on several of the {len(outputs)} samples "
+            "or are in no regular order. Take probes=1 or more: random estimates do not need that."
+        )
+    return [a for a, _ in found], [layout for _, layout in found]
+
+
+def _joined(uses: Sequence[Tensor], layouts: list[Layout | None]) -> Tensor:
+    """The rows of all uses by sample, shape (N, T, d); (1, T, d) if some cannot be told apart."""
+    parts = [split_rows(a, layout) for a, layout in zip(uses, layouts, strict=True) if layout]
+    if len(parts) < len(uses):
+        parts = [a.reshape(1, -1, a.shape[-1]) for a in uses]
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+
+def _squared(a: Tensor, b: Tensor) -> Tensor:
+    """Σ_n ‖Σ_t b_t a_tᵀ‖², by the Gram matrices of the rows if there are few of them."""
+    if a.shape[1] > a.shape[2]:
+        return (b.mT @ a).square().sum()
+    return ((a @ a.mT) * (b @ b.mT)).sum()
 
 
 def _columns(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
+from ...model.autograd_graph import parameter_uses
 from .argument_checks import check_trained
 from .forward_recorder import ForwardRecorder
 
@@ -24,14 +25,28 @@ def find_layer(model: nn.Module, layer: str, layer_types: tuple[type[nn.Module],
     return candidates[layer]
 
 
-def take_layer_call(recorder: ForwardRecorder, layer: str) -> tuple[Tensor, Tensor]:
-    """Input and output of the layer in the forward pass of this batch."""
-    call = recorder.take()
-    if call is None or not call.args or not isinstance(call.output, Tensor):
+def take_layer_calls(recorder: ForwardRecorder, layer: str) -> list[tuple[Tensor, Tensor]]:
+    """Input and output of every call of the layer in the forward pass of this batch."""
+    calls = recorder.take_all()
+    if not calls or any(not call.args or not isinstance(call.output, Tensor) for call in calls):
         raise SpiritlevelError(
             f"The penalty saw no forward pass through the layer {layer!r} since it was last "
             "called. Run the model on the batch inside `with penalty.shared_forward():`, outside "
             "torch.no_grad(), and then call the penalty once; or call penalty(x, y), which runs "
             "the model itself."
         )
-    return call.args[0], call.output
+    return [(call.args[0], call.output) for call in calls]
+
+
+def check_uses(layer: str, module: nn.Module, num_calls: int, outputs: Tensor) -> None:
+    """Refuse a weight that the outputs also depend on other than by calls of the layer."""
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    num_uses = parameter_uses(outputs).get(id(weight), 0)
+    if num_uses > num_calls:
+        raise SpiritlevelError(
+            f"The weight of the layer {layer!r} must be used by that layer alone. Got "
+            f"{num_uses} uses in the forward pass, of which {num_calls} are calls of the layer: it "
+            "is tied to another layer, or a function uses it. Choose a layer whose weight is not "
+            "shared, or FlatnessPenalty, which counts all uses."
+        )

@@ -71,7 +71,7 @@ class Penalty(abc.ABC):
         refuse_sharded(model)
         self.model = unwrapped(model)
         self.weight = check_weight(weight)
-        self.loss: Loss = loss_for(self.model, resolve(loss))
+        self.loss: Loss = loss_for(self.model, resolve(loss, self.model))
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
         self._schedule = StepSchedule(every)
         self._label_reader = (

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from torch import nn
 
-from ... import plugins
+from ... import plugins, user_code
 from ...errors import SpiritlevelError, suggestion
 from .flatness_penalty import FlatnessPenalty
 from .head_penalty import HeadPenalty
@@ -105,26 +102,14 @@ def _factory(name: str) -> PenaltyFactory:
 
 
 def _imported(name: str) -> PenaltyFactory:
-    module_name, _, attribute = name.partition(":")
-    folder = os.getcwd()
-    sys.path.insert(0, folder)  # as for models: the working directory comes first
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise SpiritlevelError(
-            f"The module of the penalty {name!r} cannot be imported: {error}. Write "
-            "'module:factory', and run from the folder that contains the module."
-        ) from error
-    finally:
-        sys.path.remove(folder)
-    factory: Any = getattr(module, attribute, None)
+    factory = user_code.imported(name, what="penalty")
     if not callable(factory):
         raise SpiritlevelError(
-            f"The penalty {name!r} must name a class or function of the module {module_name!r}. "
-            f"Got {attribute!r}, which is {factory!r} there. Check the spelling."
+            f"The penalty {name!r} must name a class or function. Got {factory!r}. Check the "
+            "spelling."
         )
-    imported: PenaltyFactory = factory
-    return imported
+    user_factory: PenaltyFactory = factory
+    return user_factory
 
 
 def _check_arguments(name: str, factory: PenaltyFactory, arguments: dict[str, Any]) -> None:

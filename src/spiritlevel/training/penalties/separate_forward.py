@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...model.losses import Loss
+from ...model.losses import Loss, total_weight
 from ...model.model_state import preserved
 
 AnyLoss = str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss
@@ -49,8 +49,9 @@ def mean_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     loss.check(values, targets, where="the batch")
     if bool(torch.isfinite(values).all()) and bool(loss.invalid(values, targets).any()):
         loss.refuse_invalid(values, targets, where="the batch")
+    weight = total_weight(loss, outputs, targets)
     with torch.enable_grad():
-        return loss.values(outputs, targets).sum() / loss.weights(values, targets).sum()
+        return loss.values(outputs.to(weight.dtype), targets).sum() / weight
 
 
 def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
+from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import num_samples, scores
 from ...model.distributed import refuse_sharded, unwrapped
-from ...model.layer_hooks import lacks_second_derivative
 from ...model.losses import resolve
 from ...model.parameters import select_parameters
 from .argument_checks import check_batch_size, check_loss_value, check_probes
@@ -61,7 +61,7 @@ def trace_squared_penalty(
     batch_size = check_batch_size(num_samples((x, y)))
     outputs = scores(separate_forward(model, x, thrice_differentiable()))
     with thrice_differentiable():
-        value = mean_loss(resolve(loss), outputs, y)
+        value = mean_loss(resolve(loss, model), outputs, y)
     return trace_squared_of(value, chosen, batch_size, probes=probes, generator=generator)
 
 

@@ -8,7 +8,7 @@ import os
 import pathlib
 import tempfile
 
-from .errors import SpiritlevelError
+from ..errors import SpiritlevelError
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:

@@ -1,0 +1,253 @@
+"""How the per-sample gradients of each parameter are computed in one run of the model.
+
+What a network does may depend on its data: experts that some samples use, layers called more or
+less often, rows sorted by length. So nothing that was seen on the first samples is taken for
+granted. Every run is held against its own graph: how often is each parameter read, and were all
+these uses recorded? And each recorded use must have its samples where they are believed to be,
+which is tested on all samples of the run: a cotangent is scaled by another factor for every sample,
+and the gradient at a layer must be scaled row by row in the same way.
+What cannot be explained takes the generic route, one sample at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..model.autograd_graph import deepest, nodes, parameter_uses, refuse_hidden_graphs
+from ..model.layer_hooks import LayerUse
+from ..model.layers import AbstractRule, Layout, possible_layouts
+from ..model.linearity import SLICE_WRITTEN, operation_of
+from ..model.surface import Surface
+
+# single: one use, contracted as it arrives; sum: several uses, G is formed and added up first;
+# generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
+Route = Literal["single", "sum", "generic", "unused"]
+
+# Operations that move rows to places that depend on values. The rest does the same to all data.
+# '' is a function that torch did not write.
+_ROW_MOVERS = frozenset(
+    [
+        "",
+        *("Index", "IndexSelect", "IndexAdd", "IndexCopy", "IndexPut", "IndexPutImpl"),
+        *("UnsafeIndex", "UnsafeIndexPut", "Gather", "Scatter", "ScatterAdd", "ScatterReduce"),
+        *("Take", "Put", "MaskedSelect", "MaskedScatter", "Sort", "Topk", "IndexReduce"),
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """What a run did: which operations it used, and which layers it called in which order."""
+
+    operations: frozenset[str]
+    layers: tuple[str, ...]
+
+    @property
+    def same_for_all_data(self) -> bool:
+        """Whether the samples are in the same places of the layers' tensors, whatever the data."""
+        return not self.operations & (_ROW_MOVERS | {ROWS_PLACED})
+
+
+@dataclasses.dataclass(frozen=True)
+class Routing:
+    """The routes of one run of the model, and the layout of each recorded use."""
+
+    routes: dict[str, Route]
+    layouts: list[Layout | None]  # of each use; None if its samples cannot be told apart
+    signature: Signature
+    certain: bool  # whether the layouts are the only possible ones
+
+
+def find_routing(
+    surface: Surface,
+    rules: Mapping[str, AbstractRule],
+    uses: Sequence[LayerUse],
+    outputs: Tensor,
+    *,
+    expected: Mapping[str, Layout] | None = None,
+    trusted: Signature | None = None,
+    seed: int = 0,
+) -> Routing:
+    """The routes of a run that gave `outputs` and whose layers were recorded in `uses`.
+
+    `expected` are the layouts of an earlier run. They are not tested again if this run did the same
+    as `trusted`.
+    """
+    refuse_hidden_graphs(outputs)
+    operations = operations_of(outputs)
+    signature = Signature(operations, tuple(use.layer for use in uses))
+    expected = expected or {}
+    candidates = [_candidates(rules[use.layer], use, len(outputs), expected) for use in uses]
+    is_same = trusted is not None and signature == trusted and signature.same_for_all_data
+    certain = True
+    layouts: list[Layout | None]
+    if is_same and all(
+        layouts and use.layer in expected and layouts[0].same_place(expected[use.layer])
+        for use, layouts in zip(uses, candidates, strict=True)
+    ):
+        layouts = [fitting[0] for fitting in candidates]
+    elif len(outputs) == 1:  # all layouts of one sample are the same
+        layouts = [fitting[0] if fitting else None for fitting in candidates]
+    else:
+        passing = _tested(surface, uses, candidates, outputs, seed)
+        layouts = [fitting[0] if fitting else None for fitting in passing]
+        certain = all(len(fitting) <= 1 for fitting in passing)
+    return Routing(_routes(surface, uses, layouts, outputs), layouts, signature, certain)
+
+
+# Operations that move rows to places that are given to them as numbers, which a model may have
+# taken from its data: these numbers belong to what a run did.
+_PLACED = frozenset(
+    [
+        *("Roll", "Flip", "Cat", "Stack", "Slice", "Select", "Split", "SplitWithSizes", "Unbind"),
+        *("AsStrided", "Repeat", "Unfold", "SliceScatter", "SelectScatter", "ConstantPadNd"),
+    ]
+)
+ROWS_PLACED = "rows placed"
+_PLACES = (
+    *("dim", "dims", "start", "step", "shifts", "index", "split_size", "split_sizes"),
+    *("storage_offset", "stride", "pad", "repeats"),
+)
+
+
+def operations_of(outputs: Tensor) -> frozenset[str]:
+    """The operations in the graph of `outputs`, but for plain views, which we add ourselves."""
+    operations = set()
+    for node in nodes(outputs):
+        if hasattr(node, "variable"):
+            continue
+        operation = SLICE_WRITTEN if node.name() == SLICE_WRITTEN else operation_of(node)
+        if operation in _PLACED:
+            places = {place: getattr(node, f"_saved_{place}", None) for place in _PLACES}
+            if places["dim"] == 0 or 0 in (places["dims"] or ()):
+                operation = ROWS_PLACED  # most likely the samples': never the same for all data
+            else:
+                operation = " ".join([operation, *map(str, places.values())])
+        operations.add(operation)
+    return frozenset(operations - {"View", "Alias"})
+
+
+def _candidates(
+    rule: AbstractRule, use: LayerUse, num_samples: int, expected: Mapping[str, Layout]
+) -> list[Layout]:
+    """Layouts that the shape of a use allows, the expected one first."""
+    shape = use.output.shape
+    layouts = possible_layouts(shape, num_samples, leading=rule.leading(use.module, shape))
+    before = expected.get(use.layer)
+    return sorted(layouts, key=lambda layout: before is None or not layout.same_place(before))
+
+
+def _tested(
+    surface: Surface,
+    uses: Sequence[LayerUse],
+    candidates: list[list[Layout]],
+    outputs: Tensor,
+    seed: int,
+) -> list[list[Layout]]:
+    """The candidates in which every sample's rows follow the scale of that sample's cotangent."""
+    edges = [use.edge for use in uses if use.edge is not None]
+    if not edges:
+        return candidates
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
+    scales = _scales(len(outputs), generator).to(outputs.device)
+    shaped = scales.reshape(-1, *[1] * (outputs.dim() - 1)).to(outputs.dtype)
+    deep = deepest(outputs, edges)
+    before = _row_sizes(surface, uses, candidates, outputs, noise, deep)
+    after = _row_sizes(surface, uses, candidates, outputs, noise * shaped, deep)
+    return [
+        [layout for layout in fitting if _follows(before, after, i, layout, scales)]
+        for i, fitting in enumerate(candidates)
+    ]
+
+
+def _scales(count: int, generator: torch.Generator) -> Tensor:
+    """Very different factors, none twice as far as there are enough of them.
+
+    Powers of two do not round, and eighths between them hardly.
+    """
+    choices = torch.arange(60 * 8)
+    numbers = choices[torch.randperm(len(choices), generator=generator)]
+    repeats = -(-count // len(numbers))
+    numbers = numbers.repeat(repeats)[:count].double()
+    return (1 + (numbers % 8) / 8) * 2.0 ** (torch.floor(numbers / 8) - 30)
+
+
+RowSizes = dict[tuple[int, int], Tensor]  # by use and dimension: Σ δ² over the other dimensions
+
+
+def _row_sizes(
+    surface: Surface,
+    uses: Sequence[LayerUse],
+    candidates: list[list[Layout]],
+    outputs: Tensor,
+    cotangent: Tensor,
+    deep: list[torch.autograd.graph.GradientEdge],
+) -> RowSizes:
+    sizes: RowSizes = {}
+
+    def listener(i: int, dims: set[int]) -> None:
+        def note(delta: Tensor) -> None:
+            squares = delta.detach().double().square()
+            for dim in dims:
+                others = [d for d in range(delta.dim()) if d != dim]
+                sizes[i, dim] = squares.sum(dim=others) if others else squares
+
+        uses[i].on_output = note
+
+    for i, fitting in enumerate(candidates):
+        listener(i, {layout.dim for layout in fitting})
+    try:
+        surface.pull(outputs, cotangent, deep)
+    finally:
+        for use in uses:
+            use.on_output = None
+    return sizes
+
+
+def _follows(before: RowSizes, after: RowSizes, use: int, layout: Layout, scales: Tensor) -> bool:
+    if (use, layout.dim) not in before:
+        return True  # no gradient arrives here: there is nothing to attribute
+    first = dataclasses.replace(layout, dim=0).split(before[use, layout.dim])
+    second = dataclasses.replace(layout, dim=0).split(after[use, layout.dim])
+    expected = first * scales.square()[:, None]
+    # The scaling itself hardly rounds; another sample is off by at least an eighth.
+    return bool(((second - expected).abs() <= 1e-3 * expected).all())
+
+
+def _routes(
+    surface: Surface, uses: Sequence[LayerUse], layouts: list[Layout | None], outputs: Tensor
+) -> dict[str, Route]:
+    """A rule is used only where it has seen every use of a parameter, and knows its samples."""
+    names = {id(p): name for name, p in surface.parameters.items()}
+    counts = parameter_uses(outputs)
+    recorded: dict[str, int] = {}
+    unexplained: set[str] = set()
+    foreign: set[str] = set()
+    for use, layout in zip(uses, layouts, strict=True):
+        if use.edge is None:
+            continue  # computed without a graph: a use that autograd does not see either
+        for parameter in use.module.parameters(recurse=False):
+            name = names.get(id(parameter))
+            if name is None:
+                continue
+            recorded[name] = recorded.get(name, 0) + 1
+            if layout is None:
+                unexplained.add(name)
+            if surface.layer_of(name) != use.layer:
+                foreign.add(name)  # a shared weight, used by a module other than its first owner
+    routes: dict[str, Route] = {}
+    for name, parameter in surface.parameters.items():
+        count = counts.get(id(parameter), 0)
+        if count == 0:
+            routes[name] = "unused"
+        elif name in unexplained or recorded.get(name, 0) != count:
+            routes[name] = "generic"
+        else:
+            routes[name] = "single" if count == 1 and name not in foreign else "sum"
+    return routes

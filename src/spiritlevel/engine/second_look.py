@@ -1,0 +1,186 @@
+"""A second look at what is called exact, which shares next to nothing with the first.
+
+Two samples of the data are kept with the values that the sweep gave them. Here each of them runs
+alone, without hooks, rules or layouts: plain autograd gives its gradients, and from these follow
+the same values. Then the loss itself is asked: along a random direction of a parameter, the
+difference of its gradients must be what the Gauss–Newton matrix says. Where they disagree, the word
+"exact" is taken back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from ..math.curvature import SignedColumn
+from ..model.batches import BatchLocation
+from ..model.surface import Surface
+from ..records import Cost
+from .weight_space import trust
+
+if TYPE_CHECKING:
+    from .sweep.backward import Sweep
+
+WITNESSES = 2  # samples that are looked at again
+DIRECTIONS = 2  # parameters along which differences are taken
+# The same sums in another order, and a kink that rounding moves to the other side of 0. Rows of
+# another sample, a missed use or a wrong mean are off by a factor.
+SAME = {torch.float64: 1e-6, torch.float32: 2e-2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Witness:
+    """A sample, and the values that the sweep gave it, by kind of row."""
+
+    sample: Any
+    where: BatchLocation
+    rows: Mapping[str, Mapping[str, float]]
+
+
+def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
+    """Parameters whose exact values a second look does not confirm, each with what it says."""
+    surface = sweep.surface
+    doubts: dict[str, str] = {}
+    with surface.processes.together():
+        for number, witness in enumerate(sweep.witnesses):
+            trust.check_gradient(surface, witness.sample, witness.where, seed + number)
+            if sweep.probes is None:
+                doubts |= _alone(sweep, witness)
+                doubts |= _by_differences(surface, witness, set(sweep.bends), seed + number)
+    for others in surface.processes.gather(doubts):
+        doubts = others | doubts
+    return doubts
+
+
+def _columns(surface: Surface, outputs: Tensor, targets: Tensor) -> list[SignedColumn]:
+    """The factor columns of one sample, each scaled to size 1, and what to multiply squares by."""
+    curvature = surface.loss.curvature(outputs.detach().double(), targets)
+    columns = []
+    for column, sign in curvature.columns():
+        size = column.abs().amax(dim=1, keepdim=True)
+        unit = (column / torch.where(size > 0, size, torch.ones_like(size))).to(outputs.dtype)
+        columns.append((unit.reshape(outputs.shape), sign * size.square()))
+    return columns
+
+
+def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
+    """Trace, κ and ρ of the sample by themselves, against those from within its chunk."""
+    surface = sweep.surface
+    with torch.enable_grad():
+        outputs, targets = surface.outputs(witness.sample, where=witness.where)
+    sums: dict[tuple[str, str], float] = {}
+    sizes: dict[tuple[str, str], float] = {}
+    for unit, factor in _columns(surface, outputs, targets):
+        gradients = surface.pull(outputs, unit, list(surface.parameters.values()))
+        for name, gradient in zip(surface.parameters, gradients, strict=True):
+            if gradient is None:
+                continue
+            for key, square in _squares(sweep, name, gradient, witness).items():
+                value = float(factor) * square
+                sums[key] = sums.get(key, 0.0) + value
+                sizes[key] = sizes.get(key, 0.0) + abs(value)
+    doubts = {}
+    tolerance = SAME.get(surface.dtype, 0.1)
+    for kind, rows in witness.rows.items():
+        for row, value in rows.items():
+            alone, size = sums.get((kind, row), 0.0), sizes.get((kind, row), 0.0)
+            if abs(alone - value) > tolerance * max(size, abs(value)):
+                parameter = row if row in surface.parameters else f"{row}.weight"
+                doubts[parameter] = (
+                    f"a sample of batch {witness.where.batch} has {value:.4g} within its batch and "
+                    f"{alone:.4g} alone"
+                )
+    return doubts
+
+
+def _squares(
+    sweep: Sweep, name: str, gradient: Tensor, witness: Witness
+) -> dict[tuple[str, str], float]:
+    """‖G‖² of a parameter, and for the weight of a layer also ‖WᵀG‖² and Σ_j (w_j·G_j)²."""
+    layer = sweep.surface.layer_of(name)
+    squares = {("trace", name): float(gradient.double().square().sum())}
+    if layer in sweep.weights and name.rpartition(".")[2] == "weight":
+        rule, module = sweep.matrices[layer], sweep.surface.module(layer)
+        W = rule.matrix(module, cast(Tensor, module.weight).detach()).double()
+        G = rule.matrix(module, gradient).double()
+        if "kappa" in witness.rows:
+            squares["kappa", layer] = float((W.mT @ G).square().sum())
+        if "rho" in witness.rows:
+            along = (W * G).sum(dim=1)  # (groups, columns)
+            by_neuron = along.reshape(len(along), -1, rule.neurons(module)).sum(dim=1)
+            squares["rho", layer] = float(by_neuron.square().sum())
+    return squares
+
+
+def _by_differences(
+    surface: Surface, witness: Witness, left_out: set[str], seed: int
+) -> dict[str, str]:
+    """vᵀHv of single parameters from differences of the loss's gradient, against vᵀGGNv."""
+    names = [name for name in surface.parameters if name not in left_out]
+    names = random.Random(seed).sample(names, min(DIRECTIONS, len(names)))
+    try:
+        with trust.beside_the_parameters(surface, seed):
+            if surface.dtype != torch.float64:
+                return {}  # too large for that; differences in float32 would show nothing
+            return _quadratic_forms(surface, witness, names, seed)
+    except (RuntimeError, NotImplementedError):
+        return {}  # a model that insists on its own type
+
+
+def _quadratic_forms(
+    surface: Surface, witness: Witness, names: list[str], seed: int
+) -> dict[str, str]:
+    generator = torch.Generator().manual_seed(seed)
+    sample = surface.received(witness.sample)
+    with torch.enable_grad():
+        outputs, targets = surface.outputs(sample, where=witness.where)
+    parameters = [surface.parameters[name] for name in names]
+    fixed = trust.padding_rows(surface)
+    along = [
+        trust.direction(surface.parameters[name].detach(), generator, fixed.get(name))
+        for name in names
+    ]
+    forms = [0.0] * len(names)
+    for unit, factor in _columns(surface, outputs, targets):
+        for i, gradient in enumerate(surface.pull(outputs, unit, parameters)):
+            if gradient is not None:
+                forms[i] += float(factor) * float((gradient * along[i]).sum()) ** 2
+    doubts = {}
+    for name, v, form in zip(names, along, forms, strict=True):
+        slopes = _slopes(surface, sample, witness.where, name, v)
+        if (truth := trust.stable_difference(slopes)) is None:
+            continue  # a kink is too close, or the differences drown in rounding
+        if abs(truth - form) > 1e-2 * max(abs(truth), abs(form)):
+            doubts[name] = (
+                f"along a random direction the gradient changes by {truth:.4g}, and the "
+                f"Gauss–Newton matrix says {form:.4g}"
+            )
+    return doubts
+
+
+def _slopes(
+    surface: Surface, sample: Any, where: BatchLocation, name: str, along: Tensor
+) -> Iterator[trust.Slopes]:
+    """⟨∇L, v⟩ ahead and behind, for several steps."""
+    start = surface.parameters[name].detach()
+
+    def slope(step: float) -> tuple[float, Tensor]:
+        moved = (start + step * along).requires_grad_()
+        with torch.enable_grad():
+            outputs, targets = surface.outputs(sample, where=where, parameters={name: moved})
+            loss = surface.loss.values(outputs.double(), targets).sum()
+        surface.cost += Cost(backwards=1)
+        (gradient,) = torch.autograd.grad(loss, moved, allow_unused=True)
+        value = 0.0 if gradient is None else float((gradient * along).sum())
+        return value, outputs.detach()
+
+    for step in trust.STEPS:
+        (ahead, further), (behind, back) = slope(step), slope(-step)
+        moved_by = float((further - back).abs().sum()) / (2 * step)
+        unit = 100 * trust.precision(surface, back) * (1.0 + float(back.abs().max()))
+        yield trust.Slopes(step, ahead, behind, rounding=unit * moved_by)

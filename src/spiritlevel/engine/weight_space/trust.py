@@ -1,0 +1,233 @@
+"""Can the derivatives of this model be trusted?
+
+A gradient need not be that of the loss: `detach()` stops it, a hook changes it, a function has a
+backward of its own. What autograd then differentiates is not the loss, and its curvature is not the
+loss's. So the gradient is held against a difference of losses, for all parameters at once.
+
+Second derivatives may be wrong where the first are right: torch's own for `weight_norm`, and those
+of any function whose backward uses numbers that were saved as constants. Nothing raises then, the
+product is just not the Hessian's. So before products are used, two of them are held against finite
+differences of the gradient, one parameter at a time.
+
+All of that on a few samples, in float64, and at parameters a little beside the model's own: a new
+network with biases of 0 is often at a kink, where no difference says anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import SpiritlevelError
+from ...model import batches as _batches
+from ...model.batches import BatchLocation
+from ...model.surface import Surface
+from ...records import Cost
+from .parameter_space import ParameterSpace
+
+SAMPLES = 2
+DIRECTIONS = 2
+# Relative to the parameters. The smaller ones are for networks with kinks: one that lies within the
+# step spoils the difference, and the smallest step has none, but only seven digits left.
+STEPS = (1e-5, 1e-7, 1e-9)
+TOLERANCE = 1e-3  # a wrong derivative is wrong by its own size; the differences have five digits
+BESIDE = 1e-3  # relative to the parameters
+LONGEST = 1e3  # how many times longer than usual a step along a parameter with a small slope is
+MOST_PARAMETERS = 100_000_000  # in float64 they take eight bytes each
+
+Gradient = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+@contextlib.contextmanager
+def beside_the_parameters(surface: Surface, seed: int) -> Iterator[None]:
+    """Move the measured parameters a little, in float64 unless the model is too large for that."""
+    size = sum(p.numel() for p in surface.model.parameters())
+    with contextlib.ExitStack() as stack:
+        if size <= MOST_PARAMETERS:
+            stack.enter_context(surface.computing_in(torch.float64))
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in surface.parameters.values():
+            values = parameter.data
+            stack.callback(setattr, parameter, "data", values)
+            parameter.data = values + BESIDE * direction(values, generator)
+        yield
+
+
+def check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: int = 0) -> None:
+    """Raise SpiritlevelError if autograd's gradient is not that of the loss.
+
+    The direction is such that every parameter brings about the same change of the loss.
+    """
+    try:
+        with beside_the_parameters(surface, seed):
+            _check_gradient(surface, surface.received(batch), where, seed)
+    except (RuntimeError, NotImplementedError) as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        # a model that insists on its own type: in that, rounding hides all but large differences
+        _check_gradient(surface, surface.received(batch), where, seed)
+
+
+def _check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    start = {name: p.detach() for name, p in surface.parameters.items()}
+    leaves = {name: p.clone().requires_grad_() for name, p in start.items()}
+
+    def outputs_and_loss(at: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        outputs, targets = surface.outputs(batch, where=where, parameters=at)
+        return outputs, surface.loss.values(outputs.double(), targets).sum()
+
+    with torch.enable_grad():
+        outputs, total = outputs_and_loss(leaves)
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    surface.cost += Cost(backwards=_batches.num_samples(batch))
+    along, claimed, fixed = {}, {}, padding_rows(surface)
+    for (name, p), gradient in zip(start.items(), gradients, strict=True):
+        along[name] = direction(p, generator, fixed.get(name))
+        slope = 0.0 if gradient is None else float((gradient * along[name]).sum())
+        if slope:  # as much as the others, as far as the step stays small
+            along[name] *= min(1.0 / abs(slope), LONGEST)
+            slope *= min(1.0 / abs(slope), LONGEST)
+        claimed[name] = slope
+    eps = precision(surface, outputs)
+    size_of_loss = abs(float(total.detach())) + float(outputs.detach().abs().sum())
+    step = eps ** (1 / 3) / LONGEST
+
+    def slope_of(names: Iterable[str]) -> float:
+        with torch.no_grad():
+            _, ahead = outputs_and_loss({n: start[n] + step * along[n] for n in names})
+            _, behind = outputs_and_loss({n: start[n] - step * along[n] for n in names})
+        return float(ahead - behind) / (2 * step)
+
+    def differs(names: list[str]) -> bool:
+        size = sum(abs(claimed[name]) for name in names)
+        noise = 100 * eps * size_of_loss / step
+        # the step is so small that curvature and kinks change the slope by less than that
+        gap = abs(slope_of(names) - sum(claimed[name] for name in names))
+        return gap > 1e-3 * size / len(names) + noise
+
+    if differs(list(start)):
+        for name in start:
+            if differs([name]):
+                _refuse_gradient(name, claimed[name], slope_of([name]))
+
+
+def padding_rows(surface: Surface) -> dict[str, int]:
+    """Rows of embeddings that are used and deliberately get no gradient, by parameter."""
+    owners = {
+        id(module.weight): module.padding_idx
+        for module in surface.model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
+    }
+    return {name: owners[id(p)] for name, p in surface.parameters.items() if id(p) in owners}
+
+
+def precision(surface: Surface, outputs: Tensor) -> float:
+    """The precision of the outputs, which a model may return in another type than its own."""
+    return max(torch.finfo(dtype).eps for dtype in (surface.dtype, outputs.dtype))
+
+
+def gradient_rounding(surface: Surface, outputs: Tensor) -> dict[str, float]:
+    """How accurate a gradient can be, by parameter.
+
+    The signal at the outputs is a difference of numbers of the outputs' size, or of 1 and a
+    probability, and has their rounding even where it is tiny itself, as in a confident network.
+    """
+    size = 1.0 + float(outputs.detach().abs().max())
+    pulled = surface.pull(outputs, torch.ones_like(outputs), list(surface.parameters.values()))
+    unit = 100 * precision(surface, outputs) * size
+    return {
+        name: 0.0 if g is None else unit * float(g.norm())
+        for name, g in zip(surface.parameters, pulled, strict=True)
+    }
+
+
+def _refuse_gradient(name: str, claimed: float, truth: float) -> None:
+    raise SpiritlevelError(
+        f"The gradient that autograd gives for {name!r} is not that of the loss: along a random "
+        f"direction the loss changes by {truth:.4g} and the gradient says {claimed:.4g}. So its "
+        "second derivatives say nothing about the loss. Look for detach(), no_grad(), a hook that "
+        "changes gradients, or an autograd function whose backward is not its derivative. If the "
+        "parameter is meant to be fixed, freeze it: requires_grad_(False)."
+    )
+
+
+def untrusted_parameter(
+    surface: Surface,
+    product: Callable[[ParameterSpace, Tensor], Tensor],
+    gradient: Gradient,
+    rounding: Mapping[str, float],
+    seed: int = 0,
+) -> str | None:
+    """The first parameter whose part of a product differs from differences of the gradient.
+
+    `product` multiplies one vector by the Hessian of some samples' loss, `gradient` is that loss's
+    gradient at any parameters, and `rounding` how accurate its parts are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    space = ParameterSpace(surface)
+    start = {name: p.detach() for name, p in surface.parameters.items()}
+    for _ in range(DIRECTIONS):
+        fixed = padding_rows(surface)
+        along = {name: direction(p, generator, fixed.get(name)) for name, p in start.items()}
+        claimed = space.split(product(space, space.join(list(along.values()))))
+        suspects = set(start)
+        for step in STEPS:
+            ahead = gradient({name: p + step * along[name] for name, p in start.items()})
+            behind = gradient({name: p - step * along[name] for name, p in start.items()})
+            surface.cost += Cost(forwards=2 * SAMPLES, backwards=2 * SAMPLES)
+            for name in sorted(suspects):
+                difference = (ahead[name].double() - behind[name].double()) / (2 * step)
+                gap = float((difference - claimed[name].double()).norm())
+                size = max(float(difference.norm()), float(claimed[name].norm()))
+                if gap <= TOLERANCE * size + rounding[name] / step:
+                    suspects.discard(name)
+            if not suspects:
+                break
+        if suspects:
+            return next(name for name in start if name in suspects)
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Slopes:
+    """First derivatives a step ahead and a step behind, and how far rounding may move them."""
+
+    step: float
+    ahead: float
+    behind: float
+    rounding: float
+
+
+def stable_difference(slopes: Iterable[Slopes]) -> float | None:
+    """The second derivative by differences with several steps; None if they do not settle.
+
+    The largest step comes first. Two steps in a row must agree: a kink within one of them would
+    show in their difference.
+    """
+    before: float | None = None
+    for at in slopes:
+        difference = (at.ahead - at.behind) / (2 * at.step)
+        if at.rounding / at.step > 1e-3 * abs(difference):
+            return None
+        if before is not None and abs(difference - before) <= 1e-3 * abs(difference):
+            return difference
+        before = difference
+    return None
+
+
+def direction(
+    parameter: Tensor, generator: torch.Generator, fixed_row: int | None = None
+) -> Tensor:
+    """Random, and as long as the parameter itself."""
+    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    noise = noise.to(parameter)
+    if fixed_row is not None:
+        noise[fixed_row] = 0.0
+    length = parameter.norm()
+    return noise * (torch.where(length > 0, length, torch.ones_like(length)) / noise.norm())

@@ -1,0 +1,57 @@
+"""Names from outside that become names of files and folders."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+from ..errors import SpiritlevelError
+
+LONGEST = 200  # bytes; file systems take 255, and endings are added
+# Devices of Windows, with any ending; a folder that is copied there could not be opened.
+RESERVED = {"con", "prn", "aux", "nul"} | {f"{n}{i}" for n in ("com", "lpt") for i in range(1, 10)}
+
+
+def check_name(name: str, *, what: str, advice: str) -> str:
+    """The name, if it stays inside the folder it is put in; a slash makes a folder in there.
+
+    >>> check_name("digits-quick", what="study's name", advice="")
+    'digits-quick'
+    """
+    first, *rest = name.replace("\\", "/").split("/")
+    for part in [first, *filter(None, rest)]:  # an empty part counts only where a path starts
+        if fault := _fault(part):
+            raise SpiritlevelError(
+                f"The {what} must be usable as the name of a folder. Got {name!r}, {fault}. "
+                f"{advice}"
+            )
+    return name
+
+
+def as_path(given: object, *, what: str) -> pathlib.Path:
+    """A path that the system can be asked for."""
+    if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str):
+        raise SpiritlevelError(
+            f"The {what} must be a path. Got {given!r}. Give a text, or a pathlib.Path."
+        )
+    text = os.fspath(given)
+    if not text or "\0" in text:
+        raise SpiritlevelError(
+            f"The {what} must be a path. Got {text!r}, which no file can have. Check it."
+        )
+    return pathlib.Path(text)
+
+
+def _fault(part: str) -> str:
+    if not part.strip(". "):
+        return "which leads out of its folder"
+    if not part.isprintable():
+        return "which has characters that cannot be printed"
+    if len(part.encode("utf-8", "surrogatepass")) > LONGEST:
+        return f"which is longer than {LONGEST} bytes"
+    if part.partition(".")[0].strip().lower() in RESERVED:
+        return "which Windows reserves for a device"
+    if re.match(r"[A-Za-z]:(\S|$)", part):
+        return "which names a drive of Windows"
+    return ""

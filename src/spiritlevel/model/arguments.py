@@ -1,0 +1,151 @@
+"""Arguments of the verbs, by name: refused at the door if they are of a type that cannot work.
+
+What a value may be beyond its type (a range, a name that exists) is checked where it is used.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+from torch import nn
+
+from ..errors import SpiritlevelError
+
+Test = Callable[[Any], bool]
+
+
+def check_arguments(verb: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse the first argument of a wrong type; names without an entry are left alone."""
+    for name, value in arguments.items():
+        fits, need = CHECKS.get(name, (_anything, ""))
+        if not fits(value):
+            raise SpiritlevelError(
+                f"The {name!r} argument of {verb} must be {need}. Got {_shown(value)}."
+            )
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = " ".join(reprlib.repr(value).split())
+    except Exception:  # of a user's class
+        text = "something"
+    return f"{text}, of type {type(value).__name__}"
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+def _is_network(value: Any) -> bool:
+    return isinstance(value, nn.Module) and not any(
+        each.is_meta for each in (*value.parameters(), *value.buffers())
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return False
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    """One text or a list of them; a set has no order, and a generator can be read only once."""
+    if isinstance(value, bytes | bytearray) or not isinstance(value, Sequence):
+        return False
+    return isinstance(value, str) or all(isinstance(each, str) for each in value)
+
+
+def _is_seed(value: Any) -> bool:
+    # Not a number of numpy, which torch's generators refuse.
+    return type(value) is int and -(2**63) <= value < 2**64
+
+
+def _may_be_data(value: Any) -> bool:
+    if getattr(value, "ndim", 1) == 0:  # an array or a tensor that is one number
+        return False
+    return not isinstance(value, str | bytes | bytearray | set | frozenset | type)
+
+
+def _is_loss(value: Any) -> bool:
+    """A name, or a function of outputs and targets; a class is no loss, its objects are."""
+    if isinstance(value, str):
+        return True
+    if isinstance(value, type) or not callable(value):
+        return False
+    try:
+        inspect.signature(value.forward if isinstance(value, nn.Module) else value).bind(0, 0)
+    except TypeError:
+        return False
+    except ValueError:  # written in C
+        return True
+    return True
+
+
+def _are_networks(value: Any) -> bool:
+    return not isinstance(value, Mapping) or all(
+        isinstance(name, str) and _is_network(model) for name, model in value.items()
+    )
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and "\0" not in str(value) and str(value) != ""
+
+
+def _or_none(test: Test) -> Test:
+    return lambda value: value is None or test(value)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_TEXTS = (_or_none(_are_texts), "a text, a list of texts, or None")
+_FUNCTION = (_or_none(callable), "a function, or None")
+CHECKS: dict[str, tuple[Test, str]] = {
+    "model": (_is_network, "a torch.nn.Module whose weights are in memory, not on 'meta'"),
+    "models": (_are_networks, "a dict of names and torch.nn.Modules, as in {'sgd': net, ...}"),
+    "data": (_may_be_data, "a loader, a list of batches, or a pair of tensors (x, y)"),
+    "loss": (_is_loss, "'cross_entropy', 'mse', 'bce', or a function of outputs and targets"),
+    "measures": _TEXTS,
+    "layers": (
+        _or_none(lambda value: _are_texts(value) and len(value) > 0),
+        "the path or pattern of a layer, a list of at least one of them, or None",
+    ),
+    "head": (_or_none(_is_text), "the path of a layer, or None"),
+    "forward": _FUNCTION,
+    "progress": _FUNCTION,
+    "method": (_or_none(_is_text), "the name of a method, such as 'auto'"),
+    "rtol": (_is_number, "a number, such as 0.05"),
+    "confidence": (_is_number, "a number, such as 0.95"),
+    "max_passes": (_is_whole, "a whole number, such as 100"),
+    "memory": (_or_none(_is_number), "a number of bytes, or None"),
+    "seed": (_is_seed, "a whole number of Python that fits into 64 bits"),
+    "distributed": (_is_flag, "True or False"),
+    "match_confidence": (_is_flag, "True or False"),
+    "biases": (_is_flag, "True or False"),
+    "num": (_is_whole, "a whole number"),
+    "num_vectors": (_is_whole, "a whole number"),
+    "steps": (_is_whole, "a whole number"),
+    "which": (_is_text, "'largest', 'smallest' or 'both'"),
+    "matrix": (_is_text, "'hessian' or 'ggn'"),
+    "residual_rtol": (_or_none(_is_number), "a number, or None"),
+    "directions": (_or_none(_is_text), "'random', 'eigen' or None"),
+    "dimensions": (_or_none(_is_whole), "1, 2 or None"),
+    "points": (_or_none(_is_whole), "a whole number, or None"),
+    "reach": (_or_none(_is_number), "a number, or None"),
+    "names": (_or_none(_are_texts), "a list of texts, or None"),
+    "cache": (_or_none(_is_path), "a path, or None"),
+}

@@ -1,0 +1,172 @@
+"""Names from outside are shown as they are: no markup, no control of the terminal, no formulas."""
+
+import csv
+import io
+import json
+import pathlib
+import re
+
+import pytest
+from rich.table import Table
+from typer.testing import CliRunner
+
+from spiritlevel.cli import console
+from spiritlevel.cli.app import app
+from spiritlevel.pages import markdown
+from spiritlevel.pages.content import Cards, Text
+from spiritlevel.pages.report.markup import escape
+from spiritlevel.plain_text import cell, visible
+from spiritlevel.records import Cost, Measurement, Report
+from spiritlevel.study import Store, run
+from spiritlevel.study.storage.export import export
+from study.tiny_study import tiny
+
+MARKUP = ["sgd [/lr]", "[bold]x", "[/]", "[link=file:///etc/passwd]x", "a[", "\\[x]", ":smile:"]
+OBEYED = [
+    "\x1b[31mred\x1b[0m",
+    "\x1b]0;title\x07",
+    "\x9b31m",
+    "a\rb",
+    "a\bb",
+    "\u202egpj",
+    "a\x00b",
+]
+SMALL = {"grid": {}, "seeds": 1, "training": {"epochs": 1}}
+
+
+def command(*arguments: str) -> str:
+    """What the command printed, after it ended well."""
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def harmless(text: str) -> bool:
+    return not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", text)
+
+
+@pytest.mark.parametrize("name", MARKUP)
+def test_a_study_with_brackets_in_its_name_is_run_and_reported(tmp_path, name):
+    if name.startswith("\\"):  # on Windows the name of a folder cannot
+        name = f"x{name}"
+    path = tmp_path / "study.yaml"
+    fields = tiny(**SMALL).to_dict() | {"name": name, "seeds": 3, "description": name}
+    path.write_text(json.dumps(fields))
+    out = tmp_path / "out [/red]"
+    said = command("study", "run", path, "--out", out)
+    assert f"{name}: 3 of 3 runs done" in said
+    assert f"{name}: 3 of 3 runs done" in command("study", "status", out)
+    assert f"{name}: how the measures relate" in command("study", "report", out, "--resamples", 0)
+
+
+@pytest.mark.parametrize("text", MARKUP + OBEYED, ids=ascii)
+def test_every_way_to_print(capsys, text):
+    table = Table(title=None)
+    table.add_column(text)
+    table.add_row(text)
+    for page in (console.out(), console.err()):
+        page.print(text, soft_wrap=True)
+        console.show(page, table)
+        console.tell(page, text, bold=text, mark="• ")
+        console.note(page, text)
+    console.say_error(text)
+    with console.progress(text) as show:
+        show(1, 2, text)
+    shown = "".join(capsys.readouterr())
+    assert harmless(shown)
+    expected = visible(text) if "\r" not in text else "a"
+    assert shown.count(expected) >= 10
+
+
+@pytest.mark.parametrize("text", ["[/lr]", *OBEYED], ids=ascii)
+def test_a_progress_bar_on_a_terminal(monkeypatch, text):
+    screen = io.StringIO()
+    terminal = console.PlainConsole(file=screen, force_terminal=True, width=80)
+    monkeypatch.setattr(console, "err", lambda: terminal)
+    with console.progress(text) as show:
+        show(1, 2, text)
+    assert visible(text) in screen.getvalue()
+    assert text == visible(text) or text not in screen.getvalue()
+
+
+@pytest.mark.parametrize("text", OBEYED, ids=ascii)
+def test_errors_and_printed_reports_hold_no_control_characters(text, tmp_path):
+    one = Measurement(text, 1.0, True, text=text)
+    report = Report({text: one}, layers={}, settings={"num_samples": 2}, cost=Cost(2))
+    assert harmless(str(report))
+    path = tmp_path / "report.json"
+    path.write_text(report.to_json())
+    assert harmless(command("report", path, "--out", "-").replace("\t", ""))
+    result = CliRunner().invoke(app, ["show", text, "--debug"])
+    assert result.exit_code == 1
+    assert harmless(result.output)
+
+
+def test_halves_of_characters_do_not_stop_a_page():
+    assert escape("a\ud800b").encode() == b"a\\ud800b"
+    assert visible("\ud800") == "\\ud800"
+
+
+# -- tables for spreadsheets ---------------------------------------------------------------------
+
+FORMULAS = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1+1", "=cmd|' /C calc'!A0"]
+
+
+@pytest.mark.parametrize("text", FORMULAS, ids=ascii)
+def test_formulas_become_text(text):
+    assert cell(text) == f"'{text}"
+
+
+@pytest.mark.parametrize(
+    "value", [-1.5, "-1.5", "+3", "1e-5", "-inf", "nan", None, True, "sgd", ""]
+)
+def test_numbers_and_words_stay(value):
+    assert cell(value) == value
+
+
+def test_exported_tables_hold_no_formulas(tmp_path):
+    study = tiny(**(SMALL | {"variants": {"=1+1": {"lr": 0.1}, "@x": {"lr": 0.2}}}))
+    with run(study, tmp_path / "store") as store:
+        claimed = store.rows("runs")[0]["id"]
+        store._connection.execute("UPDATE runs SET error = '=HYPERLINK(1)', outcome = '-2+3'")
+        store._connection.execute("UPDATE measurements SET layer = '+' || layer WHERE layer != ''")
+        paths = export(store, tmp_path / "tables")
+    tables = [pathlib.Path(path).read_text().splitlines() for path in paths]
+    cells = [text for table in tables for row in csv.reader(table) for text in row]
+    assert claimed in cells
+    assert {"'=1+1", "'@x", "'=HYPERLINK(1)", "'-2+3", "'+head"} <= set(cells)
+    for text in cells:
+        assert not text.startswith(("=", "+", "@"))
+        assert not text.startswith("-") or float(text) < 0
+
+
+# -- Markdown ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("# heading", "\\# heading"),
+        ("- item", "\\- item"),
+        ("1. item", "1\\. item"),
+        ("-0.5 is the value", "\\-0.5 is the value"),
+        ("a\x1b[2Jb", "a\\\\x1b\\[2Jb"),
+        ("<b>[x](y)</b>", "&lt;b&gt;\\[x\\](y)&lt;/b&gt;"),
+        ("$x$ ~~y~~", "\\$x\\$ \\~\\~y\\~\\~"),
+    ],
+)
+def test_a_paragraph_of_markdown_is_text(text, shown):
+    assert markdown.render([Text([text])]) == [shown]
+
+
+def test_a_name_cannot_end_its_code_in_markdown():
+    assert markdown.render([Cards(["a`<b>"])]) == ["- `spiritlevel show a'<b>`"]
+
+
+def test_the_store_is_opened_by_a_reader_of_hostile_text(tmp_path):
+    """Failures are texts of a user's code: the status shows them as they are."""
+    with Store.create(tmp_path, tiny(**SMALL)) as store:
+        text = "broken [/red] \x1b[2J"
+        store._connection.execute("UPDATE runs SET status = 'failed', error = ?", (text,))
+    said = command("study", "status", tmp_path)
+    assert "broken [/red] \\x1b[2J" in said

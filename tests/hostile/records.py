@@ -1,0 +1,59 @@
+"""One small record of each kind that is written to JSON."""
+
+import functools
+
+import torch
+from torch import nn
+
+import spiritlevel as sl
+from spiritlevel.analysis.landscape import Landscape
+from spiritlevel.analysis.spectra import Spectrum
+from spiritlevel.results import Audit, Comparison, Report
+
+MEASURES = ["curvature.trace", "relative.kappa", "softmax.gini"]
+
+
+def network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double().eval()
+
+
+@functools.cache
+def data():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 3, generator=generator).double()
+    return x, torch.arange(12) % 2
+
+
+@functools.cache
+def texts() -> dict[str, str]:
+    """The JSON of every kind of record, by the class that reads it."""
+    one, other = network(0), network(1)
+    line = sl.landscape(one, data(), points=5)
+    spectrum = Spectrum(
+        sl.eigenvalues(one, data(), num=2), sl.density(one, data(), num_vectors=2, steps=3)
+    )
+    return {
+        "Report": sl.measure(one, data(), measures=MEASURES).to_json(),
+        "Audit": sl.audit(one, data(), measures=MEASURES).to_json(),
+        "Comparison": sl.compare({"a": one, "b": other}, data(), measures=MEASURES).to_json(),
+        "Landscape": line.to_json(),
+        "Spectrum": spectrum.to_json(),
+    }
+
+
+READERS = {
+    "Report": Report,
+    "Audit": Audit,
+    "Comparison": Comparison,
+    "Landscape": Landscape,
+    "Spectrum": Spectrum,
+}
+# Of what is written beside these, nothing is read back: it follows from them.
+READ = {
+    "Report": ("settings", "cost", "measures", "layers"),
+    "Audit": ("original", "moved", "moves", "absent"),
+    "Comparison": ("reports", "matched", "unmatched"),
+    "Landscape": ("directions", "axes", "losses", "errors", "marks", "notes", "settings", "cost"),
+    "Spectrum": ("eigenvalues", "density"),
+}

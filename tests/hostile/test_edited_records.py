@@ -1,0 +1,113 @@
+"""Saved records that were edited or damaged are read correctly, or refused in our own words."""
+
+import json
+import pathlib
+
+import pytest
+
+from hostile.edits import chosen_edits, damages, edits
+from hostile.records import READ, READERS, texts
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.pages import report as pages
+
+KINDS = list(READERS)
+PAGES = [kind for kind in KINDS if kind != "Landscape"]  # which has pictures of its own
+FEW = 60  # edits of each kind in every run of the tests
+
+
+def attempt(kind: str, text: str | bytes) -> str:
+    """Whether the text was "read" or "refused"; whatever else happens fails the test."""
+    refusal = ""
+    try:
+        record = READERS[kind].from_json(text)
+    except SpiritlevelError as error:
+        refusal = str(error)
+    if refusal:
+        assert f"{kind}.from_json must be what {kind}.to_json wrote" in refusal
+        assert "Write it again" in refusal
+        return "refused"
+    assert str(record)
+    again = json.loads(record.to_json())
+    given = json.loads(text)
+    for part in READ[kind]:
+        if part in given:
+            assert contains(again.get(part), given[part]), part
+    return "read"
+
+
+def contains(whole, part) -> bool:
+    """Whether all that was given is in what was made of it; what was left out has a default."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(key in whole and contains(whole[key], part[key]) for key in part)
+    if isinstance(part, list) and isinstance(whole, list):
+        return len(whole) == len(part) and all(map(contains, whole, part))
+    return whole == part or (part is None and whole is not None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_that_nobody_touched_is_read(kind):
+    assert attempt(kind, texts()[kind]) == "read"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_edits(kind):
+    outcomes = [
+        attempt(kind, text)
+        for _, text in chosen_edits(json.loads(texts()[kind]), count=FEW, seed=1)
+    ]
+    assert outcomes.count("refused") > FEW / 10  # meta: the edits do hurt
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_texts(kind):
+    for name, raw in damages(texts()[kind]):
+        for text in (raw, raw.decode("utf-8", "surrogateescape")):
+            assert attempt(kind, text) == "refused", name
+
+
+@pytest.mark.parametrize("text", [None, 3, [], {}, object()], ids=repr)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_text(kind, text):
+    with pytest.raises(SpiritlevelError, match=rf"{kind}\.from_json must be what"):
+        READERS[kind].from_json(text)
+
+
+def page(path: pathlib.Path) -> str:
+    """Whether a page can be made of the file."""
+    refusal = ""
+    try:
+        html = pages.render(pages.page_of(pages.read(path)))
+    except SpiritlevelError as error:
+        refusal = str(error)
+    if refusal:
+        assert str(path) in refusal
+        return "refused"
+    assert html.startswith("<!doctype html>")
+    return "read"
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_pages_of_some_edits(tmp_path, kind):
+    path = tmp_path / "record.json"
+    for _, text in chosen_edits(json.loads(texts()[kind]), count=FEW // 3, seed=2):
+        path.write_text(text)
+        page(path)
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_pages_of_damaged_files(tmp_path, kind):
+    path = tmp_path / "record.json"
+    for name, raw in damages(texts()[kind]):
+        path.write_bytes(raw)
+        assert page(path) == "refused", name
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_edits(tmp_path, kind):
+    path = tmp_path / "record.json"
+    for number, (_, edited) in enumerate(edits(json.loads(texts()[kind]))):
+        text = json.dumps(edited)
+        if attempt(kind, text) == "read" and kind in PAGES and number % 5 == 0:
+            path.write_text(text)
+            page(path)
