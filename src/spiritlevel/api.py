@@ -343,9 +343,14 @@ def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | N
 def _with_options(
     card: catalogue.Card, measured: catalogue.Measured, workspace: Workspace
 ) -> catalogue.Measured:
-    """The measurements, with the options that the measure read in their settings."""
+    """The measurements, with the options that the measure read in their settings.
+
+    What a model rounds to half precision itself is not exact, however it was computed.
+    """
     settings = workspace.options.chosen(card.options)
-    return measured.recording(settings) if settings else measured
+    measured = measured.recording(settings) if settings else measured
+    rounded_to = workspace.surface.rounded_to
+    return measured if rounded_to is None else measured.rounded(rounded_to)
 
 
 def _choose(measures: str | Sequence[str] | None) -> tuple[list[catalogue.Card], set[str]]:

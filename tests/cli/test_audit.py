@@ -45,6 +45,8 @@ def test_audit_prints_a_table_and_sentences():
         "curvature.trace." in words
     )
     assert "attention_rescale does not apply to this network" in words
+    assert "curvature.trace changes changes scale" in words  # by scale, and by confidence
+    assert "neuron.rho_sum unchanged changes confidence" in words
     assert max(map(len, lines)) <= 80
 
 
@@ -61,7 +63,7 @@ def test_audit_of_chosen_layers_by_a_chosen_method():
     estimate = ("--method", "hutchinson", "--layers", "fc2", "--max-passes", "20")
     audit = sl.results.Audit.from_json(run("audit", *FEW, *chosen, *estimate).stdout)
     exact = sl.results.Audit.from_json(run("audit", *FEW, *chosen, "--layers", "fc2").stdout)
-    for report in (audit.original, audit.moved["layer_rescale"]):
+    for report in (audit.original, *audit.moved["layer_rescale"]):
         assert list(report.layers["curvature.trace"]) == ["fc2"]
         assert report["curvature.trace"].stderr
     found, truth = audit.original["curvature.trace"], exact.original["curvature.trace"]

@@ -75,7 +75,7 @@ def test_of_the_square(problem):
     def measured(seed, max_passes):
         return card.function(problem.workspace(seed, rtol=0.1, max_passes=max_passes)).whole
 
-    check_budgets(measured, max_passes=24, seeds=40)
+    check_budgets(measured, max_passes=32, seeds=40)
 
 
 @pytest.mark.parametrize("name", ["curvature.lambda_max", "scaled.lambda_max_max"])

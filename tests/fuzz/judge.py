@@ -59,6 +59,7 @@ class Verdict:
     failures: list[str] = dataclasses.field(default_factory=list)
     refusal: str = ""
     exact: int = 0
+    unconfirmed: int = 0  # values from which a second look took the word exact
     inside: int = 0  # intervals with the truth in them
     outside: int = 0
     source: str = ""
@@ -227,6 +228,8 @@ class _Judged:
                 )
         elif m.status is Status.NONFINITE:
             self.fail(f"{label}: not finite, truth {truth.value:.6g}")
+        elif m.status is Status.UNCONFIRMED:
+            self.verdict.unconfirmed += 1
         elif m.interval is None:
             if m.status is Status.GGN and not gap <= allowed:
                 self.fail(f"{label}: GGN {m.value:.10g}, truth {truth.value:.10g}")

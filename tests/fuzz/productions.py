@@ -207,7 +207,7 @@ PRODUCTIONS: dict[str, Production] = {
     "nonzero_tokens": packed("NonzeroTokens({0})"),
     "unbatched": Production("Unbatched({0})", ON_FEATURES, inner=1, inner_pointwise=True),
     "unbatched_conv": image("Unbatched(nn.Conv2d(2, 2, 3, padding=1))"),
-    "swapped_pair": around("SwappedPair({0}, {reach})", straight=True, reach=(3, 4, 5)),
+    "swapped_pair": around("SwappedPair({0}, {first})", straight=True, first=(0, 2, 4)),
     "rolled_by_data": around("RolledByData({0})", straight=True),
     "cut_by_data": around("CutByData({0})", straight=True),
     "packed_recurrence": Production("PackedRecurrence()", (SEQUENCE,)),

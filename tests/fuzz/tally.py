@@ -8,7 +8,8 @@ import dataclasses
 from fuzz.case import Case
 from fuzz.judge import Verdict
 
-# Of all cases with a feature that are not odd in another way, at most this share may be refused.
+# Of all cases with a feature that are not odd in another way, at most this share may be refused, or
+# have a value that a second look does not confirm.
 # Zero would be too strict: random networks meet honest limits (two meanings of one shape).
 MOST_REFUSED = 0.1
 FEW = 10  # cases below which a share means nothing
@@ -25,6 +26,7 @@ class Tally:
     refused: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     reasons: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     exact: int = 0
+    unconfirmed: int = 0
     inside: int = 0
     outside: int = 0
     straight: int = 0  # cases that must be exact
@@ -37,6 +39,7 @@ class Tally:
             return
         self.sources[verdict.source or "none"] += 1
         self.exact += verdict.exact
+        self.unconfirmed += verdict.unconfirmed
         self.inside += verdict.inside
         self.outside += verdict.outside
         if verdict.outcome == "refused":
@@ -44,7 +47,7 @@ class Tally:
         if not case.odd():
             for feature in case.features():
                 self.tried[feature] += 1
-                self.refused[feature] += verdict.outcome == "refused"
+                self.refused[feature] += verdict.outcome == "refused" or verdict.unconfirmed > 0
         if must_be_exact(case) and verdict.outcome == "right":
             self.straight += 1
             self.straight_exact += verdict.exact > 0 and verdict.inside + verdict.outside == 0
@@ -63,7 +66,7 @@ class Tally:
     def complaints(self) -> list[str]:
         """What is wrong with the counts: too many refusals, too few exact values, bad coverage."""
         complaints = [
-            f"{feature}: {self.refused[feature]} of {count} cases refused"
+            f"{feature}: {self.refused[feature]} of {count} cases refused or unconfirmed"
             for feature, count in self.tried.items()
             if count >= FEW and self.refused[feature] > MOST_REFUSED * count
         ]
@@ -81,10 +84,8 @@ class Tally:
         """The counts, for people."""
         lines = [f"{self.cases} cases: {dict(self.outcomes)}"]
         lines += [f"truths from {dict(self.sources)}"]
-        lines += [
-            f"{self.exact} exact numbers; {self.inside} of {self.inside + self.outside} "
-            "intervals hold the truth"
-        ]
+        lines += [f"{self.exact} exact numbers, {self.unconfirmed} that a second look took back"]
+        lines += [f"{self.inside} of {self.inside + self.outside} intervals hold the truth"]
         lines += [f"{self.straight_exact} of {self.straight} piecewise linear networks are exact"]
         lines += [
             f"refused {count} times: {reason}" for reason, count in self.reasons.most_common()

@@ -68,7 +68,7 @@ def test_damaged_texts(kind):
             assert attempt(kind, raw) == "refused", name
 
 
-@pytest.mark.parametrize("text", [None, 3, [], {}, object()], ids=repr)
+@pytest.mark.parametrize("text", [None, 3, [], {}, object()], ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_text(kind, text):
     with pytest.raises(SpiritlevelError, match=rf"{kind}\.from_json must be what"):

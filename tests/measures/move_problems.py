@@ -46,7 +46,11 @@ def attention_net():
     return nn.Sequential(Attention(), nn.ReLU(), nn.Flatten(), nn.Linear(2 * WIDTH, 3))
 
 
-NETWORKS = {"batchnorm_absorb": batchnorm_net, "attention_rescale": attention_net}
+NETWORKS = {
+    "batchnorm_absorb": batchnorm_net,
+    "attention_rescale": attention_net,
+    "unit_mix": attention_net,
+}
 
 
 def problem_with(move):

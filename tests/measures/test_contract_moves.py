@@ -55,7 +55,7 @@ def reports(move, homogeneous):
 def test_both_suites_together_make_every_claimed_move():
     elsewhere = {"layer_rescale", "neuron_rescale", "unit_permute", "batch_split"}
     assert elsewhere | set(move_problems.NETWORKS) == set(symmetries.SYMMETRIES)
-    assert set(symmetries.FUNCTION_PRESERVING) <= set(symmetries.SYMMETRIES)
+    assert set(symmetries.SYMMETRIES) - {"batch_split"} <= set(symmetries.FUNCTION_PRESERVING)
 
 
 @pytest.mark.parametrize("move", move_problems.NETWORKS)
@@ -65,7 +65,7 @@ def test_a_move_keeps_the_function_and_changes_the_weights(move, make, generator
     moved = move_problems.after(move, problem, generator)
     x = problem.inputs()
     torch.testing.assert_close(moved.model(x), problem.model(x), rtol=1e-10, atol=1e-12)
-    layers = {"batchnorm_absorb": ("0", "3"), "attention_rescale": ("0.value", "0.out")}[move]
+    layers = {"batchnorm_absorb": ("0", "3")}.get(move, ("0.value", "0.out"))
     for layer in layers:
         before, now = (p.model.get_submodule(layer).weight for p in (problem, moved))
         assert not torch.allclose(before, now, rtol=0.5)

@@ -54,8 +54,8 @@ PLANTED = {
     "Ctrl-C": ("KeyboardInterrupt", ""),
     "other samples": ("SpiritlevelError", "must give the same samples in every pass"),
     "weights that change": ("SpiritlevelError", "'layers.0.weight' has changed"),
-} | {
-    case: ("RuntimeError", "planted in forward")
+} | {  # where other kinds of products are tried, the error tells of all of them
+    case: ("RuntimeError|SpiritlevelError", "planted in forward")
     for case in CASES
     if case.startswith("call") or case in ("eigenvalues", "density", "landscape", "audit")
 }
@@ -63,8 +63,9 @@ PLANTED = {
 
 @pytest.mark.parametrize("case", PLANTED)
 def test_the_others_are_told_what_happened(seen, case):
-    kind, text = PLANTED[case]
-    assert seen[ODD][case]["type"] == kind
+    kinds, text = PLANTED[case]
+    kind = seen[ODD][case]["type"]
+    assert kind in kinds.split("|")
     assert text in seen[ODD][case]["error"]
     for rank in OTHERS:
         error = seen[rank][case]["error"]

@@ -208,7 +208,7 @@ def test_what_is_no_store_is_refused(tmp_path):
     (tmp_path / "runs.sqlite").write_bytes(b"")
     assert "was stopped before it had any runs" in refusal(Store.open, tmp_path)
     (tmp_path / "runs.sqlite").write_bytes(b"no database at all" * 99)
-    assert "cannot be used: file is not a database" in refusal(Store.open, tmp_path)
+    assert "is damaged or was edited: file is not a database" in refusal(Store.open, tmp_path)
     (tmp_path / "file").write_bytes(b"")
     assert "cannot be made: File exists" in refusal(Store.create, tmp_path / "file", tiny())
 

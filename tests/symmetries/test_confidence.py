@@ -187,10 +187,27 @@ def test_a_constant_behind_the_head_is_noticed():
         assert "changes more than the size of the outputs" in found.absent[move]
 
 
-def test_a_shared_head_has_no_temperature():
-    model, samples, _ = NETS["transformer_tied"].make()
-    found = found_in(model, samples, head="head")
-    assert "'tokens' and 'head'" in found.absent["logit_temperature"]
+def test_a_shared_head_is_heated_by_the_gain_before_it():
+    """Multiplying the head would change the embedding as well."""
+    model, samples, others = NETS["transformer_tied"].make()
+    move = found_in(model, samples, head="head").moves["logit_temperature"]
+    assert [site.name for site in move.groups[0].sites] == ["norm.weight", "norm.bias"]
+    torch.testing.assert_close(move.at(model, 7.0)(others), 7 * model(others))
+
+
+def test_a_shared_head_without_a_gain_has_no_temperature():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.into, self.head = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.head.weight = self.into.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.into(x).tanh())
+
+    torch.manual_seed(0)
+    found = found_in(Tied().double(), torch.randn(4, 4, dtype=torch.float64), head="head")
+    assert "'into' and 'head'" in found.absent["logit_temperature"]
 
 
 def test_a_weight_shared_by_two_layers_is_scaled_once():
@@ -205,9 +222,16 @@ def test_a_weight_shared_by_two_layers_is_scaled_once():
     torch.testing.assert_close(moved(samples), 8 * model(samples))
 
 
-def test_without_a_head_there_is_no_temperature():
+def test_without_a_head_what_multiplies_the_outputs_is_found():
     model, samples, _ = NETS["mlp"].make()
-    assert found_in(model, samples).absent["logit_temperature"] == "no head was named"
+    move = found_in(model, samples).moves["logit_temperature"]
+    assert {site.name for site in move.groups[0].sites} == {"4.weight", "4.bias"}
+
+
+def test_outputs_that_nothing_multiplies_have_no_temperature():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).double()
+    found = found_in(model, torch.randn(4, 4, dtype=torch.float64))
+    assert found.absent["logit_temperature"] == "no head was named"
 
 
 @pytest.mark.parametrize(

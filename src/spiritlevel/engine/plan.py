@@ -127,8 +127,10 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             if layout is not None:
                 layouts.setdefault(use.layer, layout)
         generic = [name for name, route in routes.items() if route == "generic"]
+        # two columns: torch's rules for vmap within vmap may be right for one alone (PReLU)
+        ones = torch.ones_like(outputs.detach())
         vectorize = bool(generic) and can_vectorize(
-            surface, generic, batch, torch.ones_like(outputs.detach()).unsqueeze(1)
+            surface, generic, batch, torch.stack([ones, 2.0 * ones], dim=1)
         )
         saved = _saved(surface.model, sizes) // PROBE_SAMPLES
         generic_bytes = sum(surface.parameters[name].nbytes for name in generic)

@@ -71,6 +71,8 @@ class RowEstimator:
         self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
         self.compared = ""  # how the variances of residual and Hessian compare, for the report
         self._run()
+        if workspace.swept:
+            _ = workspace.run(NEEDS[kind]).doubts  # refuses a gradient that is not the loss's
 
     # -- the choice --------------------------------------------------------------------------
 

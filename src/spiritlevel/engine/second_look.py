@@ -49,8 +49,9 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     with surface.processes.together():
         for number, witness in enumerate(sweep.witnesses):
             trust.check_gradient(surface, witness.sample, witness.where, seed + number)
-            doubts |= _alone(sweep, witness)
-            doubts |= _by_differences(surface, witness, set(sweep.bends), seed + number)
+            if sweep.probes is None:
+                doubts |= _alone(sweep, witness)
+                doubts |= _by_differences(surface, witness, set(sweep.bends), seed + number)
     for others in surface.processes.gather(doubts):
         doubts = others | doubts
     return doubts

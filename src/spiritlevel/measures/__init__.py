@@ -25,6 +25,7 @@ from . import sharpness as sharpness
 from . import softmax as softmax
 from .hessian_results import hessian_measurement as hessian_measurement
 from .layer_weights import measured_weights as measured_weights
+from .registry import ALL_BUT_MIXING as ALL_BUT_MIXING
 from .registry import EVERY as EVERY
 from .registry import METHODS as METHODS
 from .registry import Card as Card

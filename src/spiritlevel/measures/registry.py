@@ -7,6 +7,8 @@ import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
+import torch
+
 from .. import plugins
 from ..engine.data_pass import Needs
 from ..engine.options import TEXTS
@@ -21,6 +23,7 @@ FoundBy = Literal["formula", "products", "draws", "search"]
 Direction = Literal["smaller is flatter", "larger is flatter"]
 NO_FLATNESS = "not a measure of flatness"
 EVERY = frozenset(SYMMETRIES)  # the claim of a measure that depends on the function alone
+ALL_BUT_MIXING = EVERY - {"unit_mix"}  # that of one which counts every weight in its own size
 METHODS = {
     "formula": "exactly, or by probes with an error bar where the network requires it",
     "products": "by products with the Hessian, until converged",
@@ -42,8 +45,26 @@ class Measured:
         def recorded(m: Measurement) -> Measurement:
             return dataclasses.replace(m, settings={**m.settings, **settings})
 
-        layers = {layer: recorded(m) for layer, m in self.layers.items()}
-        return Measured(recorded(self.whole), layers)
+        return self._changed(recorded)
+
+    def rounded(self, dtype: torch.dtype) -> Measured:
+        """The same measurements as far as a model can give them that rounds to `dtype`."""
+        eps = torch.finfo(dtype).eps
+
+        def marked(m: Measurement) -> Measurement:
+            if not m.exact:
+                return m
+            kind = str(dtype).removeprefix("torch.")
+            text = f"the model itself rounds to {kind}, to about {eps:.0%} in every step"
+            text = "; ".join(part for part in (m.text.rstrip("."), text) if part)
+            error = eps * abs(m.value)
+            ends = (m.value - 2 * error, m.value + 2 * error)
+            return dataclasses.replace(m, exact=False, stderr=error, interval=ends, text=text)
+
+        return self._changed(marked)
+
+    def _changed(self, change: Callable[[Measurement], Measurement]) -> Measured:
+        return Measured(change(self.whole), {k: change(m) for k, m in self.layers.items()})
 
 
 MeasureFunction: TypeAlias = Callable[[Workspace], Measured]

@@ -72,9 +72,9 @@ def data_record(data: Any) -> DataRecord:
     """What this call has read of the data so far; all networks of a call see the same samples."""
     call = _current.call
     if call is None:
-        return DataRecord()
+        return DataRecord(data)
     if id(data) not in call.records:
-        call.records[id(data)] = data, DataRecord()  # with the data, so that its id stays taken
+        call.records[id(data)] = data, DataRecord(data)  # with the data, so that its id stays taken
     return call.records[id(data)][1]
 
 

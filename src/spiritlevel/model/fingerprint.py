@@ -21,6 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from ..errors import SpiritlevelError
 from . import batches as _batches
@@ -118,10 +124,23 @@ class _Pass:
 class DataRecord:
     """What the passes of one call over the same data have read."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: Any = None) -> None:
+        """Refuses a loader that is known to draw other samples in each pass."""
+        if isinstance(data, DataLoader) and (drawn := _drawn_anew(data)):
+            _refuse(drawn)
+        self._num_passes = 0
         self._first_pass: _Pass | None = None
         self._first_samples: list[Tensor] = []  # hashes, from passes that were not finished
         self._shapes: dict[int, set[tuple[int, ...]]] = {}  # of those samples
+
+    def advance(self) -> None:
+        """Before a pass: let torch's random state differ from that of all passes before.
+
+        Every part of a call starts from the same state, and so augmentation would draw the same
+        again. The user's loader draws on, however.
+        """
+        self._num_passes += 1
+        torch.rand(self._num_passes)
 
     def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches of one pass; at its end SpiritlevelError if they are not what they were."""
@@ -162,6 +181,23 @@ class DataRecord:
             _refuse(f"{first.count} samples in one pass and {current.count} in another")
         elif not current.same_samples(first):
             _refuse(f"{current.count} samples in every pass, with other values")
+
+
+def _drawn_anew(loader: DataLoader[Any]) -> str:
+    """Why a loader of torch draws other samples in each pass; empty if it does not."""
+    sampler: Any = loader.sampler
+    if isinstance(sampler, WeightedRandomSampler):
+        return f"a {type(sampler).__name__}"
+    if isinstance(sampler, RandomSampler):
+        if sampler.replacement:
+            return "a RandomSampler with replacement"
+        if sampler.num_samples < len(sampler.data_source):
+            part = f"{sampler.num_samples} of {len(sampler.data_source)}"
+            return f"a RandomSampler that draws {part} samples"
+    if not isinstance(sampler, RandomSampler | SubsetRandomSampler):
+        return ""  # in order, or a sampler whose passes will tell
+    dropped = len(sampler) % loader.batch_size if loader.drop_last and loader.batch_size else 0
+    return f"a loader that shuffles and drops {dropped} of {len(sampler)} samples" * bool(dropped)
 
 
 def _refuse(came: str) -> None:

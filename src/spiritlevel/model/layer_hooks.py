@@ -140,16 +140,19 @@ def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int
 
 
 @contextlib.contextmanager
-def recording_input(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Collect the inputs of a module during the block."""
-    inputs: list[Tensor] = []
+def recording_calls(module: nn.Module | None) -> Iterator[list[tuple[Tensor, Any]]]:
+    """Collect the input and the output of every call of a module during the block."""
+    calls: list[tuple[Tensor, Any]] = []
     if module is None:
-        yield inputs
+        yield calls
         return
-    note = of_this_thread(lambda _, args: inputs.append(args[0].detach()))
-    handle = module.register_forward_pre_hook(note)
+
+    def note(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        calls.append((args[0].detach(), output.detach()))
+
+    handle = module.register_forward_hook(of_this_thread(note), prepend=True)
     try:
-        yield inputs
+        yield calls
     finally:
         handle.remove()
 

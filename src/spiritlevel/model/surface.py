@@ -23,7 +23,7 @@ from .batches import BatchLocation, Forward
 from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
-from .layer_hooks import recording_input, returning_zeros
+from .layer_hooks import recording_calls, returning_zeros
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
@@ -61,7 +61,7 @@ class Surface:
         self.processes = processes or Processes(join=False)
         self.cost = Cost()
         self._unchecked: _UncheckedBatch | None = None
-        self.watched: Tensor | None = None
+        self.watched: list[tuple[Tensor, Tensor]] = []  # input and output of the module to watch
         # entered around every plain call of the model, to observe what happens inside
         self.observer: Callable[[], contextlib.AbstractContextManager[object]] = (
             contextlib.nullcontext
@@ -118,7 +118,7 @@ class Surface:
         parameters: dict[str, Tensor] | None = None,
         may_overflow: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of a batch, checked; `watched` holds the input of module `watch`.
+        """Outputs and targets of a batch, checked; `watched` holds the calls of module `watch`.
 
         `parameters` replace the model's own in this call; `may_overflow` allows infinite outputs.
 
@@ -126,9 +126,8 @@ class Surface:
         """
         self.check_last_batch()
         self._find_label_shift(batch)
-        with recording_input(watch) as inputs, self.observer():
+        with recording_calls(watch) as self.watched, self.observer():
             outputs, targets, mask = self._run(batch, parameters or {})
-        self.watched = inputs[-1] if inputs else None
         finite = outputs.new_zeros(()) if may_overflow else outputs.detach()
         return outputs, self._checked(outputs, targets, mask, finite, batch, where)
 
@@ -142,9 +141,14 @@ class Surface:
     ) -> tuple[Tensor, Tensor]:
         """The input of the head, and the targets, without computing the head's output."""
         self.check_last_batch()
-        with recording_input(head) as inputs, returning_zeros(head), self.observer():
+        with recording_calls(head) as calls, returning_zeros(head), self.observer():
             outputs, targets, mask = self._run(batch, {})
-        (features,) = inputs
+        if len(calls) != 1:
+            raise SpiritlevelError(
+                f"The head must be called once for every batch. In {where} the model calls it "
+                f"{len(calls)} times. Leave head.* out of 'measures', or name another 'head'."
+            )
+        features = calls[0][0]
         return features, self._checked(outputs, targets, mask, features, batch, where)
 
     def _checked(
@@ -227,6 +231,8 @@ class Surface:
     def batches(self) -> Iterator[tuple[BatchLocation, Any]]:
         """(location, batch on the model's device) for every batch of the data."""
         seen = 0
+        if self._measuring:  # the random state will be restored
+            self._record.advance()
         moved = (_batches.map_tensors(lambda t: t.to(self.device), each) for each in self.data)
         for index, batch in enumerate(self._record.watched(moved)):
             batch = self.received(batch)

@@ -157,12 +157,12 @@ def run(
 
 
 def resume(
-    folder: str | os.PathLike[str], *, retrain: bool = False, allow_code: bool = False, **how: Any
+    folder: str | os.PathLike[str], *, allow_code: bool = False, retrain: bool = False, **how: Any
 ) -> Store:
     """Finish the study in `folder`; failed runs are tried again; arguments as for `execute`.
 
-    Finished runs whose weights are missing or damaged are named in a warning, or trained again
-    with `retrain`. Code in `folder` itself may have come with the study, so it needs `allow_code`.
+    Code in `folder` itself may have come with the study, so it needs `allow_code`. Finished runs
+    whose weights are missing or damaged are named in a warning, or trained again with `retrain`.
     """
     store = Store.open(folder)
     try:
@@ -174,6 +174,12 @@ def resume(
         store.close()
         raise
     return store
+
+
+def retry_failed(store: Store, *, allow_code: bool) -> int:
+    """Let the failed runs of a store wait again, unless its code needs permission; their number."""
+    check_code(store.settings(), allow_code=allow_code, received=store.folder)
+    return store.retry_failed()
 
 
 def check_files(store: Store, *, retrain: bool = False) -> str:
@@ -189,12 +195,6 @@ def check_files(store: Store, *, retrain: bool = False) -> str:
         store.wait_again(lost)
         return ""
     return describe_lost(store, lost)
-
-
-def retry_failed(store: Store, *, allow_code: bool) -> int:
-    """Let the failed runs of a store wait again, unless its code needs permission; their number."""
-    check_code(store.settings(), allow_code=allow_code, received=store.folder)
-    return store.retry_failed()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,13 @@ from torch import Tensor, nn
 NOBODY = -1  # the unit of an entry that belongs to none of the group
 ROOT = "(model)"  # the path of the outermost module, in words
 
+UP, DOWN, BOTH = 1, -1, 0  # factors above 1, below 1, or either from unit to unit
 _FACTORS = (5.0, 25.0)
 # Every layer multiplies again, so the usual factors would overflow in a deep network.
 _FACTORS_OF = {"weight_scale": (1.5, 2.5)}
+_MIX = 5.0  # a mixing matrix stretches some directions by up to this and shrinks others
 _ONE_FACTOR = "layer_rescale"  # of the moves on whole groups, the one that treats all units alike
+_BY_TENSOR = {"free_rescale", "norm_rescale", "unit_mix", "unit_turn"}  # found without modules
 _SHOWN = 3  # names of one role in a description
 
 
@@ -72,13 +77,35 @@ class Site:
             blocks, scale = tensor.view(shape), scale.view(self.groups, 1, -1)
             scale = scale.reshape(*scale.shape, *[1] * (tensor.dim() - 2))
         else:
-            blocks, scale = tensor, scale.view(-1, *[1] * (tensor.dim() - self.dim - 1))
+            shape = (-1, *[1] * (tensor.dim() - self.dim - 1)) if tensor.dim() else ()
+            blocks, scale = tensor, scale.view(shape)
         if self.role in (Role.TIMES, Role.MEAN, Role.SHIFT):
             blocks.mul_(scale)
         elif self.role is Role.OVER:
             blocks.div_(scale)
         else:
             blocks.add_(self.eps).mul_(scale.square()).sub_(self.eps)
+
+    def mix(self, model: nn.Module, matrix: Tensor) -> None:
+        """Replace units by sums of units, in place; what is divided undoes it."""
+        tensor = self.of(model)
+        if self.role is Role.OVER:
+            matrix = torch.linalg.inv(matrix).T
+        for where in table_of(torch.tensor(self.units), len(matrix)).T.to(tensor.device):
+            units = tensor.index_select(self.dim, where).movedim(self.dim, 0)
+            mixed = torch.tensordot(matrix.to(tensor), units, dims=1)
+            tensor.index_copy_(self.dim, where, mixed.movedim(0, self.dim))
+
+    def turn(self, model: nn.Module, angles: Tensor) -> None:
+        """Turn the pairs of entries that make up each unit, in place."""
+        tensor = self.of(model)
+        table = table_of(torch.tensor(self.units), len(angles)).to(tensor.device)
+        shape = (-1, *[1] * (tensor.dim() - 1))
+        cos, sin = (f(angles).to(tensor).view(shape) for f in (torch.cos, torch.sin))
+        for first, second in table.T.unflatten(0, (-1, 2)):
+            a, b = (tensor.index_select(self.dim, i).movedim(self.dim, 0) for i in (first, second))
+            tensor.index_copy_(self.dim, first, (cos * a - sin * b).movedim(0, self.dim))
+            tensor.index_copy_(self.dim, second, (sin * a + cos * b).movedim(0, self.dim))
 
     def reorder(self, model: nn.Module, order: Tensor) -> None:
         """Put unit `order[j]` where unit j was, in place."""
@@ -93,6 +120,7 @@ class Group:
 
     width: int
     sites: tuple[Site, ...]
+    blocks: tuple[int, ...] = ()  # units with the same number can be mixed with each other
 
     def rescale(self, model: nn.Module, factors: Tensor) -> None:
         """Multiply the units in place, and divide what reads them."""
@@ -104,13 +132,23 @@ class Group:
         for site in self.sites:
             site.reorder(model, order)
 
+    def mix(self, model: nn.Module, matrix: Tensor) -> None:
+        """Mix the units in place, and undo it in what reads them."""
+        for site in self.sites:
+            site.mix(model, matrix)
+
+    def turn(self, model: nn.Module, angles: Tensor) -> None:
+        """Turn every unit in place, and in what reads it: the angle between both stays."""
+        for site in self.sites:
+            site.turn(model, angles)
+
     def modules(self, role: Role) -> list[str]:
         """Paths of the modules that play a role, each once."""
         return list(dict.fromkeys(site.module for site in self.sites if site.role is role))
 
     def tensors(self, role: Role) -> list[str]:
-        """Full names of the tensors that play a role."""
-        return [site.name for site in self.sites if site.role is role]
+        """Full names of the tensors that play a role, each once."""
+        return list(dict.fromkeys(site.name for site in self.sites if site.role is role))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,22 +158,32 @@ class Move:
     name: str  # a key of MOVES
     groups: tuple[Group, ...]
     power: float = 0.0  # of its factor, by which the outputs are multiplied
+    towards: tuple[int, ...] = (UP, DOWN, BOTH)  # where its factors may lie
+    remainder: float = 0.0  # share of the outputs by which it may change them after all
 
     @property
     def factors(self) -> tuple[float, float]:
         """The range that factors are drawn from."""
         return _FACTORS_OF.get(self.name, _FACTORS)
 
-    def apply(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
-        """A moved deep copy; the model itself does not change."""
+    def apply(self, model: nn.Module, generator: torch.Generator, towards: int = UP) -> nn.Module:
+        """A moved deep copy; the model itself does not change. `towards` is UP, DOWN or BOTH."""
         moved = copy.deepcopy(model)
+        self.change(moved, generator, towards)
+        return moved
+
+    def change(self, model: nn.Module, generator: torch.Generator, towards: int = UP) -> None:
+        """Move a model in place."""
         with torch.no_grad():
             for group in self.groups:
                 if self.name == "unit_permute":
-                    group.reorder(moved, random_order(group.width, generator))
+                    group.reorder(model, random_order(group.width, generator))
+                elif self.name == "unit_mix":
+                    group.mix(model, random_mix(group.blocks, generator))
+                elif self.name == "unit_turn":
+                    group.turn(model, 2 * math.pi * _uniform(group.width, generator))
                 else:
-                    group.rescale(moved, self._draw(group, generator))
-        return moved
+                    group.rescale(model, self._draw(group, generator, towards))
 
     def at(self, model: nn.Module, factor: float) -> nn.Module:
         """A deep copy in which every unit is rescaled by the same given factor."""
@@ -145,11 +193,11 @@ class Move:
                 group.rescale(moved, torch.full((group.width,), factor, dtype=torch.float64))
         return moved
 
-    def draw(self, generator: torch.Generator) -> float:
-        """Draw one random factor for all units."""
+    def draw(self, generator: torch.Generator, towards: int = UP) -> float:
+        """Draw one random factor for all units; below 1 if it is not UP."""
         low, high = self.factors
-        draw = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64)
-        return low + (high - low) * float(draw)
+        factor = low + (high - low) * float(_uniform(1, generator))
+        return factor if towards == UP else 1 / factor
 
     def describe(self) -> str:
         """The first group in plain words, and how many more there are."""
@@ -161,11 +209,38 @@ class Move:
         more = len(self.groups) - 1
         return text + (f"; {more} more group{'s' * (more > 1)}" if more else "")
 
-    def _draw(self, group: Group, generator: torch.Generator) -> Tensor:
+    def _draw(self, group: Group, generator: torch.Generator, towards: int) -> Tensor:
         low, high = self.factors
         count = 1 if self.name == _ONE_FACTOR else group.width
-        draws = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
-        return (low + (high - low) * draws).cpu().expand(group.width)
+        factors = low + (high - low) * _uniform(count, generator)
+        up = torch.full((count,), towards == UP)
+        if towards == BOTH:
+            up = _uniform(count, generator) < 0.5
+        return torch.where(up, factors, 1 / factors).expand(group.width)
+
+
+def _uniform(count: int, generator: torch.Generator) -> Tensor:
+    """Between 0 and 1, on the CPU."""
+    draws = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+    return draws.cpu()
+
+
+def random_mix(blocks: Sequence[int], generator: torch.Generator) -> Tensor:
+    """A random invertible matrix that mixes units of equal number and leaves others apart."""
+    numbers = torch.tensor(blocks)
+    matrix = torch.zeros(len(numbers), len(numbers), dtype=torch.float64)
+    for number in numbers.unique():
+        place = (numbers == number).nonzero().flatten()
+        left, right = (_orthogonal(len(place), generator) for _ in range(2))
+        stretch = _MIX ** (2 * _uniform(len(place), generator) - 1)
+        matrix[place[:, None], place] = left @ torch.diag(stretch) @ right
+    return matrix
+
+
+def _orthogonal(width: int, generator: torch.Generator) -> Tensor:
+    draws = torch.randn(width, width, generator=generator, device=generator.device)
+    orthogonal: Tensor = torch.linalg.qr(draws.cpu().double()).Q
+    return orthogonal
 
 
 def random_order(width: int, generator: torch.Generator) -> Tensor:
@@ -179,29 +254,42 @@ def reordered(units: Tensor, order: Tensor) -> Tensor:
     >>> reordered(torch.tensor([0, 0, 1, 1, -1]), torch.tensor([1, 0])).tolist()
     [2, 3, 0, 1, 4]
     """
-    owned = torch.nonzero(units != NOBODY).flatten()
-    table = owned[torch.argsort(units[owned], stable=True)].view(len(order), -1)
+    table = table_of(units, len(order))
     where = torch.arange(len(units))
     where[table] = table[order]
     return where
 
 
+def table_of(units: Tensor, width: int) -> Tensor:
+    """For each unit the entries that belong to it, equally many for all."""
+    owned = torch.nonzero(units != NOBODY).flatten()
+    return owned[torch.argsort(units[owned], stable=True)].view(width, -1)
+
+
 def _words(name: str, group: Group) -> str:
     first, readers = group.modules(Role.TIMES), group.modules(Role.OVER)
-    if first == readers:  # attention inside one module: its path alone is not enough
+    if name in _BY_TENSOR or first == readers:  # the paths of modules alone are not enough
         first, readers = group.tensors(Role.TIMES), group.tensors(Role.OVER)
     if name == "unit_permute":
         along = [path for path in group.modules(Role.ALONG) if path not in first]
         carried = f" (with {_quoted(along)})" if along else ""
         return f"renumber the units of {_quoted(first)}{carried}, and in {_quoted(readers)} alike"
+    if name == "unit_mix":
+        count = len(set(group.blocks))
+        each = f" in each of {count} blocks" if count > 1 else ""
+        return f"mix the units of {_quoted(first)}{each}, and undo it in {_quoted(readers)}"
+    if name == "unit_turn":
+        return f"turn pairs of units of {_quoted(first)}, and of {_quoted(readers)} alike"
     by = "α" if group.width == 1 or name == _ONE_FACTOR else "an α for each unit"
     weights = "the weights of " if name == "weight_scale" else ""
-    parts = [f"multiply {weights}{_quoted(first)} by {by}"]
+    parts = [f"multiply {weights}{_quoted(first)} by {by}"] if first else []
     if shifts := {site.tensor for site in group.sites if site.role is Role.SHIFT}:
         means = " and running means" if "running_mean" in shifts else ""
         parts.append(f"biases{means} by α once for each layer up to them")
     if readers:
-        parts.append(f"divide {_quoted(readers)} by it")
+        parts.append(f"divide {_quoted(readers)} by {'it' if first else by}")
+    if powers := [site for site in group.sites if name in _BY_TENSOR and site.power != 1]:
+        parts.append(", ".join(f"{site.name!r} by α^{site.power:g}" for site in powers[:_SHOWN]))
     if group.modules(Role.VARIANCE):
         following = _quoted(group.modules(Role.VARIANCE))
         parts.append(f"let the running statistics of {following} follow")

@@ -10,18 +10,25 @@ SYMMETRIES = {
     "batchnorm_absorb": "multiply each channel before a BatchNorm by α, its statistics to match",
     "attention_rescale": "multiply each value unit of attention inside a network by α > 0, divide "
     "what reads it in the output projection by α",
+    "unit_mix": "mix units inside a network by an invertible matrix where only linear maps link "
+    "them, as the values of attention and its output projection, and undo it there",
     "batch_split": "cut the same data into other batches",
 }
 
-# What `find_moves` looks for in a network. The first five keep the function.
+# What `find_moves` looks for in a network: first what keeps the function, then what keeps it up to
+# the size of the outputs.
 MOVES = {
     "layer_rescale": "multiply all units of a layer by one α, divide what reads them by α",
     "neuron_rescale": "multiply each unit of a layer by its own α, divide what reads it by that α",
     "unit_permute": "renumber the hidden units of a layer",
     "batchnorm_absorb": "multiply each channel before a BatchNorm by α, its statistics to match",
     "attention_rescale": "multiply the values of attention by α, divide its output projection by α",
-    "logit_temperature": "multiply the head by a temperature: the logits only grow",
+    "free_rescale": "multiply parameters, their rows and their columns by factors that cancel",
+    "norm_rescale": "multiply what a normalization reads by α: only its ε notices",
+    "unit_mix": "mix units by an invertible matrix where only linear maps link them, and undo it",
+    "unit_turn": "turn the pairs of query and key units that rotary positions leave free",
+    "logit_temperature": "multiply the logits by a temperature, in the head or in a gain before it",
     "weight_scale": "multiply all weights by one α, biases to match: the logits only grow",
 }
-FUNCTION_PRESERVING = tuple(MOVES)[:5]
-CONFIDENCE_ONLY = tuple(MOVES)[5:]
+CONFIDENCE_ONLY = ("logit_temperature", "weight_scale")
+FUNCTION_PRESERVING = tuple(name for name in MOVES if name not in CONFIDENCE_ONLY)

@@ -31,7 +31,7 @@ class _Narrowest(TorchDispatchMode):
         """Run the operation and look at what it gave."""
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel():
                 self.eps = max(self.eps, torch.finfo(tensor.dtype).eps)
         return result
 

@@ -12,6 +12,7 @@ from .confidence import temperature_move
 from .homogeneity import weight_scale_move
 from .moves import Group, Move
 from .names import FUNCTION_PRESERVING, MOVES
+from .numeric import NAMES, Vary, find_numeric_moves
 from .permuting import find_permutations
 from .ports import ports_of
 from .precision import as_written, precise
@@ -20,6 +21,7 @@ from .tracing import Diverged, Run, Trace
 from .verification import NUM_FACTORS, Reference
 
 _COARSEST = 1e-2  # above this tolerance a wrong move could be taken for a right one
+STRUCTURAL = tuple(name for name in FUNCTION_PRESERVING if name not in NAMES)
 _SHOWN = 4  # reasons given for a move that is absent
 
 
@@ -30,6 +32,7 @@ class FoundMoves:
     moves: dict[str, Move]
     absent: dict[str, str]
     tolerance: float  # outputs of a moved copy differ by less, as a share of the largest output
+    unexplored: str = ""  # which symmetries may have been missed, and why
 
 
 def find_moves(
@@ -37,6 +40,7 @@ def find_moves(
     run: Run,
     *,
     head: str | None = None,
+    vary: Vary | None = None,
     generator: torch.Generator,
     progress: Progress | None = None,
 ) -> FoundMoves:
@@ -44,12 +48,14 @@ def find_moves(
 
     `run` gives the outputs of the model, or of a copy in another precision, on a few samples that
     are always the same, with classes along the last axis. `head` is the path of the layer that
-    gives the logits. `progress` is told how many runs are done and how many are planned so far.
+    gives the logits. `vary(k)` is another `run`, on the k-th choice of other inputs: with it the
+    search can say whether it has found all there is. `progress` is told how many runs are done and
+    how many are planned so far.
     """
     counted = _Counted(run, progress)
     devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
     with torch.random.fork_rng(devices=sorted(devices, key=str)), as_written():
-        moves = _search(model, counted, head, generator)
+        moves = _search(model, counted, head, vary, generator)
     counted.finish()
     return moves
 
@@ -78,14 +84,18 @@ class _Counted:
 
 
 def _search(
-    model: nn.Module, run: _Counted, head: str | None, generator: torch.Generator
+    model: nn.Module,
+    run: _Counted,
+    head: str | None,
+    vary: Vary | None,
+    generator: torch.Generator,
 ) -> FoundMoves:
     reference = Reference(*precise(model, run), run, generator)
     moves: dict[str, Move] = {}
     absent: dict[str, str] = {}
     if reference.tolerance > _COARSEST:
-        absent = dict.fromkeys(MOVES, "its precision is too low to verify any move")
-        return FoundMoves(moves, absent, reference.tolerance)
+        coarse = "its precision is too low to verify any move"
+        return FoundMoves(moves, dict.fromkeys(MOVES, coarse), reference.tolerance, coarse)
     scaled: Move | str
     try:
         trace = Trace(
@@ -95,8 +105,8 @@ def _search(
         scaled = weight_scale_move(reference.model, trace, reference.tolerance)
     except Diverged as diverged:
         scaled = f"with other values in its layers the network does not run: {diverged}"
-        candidates = {name: [] for name in FUNCTION_PRESERVING}
-        why = {name: [scaled] for name in FUNCTION_PRESERVING}
+        candidates = {name: [] for name in STRUCTURAL}
+        why = {name: [scaled] for name in STRUCTURAL}
     run.planned = run.done + len(candidates) + 2 * NUM_FACTORS
     for name, groups in candidates.items():
         verified_groups, dropped = reference.holding(name, groups)
@@ -104,14 +114,21 @@ def _search(
             moves[name] = Move(name, tuple(verified_groups))
         else:
             absent[name] = _summary([*dropped, *why[name]])
+    rescaled = moves["neuron_rescale"].groups if "neuron_rescale" in moves else ()
+    numeric = find_numeric_moves(reference, vary, rescaled)
+    moves.update(numeric.moves)
+    absent.update(numeric.absent)
     heated = "no head was named" if head is None else temperature_move(reference.model, head)
     for name, move in {"logit_temperature": heated, "weight_scale": scaled}.items():
         verified = reference.grown(move) if isinstance(move, Move) else move
+        if isinstance(verified, str) and name == "logit_temperature" and numeric.growing:
+            # a tied head cannot be multiplied alone; a gain before it can, and so can bare weights
+            verified = reference.grown(Move(name, (numeric.growing,)), shared=True)
         if isinstance(verified, Move):
             moves[name] = verified
         else:
             absent[name] = verified
-    return FoundMoves(moves, absent, reference.tolerance)
+    return FoundMoves(moves, absent, reference.tolerance, numeric.unexplored)
 
 
 def _candidates(
@@ -129,7 +146,7 @@ def _candidates(
         "batchnorm_absorb": ["no BatchNorm in eval mode reads a layer that nothing else reads"],
         "attention_rescale": ["there is no attention whose values go only to a projection"],
     }
-    return {name: groups[name] for name in FUNCTION_PRESERVING}, why
+    return {name: groups[name] for name in STRUCTURAL}, why
 
 
 def _summary(reasons: list[str]) -> str:

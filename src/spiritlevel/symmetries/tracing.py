@@ -97,9 +97,7 @@ class Trace:
                 "torch.inference_mode(), so that it can be seen which layer reads which. No "
                 "output with a gradient was seen. Return model(inputs), with or without no_grad()."
             )
-        # `run` may detach: then the same memory tells which of the model's outputs it returned
-        memory = outputs.untyped_storage().data_ptr()
-        returned = [t.grad_fn for t in given if t.untyped_storage().data_ptr() == memory]
+        returned = [tensor.grad_fn for tensor in _returned(given, outputs)]
         self.reach = reach_of(nodes, returned, leaves)
 
     @contextlib.contextmanager
@@ -148,6 +146,24 @@ def _recorded(model: nn.Module) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def differentiable(run: Run, model: nn.Module) -> Tensor:
+    """What `run` gives, with the graph that leads to the parameters, whatever `run` does to it."""
+    with torch.enable_grad(), _recorded(model) as given:
+        outputs = _run(run, model)
+    if outputs.requires_grad:
+        return outputs
+    parts = [t.flatten() for t in _returned(given, outputs) if t.requires_grad]
+    if not parts:
+        raise Diverged("its outputs have no gradient")
+    return torch.cat(parts)
+
+
+def _returned(given: list[Tensor], outputs: Tensor) -> list[Tensor]:
+    """Those of the model's outputs that `run` returned: it may detach, the memory is the same."""
+    memory = outputs.untyped_storage().data_ptr()
+    return [tensor for tensor in given if tensor.untyped_storage().data_ptr() == memory]
 
 
 def _run(run: Run, model: nn.Module) -> Tensor:

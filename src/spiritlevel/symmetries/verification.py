@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from .homogeneity import power_of
-from .moves import Group, Move
+from .moves import UP, Group, Move
 from .precision import deviation, multiple
 from .tracing import Run
 
@@ -28,33 +28,39 @@ class Reference:
     run: Run
     generator: torch.Generator
 
-    def holding(self, name: str, groups: list[Group]) -> tuple[list[Group], list[str]]:
-        """The groups that keep the outputs, and why the others do not."""
+    def holding(
+        self, name: str, groups: list[Group], *, shared: bool = False, towards: int = UP
+    ) -> tuple[list[Group], list[str]]:
+        """The groups that keep the outputs, and why the others do not.
+
+        Unless tensors may be `shared`, groups with tensors of several layers are left out: they
+        were found for one of these layers alone.
+        """
         owners = _owners(self.model)
         dropped, passing = [], []
         for group in groups:
-            shared = _shared(self.model, group, owners)
-            dropped += [shared] if shared else []
-            passing += [] if shared else [group]
-        if passing and not self._holds(name, passing):
+            sharing = "" if shared else _shared(self.model, group, owners)
+            dropped += [sharing] if sharing else []
+            passing += [] if sharing else [group]
+        if passing and not self._holds(name, passing, towards):
             # one bad group spoils the others, so each is tried for itself
-            single = {group: self._holds(name, [group]) for group in passing}
+            single = {group: self._holds(name, [group], towards) for group in passing}
             passing = [group for group in passing if single[group]]
             dropped += [
                 f"moving {Move(name, (group,)).describe()!r} changes the outputs"
                 for group, holds in single.items()
                 if not holds
             ]
-            if passing and not self._holds(name, passing):
+            if passing and not self._holds(name, passing, towards):
                 return [], [*dropped, "the moves hold one by one but not together"]
         return passing, dropped
 
-    def grown(self, move: Move) -> Move | str:
+    def grown(self, move: Move, *, shared: bool = False) -> Move | str:
         """The move with the power by which outputs grow; or why it does more than scale them."""
-        if move.name == "logit_temperature":
-            shared = _shared(self.model, move.groups[0], _owners(self.model))
-            if shared:
-                return shared
+        if move.name == "logit_temperature" and not shared:
+            sharing = _shared(self.model, move.groups[0], _owners(self.model))
+            if sharing:
+                return sharing
         low, high = move.factors
         power: float | None = None
         for factor in torch.linspace(low, high, NUM_FACTORS).tolist():
@@ -76,8 +82,8 @@ class Reference:
                 )
         return dataclasses.replace(move, power=power or 0.0)
 
-    def _holds(self, name: str, groups: list[Group]) -> bool:
-        moved = Move(name, tuple(groups)).apply(self.model, self.generator)
+    def _holds(self, name: str, groups: list[Group], towards: int) -> bool:
+        moved = Move(name, tuple(groups)).apply(self.model, self.generator, towards)
         with torch.no_grad():
             return deviation(self.run(moved), self.outputs) <= self.tolerance
 

@@ -134,13 +134,13 @@ class PackedRecurrence(nn.Module):
 class SwappedPair(nn.Module):
     """Two calls of one module; in the second, two samples have changed places."""
 
-    def __init__(self, inner: nn.Module, reach: int) -> None:
+    def __init__(self, inner: nn.Module, first: int) -> None:
         super().__init__()
-        self.inner, self.reach = inner, reach
+        self.inner, self.pair = inner, slice(first, first + 2)
 
     def forward(self, x: Tensor) -> Tensor:
         order = torch.arange(len(x))
-        order[-self.reach :: 2] = order[-self.reach :: 2].flip(0)
+        order[self.pair] = order[self.pair].flip(0)
         return self.inner(x) + self.inner(x[order].flip(-1))[order]
 
 

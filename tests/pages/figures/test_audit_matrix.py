@@ -31,7 +31,7 @@ def report(place: int, **noise: float) -> sl.Report:
 def audit() -> sl.results.Audit:
     # The confidence-only move comes first here and is drawn last all the same.
     order = (MOVES[2], *MOVES[:2])
-    moved = {move: report(MOVES.index(move) + 1) for move in order}
+    moved = {move: [report(MOVES.index(move) + 1)] for move in order}
     return sl.results.Audit(report(0), moved, moves=dict.fromkeys(order, "a move"), absent={})
 
 
@@ -63,7 +63,7 @@ def test_a_line_separates_what_changes_confidence_alone(audit):
 
 def test_what_the_errors_leave_open_is_grey():
     wide = {"curvature": 5.0}
-    moved = {MOVES[0]: report(1, **wide)}
+    moved = {MOVES[0]: [report(1, **wide)]}
     audit = sl.results.Audit(report(0, **wide), moved, moves={MOVES[0]: "a move"}, absent={})
     ax = plots.audit_matrix(audit)
     assert ax.texts[0].get_text() == "?"

@@ -132,7 +132,10 @@ def an_audit():
     def make(trace: str = "curvature.trace", move: str = "layer_rescale") -> Audit:
         return Audit(
             values(trace, 4.0, 0.5),
-            {move: values(trace, 100.0, 0.5), "logit_temperature": values(trace, 4.0, 0.25)},
+            {
+                move: [values(trace, 8.0, 0.5), values(trace, 100.0, 0.5)],
+                "logit_temperature": [values(trace, 4.0, 0.25)],
+            },
             moves={move: "multiply 'a' by α", "logit_temperature": "multiply the head by 2"},
             absent={"batchnorm_absorb": "there is no BatchNorm"},
         )

@@ -6,12 +6,12 @@ from spiritlevel.results import Audit
 
 def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):
     page = open_page(report.html(an_audit()))
-    verdicts = {row[0]: row[1:3] for row in rows_of(page, "verdict-table")}
+    verdicts = {row[0]: row[1:5] for row in rows_of(page, "verdict-table")}
     assert verdicts == {
-        "curvature.trace": ["4", "scale"],
-        "relative.kappa": ["2", "comparable"],
-        "softmax.gini": ["0.5", "confounder"],
-        "sharpness.worst": ["1", "open"],
+        "curvature.trace": ["4", "scale", "changes", "unchanged"],
+        "relative.kappa": ["2", "comparable", "unchanged", "unchanged"],
+        "softmax.gini": ["0.5", "confounder", "", ""],
+        "sharpness.worst": ["1", "open", "open", "unchanged"],
     }
     lead = page.locator("header.lead > p").inner_text()
     assert lead.startswith("1 of 3 measures keep their value")
@@ -40,6 +40,20 @@ def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):
     assert "batchnorm_absorb does not apply to this network: there is no BatchNorm." in moves
 
 
+def test_symmetries_that_were_missed_are_named(an_audit):
+    found = an_audit()
+    audit = Audit(
+        found.original,
+        found.moved,
+        moves=found.moves,
+        absent=found.absent,
+        unexplored="5 further directions keep the outputs",
+    )
+    html = report.html(audit)
+    assert "Not all symmetries were tested: 5 further directions keep the outputs." in html
+    assert audit.verdict("relative.kappa").kind == "untested"
+
+
 def test_a_network_without_symmetries(an_audit):
     found = an_audit()
     page = report.page_of(Audit(found.original, {}, moves={}, absent=found.absent))
@@ -51,7 +65,7 @@ def test_a_network_without_symmetries(an_audit):
 def test_a_factor_without_a_logarithm_is_still_shown(an_audit):
     found = an_audit()
     data = found.to_dict()
-    data["moved"]["layer_rescale"]["measures"]["curvature.trace"]["value"] = -100.0
+    data["moved"]["layer_rescale"][1]["measures"]["curvature.trace"]["value"] = -100.0
     data["original"]["measures"]["relative.kappa"]["value"] = 0.0
     [figure] = next(
         section.parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +23,10 @@ from ...model.distributed import Processes
 from ...model.model_state import full_precision
 from ...model.surface import Surface
 from ...records import Progress, Report
-from ...symmetries import CONFIDENCE_ONLY
+from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
 from .record import Audit
 
+NUM_VARIED = 16  # samples, changed in many ways, that show whether symmetries were missed
 NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
 LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
 
@@ -46,17 +47,18 @@ def audit(
     max_passes: int = 100,
     options: Options | Mapping[str, Any] | None = None,
     memory: int | None = None,
+    draws: int = 3,
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
 ) -> Audit:
     """Find out which measures can be trusted for this network. The model is left exactly as it was.
 
-    The network's symmetries are found by running it, and the measures are taken again on a copy
+    The network's symmetries are found by running it, and the measures are taken again on copies
     moved by random factors between 5 and 25 (all weights at once: 1.5 to 2.5, since the layers
-    multiply), once all of its outputs on the data are verified to be what they were, or for the
-    moves of confidence one multiple of that. Traces of smooth networks are those of
-    the GGN, which moves as the Hessian does and can be had exactly; pass method="auto" for the
+    multiply) or by their inverses, once all of its outputs on the data are verified to be what they
+    were, or for the moves of confidence one multiple of that. Traces of smooth networks are those
+    of the GGN, which moves as the Hessian does and can be had exactly; pass method="auto" for the
     Hessian's own.
 
     Args:
@@ -66,11 +68,18 @@ def audit(
             eigenvalue and its worst-case sharpness. The confounders are always added.
         method: as for `measure`; None takes the exact GGN, or by output probes where the network
             has many outputs.
+        draws: how often each move is made, with other factors every time: above 1, below 1, then
+            some above and some below. The verdict rests on the worst.
         seed: of the factors and of everything random in the measures.
         progress: called with (steps done, steps in all, what is being done).
 
     The other arguments are those of `measure`.
     """
+    if not isinstance(draws, int) or draws < 1:
+        raise SpiritlevelError(
+            f"The 'draws' argument of audit must be a whole number of at least 1. Got {draws!r}. "
+            "Three draws try factors above 1, below 1, and both."
+        )
     also = list(MEASURED_ALONG)
     if measures is None:
         also += [card.name for card in registered_cards() if card.in_audit]
@@ -82,7 +91,8 @@ def audit(
     )
     if method is None:  # without weight probes, whose noise could hide what a move does
         method = "exact" if num_outputs <= EXACT_COLUMNS else "output_probes"
-    steps = len(symmetries_found.moves) + 2
+    towards = {name: _towards(move, draws) for name, move in symmetries_found.moves.items()}
+    steps = sum(map(len, towards.values())) + 2
 
     def measured(subject: nn.Module) -> Report:
         return api.measure_also(
@@ -105,34 +115,48 @@ def audit(
 
     tell(1, steps, "measuring")
     original = measured(model)
-    reports, absent = {}, dict(symmetries_found.absent)
-    for done, (name, move) in enumerate(symmetries_found.moves.items(), start=2):
-        tell(done, steps, f"measuring after {name}")
-        moved, growth = _moved(model, move, torch.Generator().manual_seed(seed))
-        apart = _deviation(model, moved, growth, data, distributed=distributed, **surface)
-        if apart > max(symmetries_found.tolerance, _rounding(model)):
-            absent[name] = (
-                f"it holds on {NUM_SAMPLES} samples and not on all: outputs are up to {apart:.2g} "
-                "of the largest away from what they should be"
-            )
-        else:
-            reports[name] = measured(moved)
+    reports: dict[str, list[Report]] = {}
+    absent, done = dict(symmetries_found.absent), 1
+    for name, move in symmetries_found.moves.items():
+        generator = torch.Generator().manual_seed(seed)
+        for direction in towards[name]:
+            done += 1
+            tell(done, steps, f"measuring after {name}")
+            moved, growth = _moved(model, move, generator, direction)
+            apart = _deviation(model, moved, growth, data, distributed=distributed, **surface)
+            if apart <= max(symmetries_found.tolerance, move.remainder, _rounding(model)):
+                reports.setdefault(name, []).append(measured(moved))
+            elif name not in reports:
+                absent[name] = (
+                    f"it holds on {NUM_SAMPLES} samples and not on all: outputs are up to "
+                    f"{apart:.2g} of the largest away from what they should be"
+                )
+                break
     tell(steps, steps, "done")
     return Audit(
         original,
         reports,
         moves={name: symmetries_found.moves[name].describe() for name in reports},
         absent=absent,
+        unexplored=symmetries_found.unexplored,
     )
 
 
+def _towards(move: symmetries.Move, draws: int) -> list[int]:
+    """Where the factors of each draw lie."""
+    if move.name == "unit_permute":  # has no factors: any order is as good as another
+        return [UP]
+    possible = (UP, DOWN) if move.name in CONFIDENCE_ONLY else move.towards
+    return [possible[index % len(possible)] for index in range(draws)]
+
+
 def _moved(
-    model: nn.Module, move: symmetries.Move, generator: torch.Generator
+    model: nn.Module, move: symmetries.Move, generator: torch.Generator, towards: int
 ) -> tuple[nn.Module, float]:
     """A moved copy, and by what its outputs must be multiplied."""
     if move.name not in CONFIDENCE_ONLY:
-        return move.apply(model, generator), 1.0
-    factor = move.draw(generator)
+        return move.apply(model, generator, towards), 1.0
+    factor = move.draw(generator, towards)
     return move.at(model, factor), factor**move.power
 
 
@@ -188,18 +212,48 @@ def _find(
     workspace = api.open_workspace(model, data, head=head, distributed=distributed, **surface)
     with workspace.surface.preserved():
         batch = workspace.surface.first_samples(NUM_SAMPLES)
+        more = workspace.surface.first_samples(NUM_VARIED)
         try:
             head = workspace.head.layer
         except SpiritlevelError:
             head = None
         num_outputs = workspace.plan.num_outputs
 
-    def run(network: nn.Module) -> Tensor:
-        dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), None)
-        cast = _batches.map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, batch)
-        place = Surface(network, [cast], **surface)
-        with torch.no_grad():
-            return place.outputs(cast, where=BatchLocation(0))[0].detach()
+    def on(chosen: Any) -> Callable[[nn.Module], Tensor]:
+        def run(network: nn.Module) -> Tensor:
+            dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), None)
+            cast = _batches.map_tensors(
+                lambda t: t.to(dtype) if t.is_floating_point() else t, chosen
+            )
+            place = Surface(network, [cast], **surface)
+            return place.outputs(cast, where=BatchLocation(0))[0]
 
-    generator = torch.Generator().manual_seed(seed)
-    return symmetries.find_moves(model, run, head=head, generator=generator), num_outputs
+        return run
+
+    found = symmetries.find_moves(
+        model,
+        on(batch),
+        head=head,
+        vary=lambda index: on(_batches.map_tensors(lambda t: _varied(t, index), more)),
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return found, num_outputs
+
+
+def _varied(values: Tensor, index: int) -> Tensor:
+    """Other values of the same kind: noise is added to numbers, tokens are exchanged.
+
+    Whole numbers change places with those of other samples, at the same position and alike in all
+    tensors of a shape, so that masks still fit tokens.
+    """
+    draw = torch.Generator().manual_seed(index)
+    if values.is_floating_point():
+        noise = torch.randn(values.shape, generator=draw)
+        shift = torch.randn(len(values), *[1] * (values.dim() - 1), generator=draw)
+        size = values.double().std(correction=0).to(values)
+        return values + torch.where(size > 0, size, 1.0) * (noise + shift).to(values)
+    order = torch.rand(values.shape[: min(values.dim(), 2)], generator=draw).argsort(dim=0)
+    order = order.to(values.device)
+    if values.dim() < 2:
+        return values[order]
+    return values[order, torch.arange(values.shape[1], device=values.device)]

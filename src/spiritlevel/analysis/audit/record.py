@@ -5,41 +5,33 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from ...measures import EVERY, registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...plain_text import visible
 from ...reading import Misread, read_as
 from ...records import Measurement, Report, Status, aligned, read_json
 from ...symmetries import CONFIDENCE_ONLY
+from .verdict import (
+    REFINE,
+    WORDS,
+    Answer,
+    Kind,
+    Verdict,
+    confidence_answer,
+    is_small,
+    joined,
+    scale_answer,
+    strength,
+)
 
-Kind = Literal["comparable", "confidence", "nearly", "scale", "open", "confounder"]
-
-FORMAT = "spiritlevel-audit-1"
+FORMAT = "spiritlevel-audit-2"
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
 # Relative: a wider error would hide what moves do to some measures, 1.3 to 1.5 times. Two estimates
 # that are refined to the usual 5 % come to 0.108.
 HIDING = 0.12
-NEARLY = 2.0  # a factor that matters little beside those on the weights
-WORDS: dict[Kind, str] = {
-    "comparable": "comparable between networks: no move found in this network changes it",
-    "confidence": "comparable at equal confidence: it follows the size of the logits",
-    "nearly": "nearly comparable: factors of 5 to 25 on the weights change it less than twofold",
-    "scale": "not comparable: it changes although the network's function stays the same",
-    "open": "not decided: its error could hide what the moves do to it",
-    "confounder": "not a flatness measure; shown for context",
-}
-UNTRIED = "not decided: no move could be tried"
-REFINE = "lower rtol, raise max_passes or use more samples"
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """Whether a measure can be compared between networks like this one, and why."""
-
-    kind: Kind
-    text: str
 
 
 class Audit:
@@ -48,30 +40,70 @@ class Audit:
     def __init__(
         self,
         original: Report,
-        moved: Mapping[str, Report],
+        moved: Mapping[str, Sequence[Report]],
         *,
         moves: Mapping[str, str],
         absent: Mapping[str, str],
+        unexplored: str = "",
     ) -> None:
-        """`moves` describes what was done, `absent` why other moves do not apply to the network."""
-        self.original, self.moved = original, dict(moved)
-        self.moves, self.absent = dict(moves), dict(absent)
+        """`moved` holds a report for each draw of a move's factors.
+
+        `moves` describes what was done, `absent` why other moves do not apply to the network, and
+        `unexplored` which symmetries may have been missed.
+        """
+        self.original = original
+        self.moved = {move: list(reports) for move, reports in moved.items()}
+        self.moves, self.absent, self.unexplored = dict(moves), dict(absent), unexplored
 
     @property
     def preserving(self) -> list[str]:
         """The moves that leave the function as it is."""
         return [move for move in self.moved if move not in CONFIDENCE_ONLY]
 
+    def after(self, measure: str, move: str) -> Measurement:
+        """The measurement that the move changed most, of all its draws."""
+        before = self.original[measure].value
+        found = [report[measure] for report in self.moved[move]]
+        return max(found, key=lambda after: strength(_ratio(before, after.value)))
+
     def factor(self, measure: str, move: str) -> float:
-        """What the number was multiplied by; infinite where it was 0 before."""
-        before, after = self.original[measure].value, self.moved[move][measure].value
-        if before == after:
-            return 1.0
-        return after / before if before else math.inf
+        """What the number was multiplied by, at worst; infinite where it was 0 before."""
+        return _ratio(self.original[measure].value, self.after(measure, move).value)
 
     def has_moved(self, measure: str, move: str) -> bool | None:
-        """Whether the number changed; None where its errors leave that open."""
-        before, after = self.original[measure], self.moved[move][measure]
+        """Whether the number changed in any draw; None where its errors leave that open."""
+        outcomes = [self._differs(measure, report) for report in self.moved[move]]
+        return True if True in outcomes else None if None in outcomes else False
+
+    def verdict(self, measure: str) -> Verdict:
+        """What the moves say about this measure: about scale, about confidence, and in sum."""
+        if measure in MEASURED_ALONG:
+            aside = Answer("untested", "it is not a flatness measure")
+            return Verdict("confounder", WORDS["confounder"], aside, aside)
+        cards = {card.name: card for card in registered_cards()}
+        on_function_alone = measure in cards and cards[measure].invariant == EVERY
+        scale = scale_answer(
+            {move: self._response(measure, move) for move in self.preserving},
+            on_function_alone=on_function_alone,
+            unexplored=self.unexplored,
+        )
+        sizes = [move for move in self.moved if move in CONFIDENCE_ONLY]
+        reasons = [why for move, why in self.absent.items() if move in CONFIDENCE_ONLY]
+        confidence = confidence_answer(
+            {move: self._response(measure, move) for move in sizes}, "; ".join(reasons)
+        )
+        return joined(scale, confidence)
+
+    def _response(self, measure: str, move: str) -> float | None:
+        """The worst factor of a move; 1 if nothing changed, None if errors could hide a change."""
+        outcomes = [self._differs(measure, report) for report in self.moved[move]]
+        factor = self.factor(measure, move)
+        if True in outcomes and (None not in outcomes or not is_small(factor)):
+            return factor
+        return 1.0 if set(outcomes) == {False} else None
+
+    def _differs(self, measure: str, report: Report) -> bool | None:
+        before, after = self.original[measure], report[measure]
         apart = abs(after.value - before.value)
         largest = max(abs(before.value), abs(after.value))
         errors = _error(before, after)
@@ -82,32 +114,6 @@ class Audit:
         if apart > errors:
             return True
         return False if errors <= HIDING * largest else None
-
-    def verdict(self, measure: str) -> Verdict:
-        """What the moves say about this measure, in a sentence."""
-        if measure in MEASURED_ALONG:
-            return Verdict("confounder", WORDS["confounder"])
-        outcomes = {move: self.has_moved(measure, move) for move in self.preserving}
-        moving = [move for move, outcome in outcomes.items() if outcome]
-        unknown = [move for move, outcome in outcomes.items() if outcome is None]
-        if moving:
-            worst = max(moving, key=lambda move: _strength(self.factor(measure, move)))
-            factor = self.factor(measure, worst)
-            kind: Kind = "nearly" if 1 / NEARLY < factor < NEARLY else "scale"
-            if kind == "scale" or not unknown:
-                return Verdict(kind, f"{WORDS[kind]} ({factor:.3g} times under {worst})")
-        if not self.moved:
-            return Verdict("open", UNTRIED)
-        sizes = {m: self.has_moved(measure, m) for m in CONFIDENCE_ONLY if m in self.moved}
-        following = [move for move, outcome in sizes.items() if outcome]
-        if not following:
-            unknown += [move for move, outcome in sizes.items() if outcome is None]
-        if unknown:
-            return Verdict("open", f"{WORDS['open']} ({', '.join(unknown)}); {REFINE}")
-        if following:
-            by = f"{self.factor(measure, following[0]):.3g} times under {following[0]}"
-            return Verdict("confidence", f"{WORDS['confidence']} ({by})")
-        return Verdict("comparable", WORDS["comparable"])
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -121,17 +127,19 @@ class Audit:
     # -- writing -----------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        rows = [("measure", "value", *self.moved, "verdict")]
+        rows = [("measure", "value", *self.moved, "scale", "confidence", "verdict")]
         for measure, verdict in self.verdicts.items():
             cells = (cell(self, measure, move) for move in self.moved)
-            rows.append((measure, f"{self.original[measure].value:.4g}", *cells, verdict.kind))
+            value = f"{self.original[measure].value:.4g}"
+            answers = ("", "") if verdict.kind == "confounder" else _answers(verdict)
+            rows.append((measure, value, *cells, *answers, verdict.kind))
         return visible("\n".join([aligned(rows), "", *self.findings()]), keep="\n")
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
         lines = [
-            "Numbers under a move are factors; = is unchanged within an error of at most "
-            f"{HIDING:.0%}, ? is not decided."
+            "Numbers under a move are factors, the farthest from 1 of all draws; = is unchanged "
+            f"within an error of at most {HIDING:.0%}, ? is not decided."
         ]
         lines += [f"{move}: {text}." for move, text in self.moves.items()]
         lines += [
@@ -141,14 +149,19 @@ class Audit:
             lines.append(
                 "No symmetry was found, so the audit cannot show that a number is misleading."
             )
+        if self.unexplored:
+            lines.append(f"Not all symmetries were tested: {self.unexplored}.")
         by_kind: dict[Kind, list[str]] = {}
         for measure, verdict in self.verdicts.items():
             by_kind.setdefault(verdict.kind, []).append(measure)
         for kind, text in WORDS.items():
             if kind in by_kind:
-                if kind == "open":
-                    text = f"{text} ({REFINE})" if self.moved else UNTRIED
+                text = f"{text} ({REFINE})" if kind == "open" else text
                 lines.append(f"{text[0].upper()}{text[1:]}: {', '.join(by_kind[kind])}.")
+        sizes = [m for m, v in self.verdicts.items() if v.kind in ("nearly", "scale")]
+        following = [m for m in sizes if self.verdict(m).confidence.kind == "changes"]
+        if following:
+            lines.append(f"These follow the size of the logits as well: {', '.join(following)}.")
         for name, m in self.confounders().items():
             lines.append(self._confounder(name, m))
         return lines
@@ -169,9 +182,12 @@ class Audit:
         return {
             "format": FORMAT,
             "original": self.original.to_dict(),
-            "moved": {move: report.to_dict() for move, report in self.moved.items()},
+            "moved": {
+                move: [report.to_dict() for report in draws] for move, draws in self.moved.items()
+            },
             "moves": self.moves,
             "absent": self.absent,
+            "unexplored": self.unexplored,
             "verdicts": {n: dataclasses.asdict(v) for n, v in self.verdicts.items()},
         }
 
@@ -188,15 +204,21 @@ class Audit:
     def _from_dict(cls, data: Mapping[str, Any]) -> Audit:
         moved = read_as(Mapping[str, Any], data["moved"], "the audit's moved")
         original = Report.from_dict(data["original"])
-        reports = {move: Report.from_dict(report) for move, report in moved.items()}
-        for move, report in reports.items():
-            if missing := [name for name in original if name not in report]:
-                raise Misread(f"the audit has no {missing[0]!r} under {move!r}")
+        reports: dict[str, list[Report]] = {}
+        for move, draws in moved.items():
+            each = read_as(list[Any], draws, f"the audit's {move!r}")
+            reports[move] = [Report.from_dict(report) for report in each]
+            if not each:
+                raise Misread(f"the audit has no draws under {move!r}")
+            for report in reports[move]:
+                if missing := [name for name in original if name not in report]:
+                    raise Misread(f"the audit has no {missing[0]!r} under {move!r}")
         return cls(
             original,
             reports,
             moves=read_as(Mapping[str, str], data["moves"], "the audit's moves"),
             absent=read_as(Mapping[str, str], data["absent"], "the audit's absent"),
+            unexplored=read_as(str, data["unexplored"], "the audit's unexplored"),
         )
 
 
@@ -208,9 +230,14 @@ def cell(audit: Audit, measure: str, move: str) -> str:
     return f"{audit.factor(measure, move):.3g}" if outcome else "="
 
 
-def _strength(factor: float) -> float:
-    """How far from 1 a factor is; nothing is further than 0 and infinity."""
-    return abs(math.log(abs(factor))) if factor and math.isfinite(factor) else math.inf
+def _answers(verdict: Verdict) -> tuple[str, str]:
+    return verdict.scale.kind, verdict.confidence.kind
+
+
+def _ratio(before: float, after: float) -> float:
+    if before == after:
+        return 1.0
+    return after / before if before else math.inf
 
 
 def _error(one: Measurement, other: Measurement) -> float:

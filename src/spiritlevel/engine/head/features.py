@@ -13,7 +13,7 @@ from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import full_precision
 from ...records import Cost
 from ..workspace import STREAM_FROM, Workspace
-from .head_layer import Head
+from .head_layer import Head, head_input
 
 MIN_ROWS, MAX_ROWS = 4, 20_000  # a density is computed from all pairs of rows
 
@@ -94,8 +94,7 @@ def _collect(workspace: Workspace) -> HeadFeatures:
     with torch.no_grad(), full_precision(), surface.processes.together():
         for where, batch in surface.chunks(chunk):
             outputs, targets = surface.outputs(batch, where=where, watch=head.module)
-            assert surface.watched is not None
-            features = head.features(surface.watched)
+            features = head.features(head_input(head, surface.watched, outputs, str(where)))
             rows, shape = _row_targets(surface.loss, head, outputs, targets)
             like = outputs.new_zeros(len(rows), *shape)
             weights = surface.loss.weights(like, rows).double()

@@ -77,22 +77,39 @@ def find_heads(
             by_position = use.output.shape == outputs.shape and outputs.dim() > 2
             calls = sum(other.module is use.module for other in uses)
             head = Head(use.layer, use.module, False, "", shared, by_position, calls)
-            reason = _why_not(head, use, outputs.detach(), interacting)
+            reason = _why_not(head, use.output, outputs.detach(), interacting)
             heads[use.layer] = dataclasses.replace(head, fits=not reason, reason=reason)
     return heads
 
 
-def _why_not(head: Head, use: LayerUse, outputs: Tensor, interacting: Positions | None) -> str:
-    if getattr(use.module, "groups", 1) != 1:
+def head_input(
+    head: Head, calls: list[tuple[Tensor, Tensor]], outputs: Tensor, where: str
+) -> Tensor:
+    """The head's input in a batch, in which it must have given the outputs, as in the first."""
+    reason = f"the model calls it {len(calls)} times there"
+    if len(calls) == head.calls:
+        features, output = calls[-1]
+        positions = head.positions(outputs) if head.by_position else None
+        reason = _why_not(head, output, outputs.detach(), positions)
+        if not reason:
+            return features
+    raise SpiritlevelError(
+        f"The head {head.layer!r} does not give the outputs of {where}, as it does for the first "
+        f"samples: {reason}. A model with several exits or heads has no closed form. Leave head.* "
+        "out of 'measures', or name another 'head'."
+    )
+
+
+def _why_not(head: Head, out: Tensor, outputs: Tensor, interacting: Positions | None) -> str:
+    if getattr(head.module, "groups", 1) != 1:
         return "a grouped convolution has no common feature vector"
-    out = use.output
     if len(out) != len(outputs):
         return f"its output of shape {tuple(out.shape)} does not hold one entry per sample"
     if head.by_position:
         if interacting is not None and interacting != head.positions(outputs):
             return "the loss combines outputs of different positions of this layer"
         given = out
-    elif isinstance(use.module, nn.Linear):
+    elif isinstance(head.module, nn.Linear):
         given = out.reshape(len(out), -1, out.shape[-1]).mean(dim=1)
     else:
         given = out.flatten(2).mean(dim=2)

@@ -22,7 +22,7 @@ from ...math.streaming import TokenSums, stream_product, stream_tokens
 from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
 from ...model.surface import Surface
-from .head_layer import Head
+from .head_layer import Head, head_input
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,9 +153,9 @@ def _block(
         a, targets = surface.features(batch, where=where, head=head.module)
         return block_of_tokens(surface, head, a, targets, stream)[0]
     outputs, targets = surface.outputs(batch, where=where, watch=head.module)
-    assert surface.watched is not None
+    features = head_input(head, surface.watched, outputs, str(where))
     curvature = surface.loss.curvature(outputs.double(), targets)
-    return block_of_outputs(head, surface.watched, outputs, curvature)
+    return block_of_outputs(head, features, outputs, curvature)
 
 
 def _positions(head: Head, outputs: Tensor) -> Positions:

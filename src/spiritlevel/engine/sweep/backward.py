@@ -151,8 +151,7 @@ class Sweep:
                     draws.append(rows.collect(outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
-                if self.probes is None:
-                    self._keep_witness(draws[0], batch, where)
+                self._keep_witness(draws[0], batch, where)
         finally:
             recorded.close()
         return outputs.detach(), targets, curvature
@@ -167,11 +166,12 @@ class Sweep:
                 return
         sizes = values.rows["trace"].abs().sum(dim=0).tolist()
         (index,) = self._random.choices(range(len(sizes)), [size or 1e-300 for size in sizes])
+        kinds = ["trace", *["kappa"] * self.request.kappa, *["rho"] * self.rho]
+        if self.probes is not None:
+            kinds = []  # what probes give to a sample is not its value
+        of_sample = {kind: values.rows[kind][:, index].tolist() for kind in kinds}
         rows = {
-            kind: dict(
-                zip(self.sums.index[kind], values.rows[kind][:, index].tolist(), strict=True)
-            )
-            for kind in ("trace", *(["kappa"] if self.request.kappa else []), *self.rho * ["rho"])
+            kind: dict(zip(self.sums.index[kind], of_sample[kind], strict=True)) for kind in kinds
         }
         sample = _batches.take(batch, slice(index, index + 1))
         location = dataclasses.replace(where, start=where.start + index, first=where.first + index)

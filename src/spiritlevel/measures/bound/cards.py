@@ -42,6 +42,7 @@ INVARIANT = {
     "unit_permute",
     "batchnorm_absorb",
     "attention_rescale",
+    "unit_mix",
     "batch_split",
 }
 PETZKA = "Petzka et al. 2021, Relative Flatness and Generalization"

@@ -62,6 +62,7 @@ def ggn_trace(workspace: Workspace) -> Measured:
     """The same sums as for the trace, but claimed for the GGN only, so no certificate is needed."""
     whole = dict.fromkeys(workspace.surface.parameters, 1.0)
     workspace.sweep_to(SWEEP, "trace", whole, workspace.precision.rtol)
+    doubts = workspace.run(SWEEP).doubts
 
     def of(names: list[str], *, judged: bool = False) -> Measurement:
         estimate = workspace.sweep_estimate("trace", dict.fromkeys(names, 1.0))
@@ -72,6 +73,9 @@ def ggn_trace(workspace: Workspace) -> Measured:
         if estimate.unknown or (judged and missed):
             status = Status.NOT_CONVERGED
             text = f"{text}; {workspace.sweep_budget('trace', whole)}"
+        if estimate.exact and (doubtful := [name for name in names if name in doubts]):
+            status = Status.UNCONFIRMED
+            text = f"not confirmed: {doubtful[0]!r}: {doubts[doubtful[0]]}"
         row = RowEstimate(estimate, "GGN", status, text, workspace.sweep_cost)
         return hessian_measurement(workspace, "curvature.ggn_trace", row)
 

@@ -9,7 +9,6 @@ bound of it where it is shared (Cauchy and Schwarz).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.plan import Plan, make_plan, matrix_layers, rules_of
+from ...engine.routes import find_routing
 from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
 from ...engine.sweep.sums import RowSums
 from ...engine.workspace import Workspace
@@ -26,10 +26,10 @@ from ...math.positions import OutputCurvature, PositionCurvature, Positions
 from ...math.signs import random_signs
 from ...model.autograd_graph import deepest
 from ...model.batches import BatchLocation
-from ...model.layer_hooks import LayerUse, recording_uses
-from ...model.layers import AbstractMatrixRule
+from ...model.layer_hooks import LayerUse, LayerUses, recording_uses
+from ...model.layers import AbstractMatrixRule, Layout
 from ...model.losses import CrossEntropy
-from ...model.model_state import full_precision
+from ...model.model_state import ROOT, full_precision
 
 _STREAM = 3000  # of random signs: apart from those of the sweep
 
@@ -83,22 +83,55 @@ class Paths:
             outputs, targets = self.surface.outputs(batch, where=where)
         try:
             with torch.no_grad():
-                yield Seen(self, outputs, targets, recorded.uses)
+                yield Seen(self, outputs, targets, recorded.uses, self._layouts(recorded, outputs))
         finally:
             recorded.close()
+
+    def _layouts(self, recorded: LayerUses, outputs: Tensor) -> list[Layout]:
+        """Where the samples are at each use in this batch; others may do other things."""
+        routing = find_routing(
+            self.surface,
+            self.rules,
+            recorded.uses,
+            outputs,
+            expected=self.plan.layouts,
+            trusted=self.plan.signature,
+        )
+        lost = [
+            use.layer
+            for use, layout in zip(recorded.uses, routing.layouts, strict=True)
+            if layout is None
+        ]
+        for layer in self.layers:
+            if routing.routes[f"{layer}.weight" if layer != ROOT else "weight"] == "generic":
+                lost.append(layer)
+        if lost:
+            raise SpiritlevelError(
+                "The measures of the family 'decomposition' need the output of every measured "
+                f"layer. In one of the batches the samples cannot be told apart at {lost[0]!r}, or "
+                "its weight is used elsewhere. Choose other 'layers', or measure "
+                "curvature.ggn_trace, which holds for any parameter."
+            )
+        return [layout for layout in routing.layouts if layout is not None]
 
 
 class Seen:
     """Outputs of a batch and the places in its graph where layers gave theirs."""
 
     def __init__(
-        self, paths: Paths, outputs: Tensor, targets: Tensor, uses: list[LayerUse]
+        self,
+        paths: Paths,
+        outputs: Tensor,
+        targets: Tensor,
+        uses: list[LayerUse],
+        layouts: list[Layout],
     ) -> None:
         """The sums of squared inputs are worked out once."""
         self.paths, self.outputs = paths, outputs
         loss = paths.surface.loss
         assert isinstance(loss, CrossEntropy)
         self.num_samples = len(outputs)
+        self.layouts = {id(use): layout for use, layout in zip(uses, layouts, strict=True)}
         self.positions: Positions = loss.positions(outputs, targets)
         self.curvature: OutputCurvature = loss.curvature(outputs.detach().double(), targets)
         self.weights = loss.weights(outputs.detach(), targets).double()
@@ -137,9 +170,8 @@ class Seen:
         """The gradient at a use, one row per sample, float64."""
         return self._layout(use).split(delta).reshape(self.num_samples, -1).double()
 
-    def _layout(self, use: LayerUse) -> Any:
-        layout = self.paths.plan.layouts[use.layer]
-        return dataclasses.replace(layout, num_samples=self.num_samples)
+    def _layout(self, use: LayerUse) -> Layout:
+        return self.layouts[id(use)]
 
 
 def centered_by_probes(workspace: Workspace) -> ProbedRows:

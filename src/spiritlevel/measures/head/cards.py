@@ -34,7 +34,7 @@ PAPER = "Taleghani et al., An accurate flatness measure"
     summary="Hessian trace of the last linear layer, from Gini term and feature norm",
     formula=r"\operatorname{mean}_n \bigl(1 - \|p_n\|^2\bigr)\, \|\phi_n\|^2",
     paper=PAPER + ", Theorem 1 and Corollary 3 (eq. 15)",
-    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
+    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "unit_mix", "batch_split"},
     misleads=(
         "A product of confidence and feature norm: scaling the features changes it at will. The "
         "bias is left out; it would add the mean Gini term."
@@ -59,6 +59,7 @@ def head_trace(workspace: Workspace) -> Measured:
         "unit_permute",
         "batchnorm_absorb",
         "attention_rescale",
+        "unit_mix",
         "batch_split",
     },
     misleads=(
@@ -78,7 +79,7 @@ def head_kappa(workspace: Workspace) -> Measured:
     summary="Trace of the squared Hessian of the last linear layer",
     formula=r"\tfrac{1}{N^2} \sum_{n,m} (\phi_n \cdot \phi_m)^2 \operatorname{Tr}(A_n A_m)",
     paper="Flatness-Aware Regularization, eq. 1, in closed form for the head",
-    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
+    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "unit_mix", "batch_split"},
     misleads="Its cost grows with the square of the number of samples. Rescaling changes it.",
     needs=STORED,
     requires=(head,),
@@ -105,7 +106,7 @@ def head_trace_squared(workspace: Workspace) -> Measured:
     summary="Largest Hessian eigenvalue of the last linear layer",
     formula=r"\lambda_{\max}\Bigl(\operatorname{mean}_n A_n \otimes \phi_n \phi_n^\top\Bigr)",
     paper=PAPER + " (block form of the Hessian); Lanczos on the closed-form product",
-    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "batch_split"},
+    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "unit_mix", "batch_split"},
     misleads="Rescaling changes it; one direction of C·d.",
     needs=STORED,
     found_by="products",
@@ -129,6 +130,7 @@ def head_lambda_max(workspace: Workspace) -> Measured:
         "unit_permute",
         "batchnorm_absorb",
         "attention_rescale",
+        "unit_mix",
         "batch_split",
     },
     misleads=(

@@ -9,7 +9,7 @@ from ...engine.estimate import cautious_count
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
-from ..registry import EVERY, Measured, measure
+from ..registry import ALL_BUT_MIXING, Measured, measure
 from .requirements import target
 from .sigma_search import Crossing, SigmaSearch
 
@@ -57,7 +57,7 @@ def sigma(workspace: Workspace) -> Measured:
         r"E(\theta + u) - E(\theta) \le d \}"
     ),
     paper=f"{JIANG} (pacbayes-mag-flatness, with ε = 0){COMPARED}",
-    invariant=EVERY,
+    invariant=ALL_BUT_MIXING,
     misleads=(
         f"A weight of exactly zero gets no noise; the noise on a bias follows its size. {LIMITS}"
     ),

@@ -11,7 +11,7 @@ from ...engine.workspace import Workspace
 from ...records import Measurement
 from ..hessian_results import hessian_measurement
 from ..layer_weights import largest_layer, measured_weights
-from ..registry import EVERY, Measured, measure
+from ..registry import ALL_BUT_MIXING, Measured, measure
 from ..requirements import inputs
 
 KAPPA = Needs(sweep=True, kappa=True)
@@ -76,7 +76,7 @@ def kappa_max(workspace: Workspace) -> Measured:
     formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
     r"\quad V_l = \operatorname{diag}\bigl(\operatorname{std}_n a^l_j\bigr)",
     paper=THEOREM + ", with the standard deviation: as printed, with the variance, its claim fails",
-    invariant=EVERY,
+    invariant=ALL_BUT_MIXING,
     misleads=STANDARDIZED,
     needs=FEATURES,
     requires=(measured_weights, inputs),

@@ -24,6 +24,7 @@ OF_A_LAYER = {
     "unit_permute",
     "batchnorm_absorb",
     "attention_rescale",
+    "unit_mix",
     "batch_split",
 }
 JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes beyond 16 outputs)"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...engine.estimate import Estimate, cautious_count, estimate_from_repetitions
-from ...engine.head.head_layer import Head
+from ...engine.head.head_layer import Head, head_input
 from ...engine.plan import matrix_layers
 from ...engine.weight_space.probes import GROWTH, PILOT, ROUND_OFF, VECTOR_BYTES, next_count
 from ...engine.workspace import Workspace
@@ -125,8 +125,8 @@ class Robustness:
         with torch.no_grad(), full_precision(), surface.processes.together():
             for where, batch in surface.chunks(chunk):
                 outputs, targets = surface.outputs(batch, where=where, watch=head.module)
-                assert surface.watched is not None
-                features, z = head.features(surface.watched.double()), outputs.double()
+                a = head_input(head, surface.watched, outputs, str(where))
+                features, z = head.features(a.double()), outputs.double()
                 here = surface.loss.values(z, targets)
                 curvature = surface.loss.curvature(z, targets)
                 second_order = self._second_order(head, curvature, outputs, features, W)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...engine.data_pass import Needs
 from ...engine.workspace import Workspace
 from ...records import Cost, Measurement, Status
-from ..registry import EVERY, Measured, measure
+from ..registry import ALL_BUT_MIXING, Measured, measure
 from .average_case import average_rise, passes_that_suffice
 from .worst_case import Ball, Worst
 
@@ -56,7 +56,7 @@ def worst(workspace: Workspace) -> Measured:
     summary="Largest rise of the loss in a ball measured in units of each weight's size (ASAM)",
     formula=r"\max_{\|\varepsilon / |\theta|\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
     paper=KWON,
-    invariant=EVERY,
+    invariant=ALL_BUT_MIXING,
     misleads=(
         f"{LOCAL} {SIZE_OF_BIASES} It falls with confidence (large logits), which says nothing "
         "about the decision, and correlates with generalization less than one would hope "
@@ -159,7 +159,7 @@ def average(workspace: Workspace) -> Measured:
         r"L(\theta + \varepsilon) - L(\theta)"
     ),
     paper=ANDRIUSHCHENKO + " (average case, adaptive)",
-    invariant=EVERY,
+    invariant=ALL_BUT_MIXING,
     misleads=(
         f"{SIZE_OF_BIASES} It falls with confidence (large logits), which says nothing about the "
         "decision."

@@ -210,8 +210,8 @@ class ConvRule(PatchRule):
     """Convolutions in 1, 2 or 3 dimensions with groups, stride, dilation and any padding mode."""
 
     def leading(self, module: Any, out: torch.Size) -> int:
-        """Only the first: convolutions take the batch there."""
-        return 1
+        """Only the first: convolutions take the batch there, unless they run without one."""
+        return 1 if len(out) == 2 + _spatial(module) else 0
 
     def patches(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
         """The unfolded input windows."""

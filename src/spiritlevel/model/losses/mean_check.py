@@ -91,7 +91,7 @@ def call_part(name: str, loss: PerSample, outputs: Tensor, targets: Tensor) -> T
     try:
         return loss(outputs, targets)
     except (RuntimeError, IndexError, ValueError) as error:
-        if isinstance(error, torch.cuda.OutOfMemoryError):
+        if isinstance(error, SpiritlevelError | torch.cuda.OutOfMemoryError):
             raise
         cause = str(error).strip().splitlines() or [""]
         raise SpiritlevelError(
@@ -136,12 +136,12 @@ def _refuse_mean(name: str, given: float, values: Tensor, weights: Tensor, where
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
-    """|a − b| relative to the larger of the two, or to 1e-6 of the batch if they are tiny."""
+    """|a − b| relative to the larger of the two, or to 1e-3 of the batch's if they are tiny."""
     a, b = a.double(), b.double()
     if a.shape != b.shape:
         return torch.full_like(a, torch.inf)
     size = torch.maximum(a.abs(), b.abs())
-    distance = (a - b).abs() / torch.maximum(size, 1e-6 * size.amax()).clamp(min=1e-300)
+    distance = (a - b).abs() / torch.maximum(size, 1e-3 * size.amax()).clamp(min=1e-300)
     return distance.where(~(a.isnan() & b.isnan()), 0.0)  # the mean of no target that counts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.audit import WORDS, Audit, cell
+from ...analysis.audit import WORDS, Audit, Verdict, cell
 from ...measures.confounders import MEASURED_ALONG
 from ...symmetries import CONFIDENCE_ONLY
 from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
@@ -50,11 +50,24 @@ def _lead(audit: Audit) -> str:
 
 def _verdicts(audit: Audit) -> Table:
     rows: list[list[Cell]] = [
-        [name, audit.original[name].value, verdict.kind, verdict.text]
+        [name, audit.original[name].value, verdict.kind, *_answers(verdict), verdict.text]
         for name, verdict in audit.verdicts.items()
     ]
-    columns = [MEASURE, numbers.VALUE, Column("verdict"), Column("in words")]
+    columns = [
+        MEASURE,
+        numbers.VALUE,
+        Column("verdict"),
+        Column("scale", "Whether it changes under moves that keep the function."),
+        Column("confidence", "Whether it changes with the size of the logits."),
+        Column("in words"),
+    ]
     return Table(columns, rows, id="verdict-table", title="Can it be compared between networks?")
+
+
+def _answers(verdict: Verdict) -> tuple[Cell, Cell]:
+    if verdict.kind == "confounder":
+        return None, None
+    return verdict.scale.kind, verdict.confidence.kind
 
 
 def _meanings(audit: Audit) -> Text:
@@ -82,7 +95,7 @@ def _matrix(audit: Audit) -> list[Section]:
         "powers": [[_power(audit, name, move) for move in moves] for name in names],
         "texts": [[_shown(audit, name, move) for move in moves] for name in names],
         "before": [audit.original[name].value for name in names],
-        "after": [[audit.moved[move][name].value for move in moves] for name in names],
+        "after": [[audit.after(name, move).value for move in moves] for name in names],
         "preserving": [move in audit.preserving for move in moves],
     }
     chart = Chart(
@@ -91,16 +104,16 @@ def _matrix(audit: Audit) -> list[Section]:
         "matrix",
         data,
         table,
-        "The factor by which each number changed. = means unchanged, ? means not decided within "
-        "the error. Moves marked with * keep the predictions but change how confident they are. "
-        "All others keep the function exactly, so a number that changes there says nothing about "
-        "the function.",
+        "The factor by which each number changed, the farthest from 1 of all draws. = means "
+        "unchanged, ? means not decided within the error. Moves marked with * keep the predictions "
+        "but change how confident they are. All others keep the function, so a number that changes "
+        "there says nothing about the function.",
     )
     return [Section("factors", "What the moves did", [chart])]
 
 
 def _change(audit: Audit, name: str, move: str) -> list[Cell]:
-    before, after = audit.original[name].value, audit.moved[move][name].value
+    before, after = audit.original[name].value, audit.after(name, move).value
     moved = audit.has_moved(name, move)
     outcome = "not decided" if moved is None else "yes" if moved else "no"
     return [name, move, before, after, audit.factor(name, move), outcome]
@@ -116,6 +129,8 @@ def _moves(audit: Audit) -> list[Part]:
             f"{move} does not apply to this network: {why}." for move, why in audit.absent.items()
         ]
         parts.append(Text(lines, bullets=True))
+    if audit.unexplored:
+        parts.append(Text([f"Not all symmetries were tested: {audit.unexplored}."]))
     return parts
 
 

@@ -24,6 +24,7 @@ WORDS: dict[Kind, str] = {
     "confidence": "comparable at equal confidence",
     "nearly": "nearly comparable",
     "scale": "not comparable",
+    "untested": "not tested for all symmetries",
     "open": "not decided",
     "confounder": "not a flatness measure",
 }

@@ -33,10 +33,10 @@ def damaged(folder: pathlib.Path, problem: str) -> SpiritlevelError:
     """What is wrong inside the database, what is not lost, and the ways out."""
     path = folder / DATABASE
     return SpiritlevelError(
-        f"The study's store {str(path)!r} is damaged: {problem}. Nothing was written, and the "
-        f"weights in {str(folder / 'checkpoints')!r} were not touched. Put back a copy of "
-        f"{DATABASE}, or save what can still be read with `sqlite3 {path} .recover`, or run the "
-        "study again with another --out."
+        f"The study's store {str(path)!r} is damaged or was edited: {problem}. Nothing was "
+        f"written, and the weights in {str(folder / 'checkpoints')!r} were not touched. Put back "
+        f"a copy of {DATABASE}, or save what can still be read with `sqlite3 {path} .recover`, or "
+        "run the study again with another --out."
     )
 
 

@@ -13,10 +13,9 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import SpiritlevelError
 from ...reading import Misread, parse_json, read_as
 from . import schema
-from .database import DATABASE, FAILURES, unusable
+from .database import FAILURES, damaged, unusable
 
 TYPES = {  # of a column, and of the values that it may hold
     "TEXT": ("text",),
@@ -44,15 +43,15 @@ def check_values(connection: sqlite3.Connection, folder: pathlib.Path) -> None:
             row = connection.execute(f"SELECT {', '.join(tests.values())} FROM {table}").fetchone()
             wrong = [name for name, is_wrong in zip(tests, row, strict=True) if is_wrong]
             if wrong:
-                raise _damaged(folder, f"the column {wrong[0]!r} of {table!r} holds other values")
+                raise damaged(folder, f"the column {wrong[0]!r} of {table!r} holds other values")
         if connection.execute(NESTED).fetchone()[0]:
-            raise _damaged(folder, "the axes of a run hold lists or mappings")
+            raise damaged(folder, "the axes of a run hold lists or mappings")
         study = connection.execute("SELECT value FROM meta WHERE key = 'study'").fetchone()
         keys = [key for [key] in connection.execute(KEYS)]
         if study is None or keys != ([",".join(sorted(_axes(study[0])))] if keys else []):
-            raise _damaged(folder, "the axes of a run are not those of the study")
+            raise damaged(folder, "the axes of a run are not those of the study")
     except Misread as error:
-        raise _damaged(folder, str(error)) from error
+        raise damaged(folder, str(error)) from error
     except FAILURES as error:
         raise unusable(folder, error) from error
 
@@ -93,10 +92,3 @@ def _test(table: str, name: str, kind: str, may_be_empty: bool) -> str:
     if (table, name) in JSON:
         test = f"({test} OR NOT json_valid({name}) OR json_type({name}) != 'object')"
     return f"max({test})"
-
-
-def _damaged(folder: pathlib.Path, problem: str) -> SpiritlevelError:
-    return SpiritlevelError(
-        f"The study's store {str(folder / DATABASE)!r} is damaged or was edited: {problem}. "
-        "Nothing was written. Put back a copy of it, or run the study again with another --out."
-    )

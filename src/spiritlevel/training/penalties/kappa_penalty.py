@@ -61,15 +61,7 @@ def kappa_penalty(
     a = _joined(uses, layouts)
     total = outputs.new_zeros(())
     for column in _columns(curvature, outputs, probes, generator):
-        signals = torch.autograd.grad(
-            outputs, uses, column.view_as(outputs), create_graph=True, allow_unused=True
-        )
-        if any(signal is None for signal in signals):
-            raise SpiritlevelError(
-                "The 'outputs' of a κ penalty must come from the forward pass in which the layer "
-                "was used. Got outputs that do not depend on its latest input. Call the penalty "
-                "right after the forward pass, with what the model returned."
-            )
+        signals = torch.autograd.grad(outputs, uses, column.view_as(outputs), create_graph=True)
         total = total + _squared(a, _joined(signals, layouts))
     weight = total_weight(loss_function, outputs, targets)
     return total / (weight * (1 if probes is None else probes))

@@ -1,0 +1,169 @@
+"""Cells: rows, columns and other slices of parameters, each of which can be multiplied by a factor.
+
+The logarithms of the factors are unknowns of a linear system. A parameter of several dimensions can
+be multiplied as a whole by any of them, so that the logarithms are known up to constants.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+OUTPUTS = ""  # the name of the unknown for the size of the outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """A dimension of a parameter, cut into cells of equal length."""
+
+    name: str
+    dim: int
+    size: int  # entries along the dimension
+    start: int  # its first unknown
+    count: int  # cells
+
+    @property
+    def place(self) -> slice:
+        """Its unknowns among all."""
+        return slice(self.start, self.start + self.count)
+
+    def sums(self, products: Tensor) -> Tensor:
+        """Sums over each cell; the first dimension is carried along."""
+        if products.dim() == 1:  # of a parameter without dimensions
+            return products[:, None]
+        rest = [d for d in range(1, products.dim()) if d != self.dim + 1]
+        along = products.sum(dim=rest) if rest else products
+        return along.unflatten(1, (self.count, -1)).sum(dim=-1)
+
+    def entries(self, values: Tensor) -> Tensor:
+        """The value of its cell for every entry along the dimension."""
+        return values.repeat_interleave(self.size // self.count)
+
+
+class Cells:
+    """All axes of all parameters; the last unknown is the size of the outputs."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], most: int) -> None:
+        """At most about `most` cells: longer cells where there are too many."""
+        block = 1
+        self.axes = _axes(parameters, block, most)
+        while sum(axis.count for axis in self.axes) > most and block < _longest(parameters):
+            block *= 2
+            self.axes = _axes(parameters, block, most)
+        self.coarse = block > 1
+        self.outputs = sum(axis.count for axis in self.axes)
+
+    @property
+    def num_unknowns(self) -> int:
+        """Cells, and the outputs."""
+        return self.outputs + 1
+
+    def rows(
+        self, sums: Tensor, values: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Equations: how each factor changes sums of outputs, and how their own size does.
+
+        Beside them the sums of absolute values, which tell a cell whose effects cancel from one
+        that has none.
+        """
+        rows = sums.new_zeros(len(sums), self.num_unknowns)
+        sizes = torch.zeros_like(rows)
+        for axis in self.axes:
+            if axis.name in gradients:
+                products = gradients[axis.name] * values[axis.name]
+                rows[:, axis.place] = axis.sums(products)
+                sizes[:, axis.place] = axis.sums(products.abs())
+        rows[:, self.outputs] = -sums
+        sizes[:, self.outputs] = sums.abs()
+        return rows, sizes
+
+    def constants(self) -> Tensor:
+        """Further equations: of a parameter's axes, all but the first have a sum of 0."""
+        rows = []
+        for axis in self._further():
+            row = torch.zeros(self.num_unknowns, dtype=torch.float64)
+            row[axis.place] = 1.0
+            rows.append(row)
+        return torch.stack(rows) if rows else torch.zeros(0, self.num_unknowns).double()
+
+    def order(self) -> list[int]:
+        """Unknowns from clear to unclear: outputs, biases and gains, rows, and all the rest."""
+        further = {axis.start for axis in self._further()}
+        single = {axis.name for axis in self.axes} - {axis.name for axis in self._further()}
+
+        def rank(axis: Axis) -> int:
+            return 0 if axis.name in single else 2 if axis.start in further else 1
+
+        ranked = sorted(self.axes, key=rank)
+        return [
+            self.outputs,
+            *(i for axis in ranked for i in range(axis.place.start, axis.place.stop)),
+        ]
+
+    def centred(self, vectors: Tensor) -> Tensor:
+        """The same moves, written so that as few cells of a parameter as possible change."""
+        vectors = vectors.clone()
+        first = {axis.name: axis for axis in reversed(self.axes)}
+        for axis in self._further():
+            rows, columns = vectors[:, first[axis.name].place], vectors[:, axis.place]
+            # either most columns stay, or most rows
+            choices = [_usual(columns), -_usual(rows)]
+            filled = torch.stack(
+                [_filled(columns - each) + _filled(rows + each) for each in choices]
+            )
+            shift = torch.where((filled[0] <= filled[1])[:, None], choices[0], choices[1])
+            vectors[:, axis.place] -= shift
+            vectors[:, first[axis.name].place] += shift
+        return vectors
+
+    def completed(self, vectors: Tensor, idle: Tensor) -> Tensor:
+        """Give cells that no sample uses the power of their axis, if all others have the same."""
+        vectors = vectors.clone()
+        for axis in self.axes:
+            used = ~idle[axis.place]
+            if bool(used.any()) and not bool(used.all()):
+                values = vectors[:, axis.place]
+                alike = (values[:, used] - values[:, used][:, :1]).abs().amax(dim=1) < 1e-6
+                filled = torch.where(idle[axis.place], values[:, used][:, :1], values)
+                vectors[:, axis.place] = torch.where(alike[:, None], filled, values)
+        return vectors
+
+    def _further(self) -> list[Axis]:
+        seen: set[str] = set()
+        further = []
+        for axis in self.axes:
+            if axis.name in seen:
+                further.append(axis)
+            seen.add(axis.name)
+        return further
+
+
+def _usual(values: Tensor) -> Tensor:
+    """The most common value of each row; what is equal up to rounding counts as equal."""
+    return values.round(decimals=6).mode(dim=1, keepdim=True).values
+
+
+def _filled(values: Tensor) -> Tensor:
+    return (values.abs() > 1e-6).sum(dim=1)
+
+
+def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[Axis]:
+    axes: list[Axis] = []
+    start = 0
+    for name, tensor in parameters.items():
+        shape = tuple(tensor.shape) or (1,)
+        for dim in [dim for dim, size in enumerate(shape) if size > 1] or [0]:
+            size = shape[dim]
+            count = size // block if size % block == 0 else 1
+            count = 1 if count > most // 2 else count  # the rows of a large table
+            if count > 1 or not axes or axes[-1].name != name:  # one cell more would be the whole
+                axes.append(Axis(name, dim, size, start, count))
+                start += count
+    return axes
+
+
+def _longest(parameters: Mapping[str, Tensor]) -> int:
+    return max((max(tensor.shape, default=1) for tensor in parameters.values()), default=1)
