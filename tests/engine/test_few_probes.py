@@ -19,7 +19,11 @@ from torch import nn
 import spiritlevel as sl
 import spiritlevel.engine.estimate
 from engine.test_coverage import one_direction, one_sample_decides
-from spiritlevel.engine.estimate import Estimate, estimate_from_repetitions
+from spiritlevel.engine.estimate import (
+    Estimate,
+    estimate_from_repetitions,
+    estimate_of_draws,
+)
 from spiritlevel.engine.sweep.sums import FEW, MANY, pooled_estimate
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
@@ -189,6 +193,30 @@ def test_nothing_is_known_only_of_nothing(problems):
         probes.draw(["hessian"], 2)
         spreads.append(probes.estimate("hessian", factors).variance)
     assert spreads[0] > 0.0 == spreads[1]
+
+
+@pytest.mark.parametrize("count", PASSES)
+def test_few_draws_of_a_skewed_number(count):
+    """Squares of one normal number; 93 % is what the docstring promises."""
+    squares = random(400, count, seed=count).square().tolist()
+    hits = 0
+    for values in squares:
+        estimate = estimate_of_draws(values)
+        assert not estimate.exact
+        hits += abs(estimate.value - 1.0) <= estimate.half_width(0.95)
+    assert hits >= scipy.stats.binom.ppf(FALSE_ALARM, 400, 0.93)
+    usual = [estimate_from_repetitions(values) for values in squares]
+    missed = sum(abs(e.value - 1.0) > e.half_width(0.95) for e in usual)
+    if count < 16:  # what these replace
+        assert missed > 400 - scipy.stats.binom.ppf(FALSE_ALARM, 400, 0.95)
+
+
+def test_many_draws_have_the_usual_interval():
+    values = random(32, seed=1).square().tolist()
+    assert estimate_of_draws(values) == estimate_from_repetitions(values)
+    assert estimate_of_draws(values[:-1]).variance > estimate_from_repetitions(values[:-1]).variance
+    assert estimate_of_draws([1.0, -1.0]).unknown
+    assert estimate_of_draws([0.0, 0.0]).variance == 0.0
 
 
 # -- the table in the docs ------------------------------------------------------------------------

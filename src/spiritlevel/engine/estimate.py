@@ -8,6 +8,8 @@ from typing import Any
 
 from ..math.student import t_quantile
 
+MANY_DRAWS = 32  # from which the usual interval is good enough
+
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
@@ -121,6 +123,22 @@ def estimate_from_repetitions(values: list[float], data_variance: float | None =
     squares = [(value - mean) ** 2 for value in values]
     variance = math.fsum(squares) / (count - 1) / count
     return Estimate(mean, variance, _dof(squares), data_variance, drawn=True)
+
+
+def estimate_of_draws(values: list[float]) -> Estimate:
+    """The mean of at least two draws of a skewed number, such as the rise of a loss under noise.
+
+    A mean of few draws that is too small by chance comes with an error that is too small as well.
+    In the worst case, squares of one normal number, the usual interval from 2 to 16 draws covers
+    the truth in 81 to 92 % of the cases, and the wider one that is taken here in 93 % or more.
+    """
+    estimate = estimate_from_repetitions(values)
+    if len(values) >= MANY_DRAWS or estimate.variance == 0.0:
+        return estimate
+    if estimate.value == 0.0:
+        return dataclasses.replace(estimate, variance=math.inf)
+    relative = estimate.half_width(0.95) / abs(estimate.value)
+    return dataclasses.replace(estimate, variance=estimate.variance * (1.0 + relative) ** 2)
 
 
 def _dof(squares: list[float]) -> float:

@@ -256,14 +256,12 @@ def _drawn(
             text += f". max_passes={cautious_count(enough, estimate.dof)} would have sufficed."
         else:
             text += f". Try max_passes={4 * asked.max_passes}."
-    margin = estimate.half_width(asked.confidence)
     return Measurement(
         name,
         estimate.value,
         exact=False,
-        stderr=estimate.stderr,
-        interval=(estimate.value - margin, estimate.value + margin),
         status=status,
         text=text,
+        **estimate.errors(asked.confidence),
         **common,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...engine.estimate import Estimate, estimate_from_repetitions
+from ...engine.estimate import Estimate, estimate_of_draws
 from ...engine.head.features import HeadFeatures, head_features
 from ...engine.weight_space.probes import GROWTH, next_count
 from ...engine.workspace import Workspace
@@ -139,7 +139,7 @@ def _repeated(
     asked = workspace.precision
     values = [draw() for _ in range(pilot)]
     while True:
-        estimate, count = estimate_from_repetitions(values), len(values)
+        estimate, count = estimate_of_draws(values), len(values)
         if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
             return estimate, count
         enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)

@@ -136,7 +136,7 @@ def feature_robustness(workspace: Workspace) -> Measured:
     m = Measurement(
         name,
         estimate.value,
-        exact=False,
+        exact=estimate.exact,
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=drawn.missed() if missed else drawn.text(),
         cost=drawn.cost,

@@ -18,7 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...engine.estimate import Estimate, cautious_count, estimate_from_repetitions
+from ...engine.estimate import Estimate, cautious_count, estimate_of_draws
 from ...engine.head.head_layer import Head, head_input
 from ...engine.plan import matrix_layers
 from ...engine.weight_space.probes import GROWTH, PILOT, ROUND_OFF, VECTOR_BYTES, next_count
@@ -27,6 +27,7 @@ from ...errors import SpiritlevelError
 from ...math.orthogonal import haar_rows, unique_qr
 from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
 from ...model.layers.patches import PatchRule
+from ...model.losses import MeanSquaredError
 from ...model.model_state import full_precision
 from ...records import Cost
 
@@ -85,9 +86,9 @@ class Robustness:
         asked = self.workspace.precision
         self._draw(max(2, min(PILOT, asked.max_passes)))
         while True:
-            estimate, count = estimate_from_repetitions(self.values), len(self.values)
-            if estimate.stderr <= ROUND_OFF * abs(estimate.value):  # nothing was left to chance
-                return dataclasses.replace(estimate, variance=0.0)
+            estimate, count = estimate_of_draws(self.values), len(self.values)
+            if estimate.stderr <= ROUND_OFF * abs(estimate.value):
+                return dataclasses.replace(estimate, variance=0.0, drawn=not self._is_quadratic)
             if estimate.within(asked.rtol, asked.confidence):
                 return estimate
             enough = next_count(
@@ -98,6 +99,12 @@ class Robustness:
             if more <= 0:
                 return estimate
             self._draw(more)
+
+    @property
+    def _is_quadratic(self) -> bool:
+        """Whether the second order is all there is, so that nothing is left to chance."""
+        quadratic = isinstance(self.workspace.surface.loss, MeanSquaredError)
+        return quadratic and self._second_order_known
 
     def _draw(self, count: int) -> None:
         most = max(1, VECTOR_BYTES // (32 * self._factor.shape[-1] * self._size))

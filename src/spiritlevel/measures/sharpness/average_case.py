@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...engine.estimate import Estimate, cautious_count, estimate_from_repetitions
+from ...engine.estimate import Estimate, cautious_count, estimate_of_draws
 from ...engine.precision import Precision
 from ...engine.weight_space.noise import Noise
 from ...engine.weight_space.probes import GROWTH, PILOT, next_count
@@ -25,7 +25,7 @@ def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> tuple
 
     draw(max(2, min(PILOT, allowed)))
     while True:
-        estimate, count = estimate_from_repetitions(values), len(values)
+        estimate, count = estimate_of_draws(values), len(values)
         if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
             return estimate, count
         wanted = math.ceil(1.05 * min(_sufficient(estimate, count, asked), GROWTH * count))

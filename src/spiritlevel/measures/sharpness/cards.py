@@ -250,11 +250,10 @@ def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool
             name,
             estimate.value,
             exact=False,
-            stderr=estimate.stderr,
-            interval=(estimate.value - margin, estimate.value + margin),
             residual=lost if lost > NEGLIGIBLE * abs(estimate.value) else None,
             status=status,
             text=text,
+            **estimate.errors(asked.confidence),
             **common,  # type: ignore[arg-type]
         )
     )
