@@ -40,6 +40,10 @@ def contains(whole, part) -> bool:
     if isinstance(part, dict) and isinstance(whole, dict):
         return all(key in whole and contains(whole[key], part[key]) for key in part)
     if isinstance(part, list) and isinstance(whole, list):
+        if all(isinstance(each, dict) for each in part):  # draws of a move are kept in any order
+            return len(whole) == len(part) and all(
+                any(contains(other, each) for other in whole) for each in part
+            )
         return len(whole) == len(part) and all(map(contains, whole, part))
     return whole == part or (part is None and whole is not None)
 
