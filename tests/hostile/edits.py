@@ -1,9 +1,10 @@
 """Edited and damaged copies of a JSON file: what a hand, a disk or another program may do to it."""
 
 import copy
+import functools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Path = tuple[str | int, ...]
@@ -64,23 +65,29 @@ def _repeated(data: Any, path: Path) -> Any:
 
 def edits(data: Any) -> Iterator[tuple[str, Any]]:
     """Every single edit, with a description: values replaced, keys dropped, renamed or repeated."""
+    return ((name, make()) for name, make in planned_edits(data))
+
+
+def planned_edits(data: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The edits before they are made: a copy of large data for each of them takes long."""
     for path in paths(data):
         for value in VALUES:
-            yield f"{path} = {value!r:.40}", changed(data, path, value)
+            yield f"{path} = {value!r:.40}", functools.partial(changed, data, path, value)
         if not path:
             continue
-        yield f"without {path}", _dropped(data, path)
+        yield f"without {path}", functools.partial(_dropped, data, path)
         if isinstance(path[-1], str):
-            yield f"{path} renamed", _renamed(data, path, f"{path[-1]}_")
+            name = f"{path[-1]}_"
+            yield f"{path} renamed", functools.partial(_renamed, data, path, name)
         else:
-            yield f"{path} repeated", _repeated(data, path)
+            yield f"{path} repeated", functools.partial(_repeated, data, path)
 
 
 def chosen_edits(data: Any, *, count: int, seed: int) -> list[tuple[str, str]]:
     """Some of the edits as texts; a place of each kind has the same chance."""
-    everything = list(edits(data))
+    everything = list(planned_edits(data))
     picked = random.Random(seed).sample(everything, min(count, len(everything)))
-    return [(name, json.dumps(edited)) for name, edited in picked]
+    return [(name, json.dumps(make())) for name, make in picked]
 
 
 def damages(text: str) -> Iterator[tuple[str, bytes]]:

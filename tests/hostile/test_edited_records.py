@@ -61,8 +61,11 @@ def test_some_edits(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_texts(kind):
     for name, raw in damages(texts()[kind]):
-        for text in (raw, raw.decode("utf-8", "surrogateescape")):
-            assert attempt(kind, text) == "refused", name
+        if raw == texts()[kind].encode():  # nothing there to be damaged in this way
+            continue
+        assert attempt(kind, raw.decode("utf-8", "surrogateescape")) == "refused", name
+        if name not in ("with a byte order mark", "UTF-16"):  # which JSON allows in bytes
+            assert attempt(kind, raw) == "refused", name
 
 
 @pytest.mark.parametrize("text", [None, 3, [], {}, object()], ids=lambda x: type(x).__name__)
@@ -99,7 +102,8 @@ def test_pages_of_damaged_files(tmp_path, kind):
     path = tmp_path / "record.json"
     for name, raw in damages(texts()[kind]):
         path.write_bytes(raw)
-        assert page(path) == "refused", name
+        if raw != texts()[kind].encode():
+            assert page(path) == "refused", name
 
 
 @pytest.mark.nightly

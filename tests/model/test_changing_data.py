@@ -87,6 +87,13 @@ class Stream(IterableDataset):
             yield X[i], Y[i]
 
 
+class Readable(IterableDataset):
+    """A stream that starts again in every pass."""
+
+    def __iter__(self):
+        return zip(X, Y, strict=True)
+
+
 class OneShot:
     def __init__(self):
         self.batches = zip(X.split(8), Y.split(8), strict=True)
@@ -235,11 +242,17 @@ SAME = {
     "a fixed part in any order": lambda: DataLoader(
         PAIRS, 8, sampler=SubsetRandomSampler(range(10, 40))
     ),
+    "a stream": lambda: DataLoader(Readable(), 8),
+    "a stream with drop_last": lambda: DataLoader(Readable(), 8, drop_last=True),
     "workers": lambda: DataLoader(PAIRS, 8, shuffle=True, num_workers=2),
     "named tuples": lambda: [Batch(x, y) for x, y in zip(X.split(8), Y.split(8), strict=True)],
 }
 Batch = collections.namedtuple("Batch", "x y")
-ROWS = {"drop_last in order": slice(48), "a fixed part in any order": slice(10, 40)}
+ROWS = {
+    "a stream with drop_last": slice(48),
+    "drop_last in order": slice(48),
+    "a fixed part in any order": slice(10, 40),
+}
 
 
 def largest(x, y):

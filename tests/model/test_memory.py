@@ -130,7 +130,7 @@ def test_no_kind_of_layer_keeps_the_model(case):
 
 
 class Failing(nn.Module):
-    """Raises at one of its calls."""
+    """Raises from one of its calls on."""
 
     def __init__(self, at):
         super().__init__()
@@ -138,7 +138,7 @@ class Failing(nn.Module):
 
     def forward(self, x):
         self.calls += 1
-        if self.calls == self.at:
+        if self.calls >= self.at:
             raise RuntimeError("planted")
         return self.inner(x)
 

@@ -50,12 +50,17 @@ class Estimate:
             return 0.0
         return t_quantile(0.5 + confidence / 2, max(self.dof, 1.0)) * self.stderr
 
-    def errors(self, confidence: float) -> dict[str, Any]:
-        """`stderr` and `interval` of a Measurement: None if the value is exact or too few draws."""
+    def errors(self, confidence: float, round_off: float = 0.0) -> dict[str, Any]:
+        """`stderr` and `interval` of a Measurement: None if the value is exact or too few draws.
+
+        `round_off` is relative to the value: probes that agree to all digits are not better.
+        """
         if self.exact or self.unknown:
             return {"stderr": None, "interval": None}
-        margin = self.half_width(confidence)
-        return {"stderr": self.stderr, "interval": (self.value - margin, self.value + margin)}
+        least = round_off * abs(self.value)
+        margin = max(self.half_width(confidence), 2 * least)
+        ends = (self.value - margin, self.value + margin)
+        return {"stderr": max(self.stderr, least), "interval": ends}
 
     def within(self, rtol: float, confidence: float) -> bool:
         """Whether the interval is as narrow as asked, relative to the value.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from ..errors import is_out_of_memory
 from ..math.curvature import SignedColumn
 from ..model.batches import BatchLocation
 from ..model.surface import Surface
@@ -128,7 +129,9 @@ def _by_differences(
             if surface.dtype != torch.float64:
                 return {}  # too large for that; differences in float32 would show nothing
             return _quadratic_forms(surface, witness, names, seed)
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
         return {}  # a model that insists on its own type
 
 

@@ -35,12 +35,17 @@ def as_path(given: object, *, what: str) -> pathlib.Path:
         raise SpiritlevelError(
             f"The {what} must be a path. Got {given!r}. Give a text, or a pathlib.Path."
         )
-    text = os.fspath(given)
-    if not text or "\0" in text:
+    path = pathlib.Path(given)
+    try:
+        parts = [os.fsencode(part) for part in path.parts]
+    except UnicodeEncodeError:  # half of a character
+        parts = [b"\0"]
+    if not os.fspath(given) or any(b"\0" in part or len(part) > 255 for part in parts):
         raise SpiritlevelError(
-            f"The {what} must be a path. Got {text!r}, which no file can have. Check it."
+            f"The {what} must be a path. Got {os.fspath(given)!r:.80}, which no file can have. "
+            "Check it."
         )
-    return pathlib.Path(text)
+    return path
 
 
 def _fault(part: str) -> str:

@@ -9,11 +9,12 @@ import pathlib
 import tempfile
 
 from ..errors import SpiritlevelError
+from .names import as_path
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file so that a reader sees all of it or what was there before."""
-    target = pathlib.Path(path)
+    target = as_path(path, what="file to write")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

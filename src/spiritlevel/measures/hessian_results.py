@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from ..engine.row_estimator import RowEstimate
 from ..engine.weight_space.eigenvalues import residual_tolerance
 from ..engine.weight_space.lanczos import Eigenpairs
@@ -14,9 +16,13 @@ ROUND_OFF = 1e-7  # of a value: below the error that float32 weights and data br
 RATE_VISIBLE = 0.1  # of a value: only a residual below it shows how fast it falls
 
 
+ROUND_OFF = 100  # units in the last place that sums over a network's gradients may lose
+
+
 def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Measurement:
     """A value with its sampling error, and with the interval of the probes if there were any."""
     estimate = row.estimate
+    round_off = ROUND_OFF * torch.finfo(workspace.surface.dtype).eps
     return Measurement(
         name,
         estimate.value,
@@ -27,7 +33,7 @@ def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Me
         text=row.text,
         cost=row.cost,
         settings=workspace.settings(),
-        **estimate.errors(workspace.precision.confidence),
+        **estimate.errors(workspace.precision.confidence, round_off=round_off),
     )
 
 

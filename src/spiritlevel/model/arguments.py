@@ -42,9 +42,7 @@ def _anything(value: Any) -> bool:
 
 
 def _is_network(value: Any) -> bool:
-    return isinstance(value, nn.Module) and not any(
-        each.is_meta for each in (*value.parameters(), *value.buffers())
-    )
+    return isinstance(value, nn.Module)
 
 
 def _is_whole(value: Any) -> bool:
@@ -81,7 +79,7 @@ def _may_be_data(value: Any) -> bool:
 
 def _is_loss(value: Any) -> bool:
     """A name, or a function of outputs and targets; a class is no loss, its objects are."""
-    if isinstance(value, str):
+    if isinstance(value, str) or (hasattr(value, "values") and hasattr(value, "curvature")):
         return True
     if isinstance(value, type) or not callable(value):
         return False
@@ -115,7 +113,7 @@ def _is_flag(value: Any) -> bool:
 _TEXTS = (_or_none(_are_texts), "a text, a list of texts, or None")
 _FUNCTION = (_or_none(callable), "a function, or None")
 CHECKS: dict[str, tuple[Test, str]] = {
-    "model": (_is_network, "a torch.nn.Module whose weights are in memory, not on 'meta'"),
+    "model": (_is_network, "a torch.nn.Module"),
     "models": (_are_networks, "a dict of names and torch.nn.Modules, as in {'sgd': net, ...}"),
     "data": (_may_be_data, "a loader, a list of batches, or a pair of tensors (x, y)"),
     "loss": (_is_loss, "'cross_entropy', 'mse', 'bce', or a function of outputs and targets"),

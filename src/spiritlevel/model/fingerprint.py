@@ -194,11 +194,10 @@ def _drawn_anew(loader: DataLoader[Any]) -> str:
         if sampler.num_samples < len(sampler.data_source):
             part = f"{sampler.num_samples} of {len(sampler.data_source)}"
             return f"a RandomSampler that draws {part} samples"
-    shuffles = isinstance(sampler, RandomSampler | SubsetRandomSampler)
+    if not isinstance(sampler, RandomSampler | SubsetRandomSampler):
+        return ""  # in order, or a sampler whose passes will tell
     dropped = len(sampler) % loader.batch_size if loader.drop_last and loader.batch_size else 0
-    if shuffles and dropped:
-        return f"a loader that shuffles and drops {dropped} of {len(sampler)} samples"
-    return ""
+    return f"a loader that shuffles and drops {dropped} of {len(sampler)} samples" * bool(dropped)
 
 
 def _refuse(came: str) -> None:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..errors import is_out_of_memory
+
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -49,7 +51,9 @@ def choose_width(
     for wide in (torch.float32, torch.float64) if is_half else (None, torch.float64):
         try:
             seen = half_seen(wide)
-        except Exception:
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
             continue  # the measurement itself will say what is wrong, in the model's own type
         if seen is None:
             return wide, None

@@ -20,6 +20,7 @@ from ..errors import SpiritlevelError, require
 from ..files import write_atomically
 from ..files.names import as_path
 from ..files.torch_files import load_torch_file
+from ..model.arguments import check_arguments
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # under which frameworks nest the weights
 PREFIXES = ("module.", "model.", "_orig_mod.")  # DistributedDataParallel, Lightning, torch.compile
@@ -54,6 +55,7 @@ def load_checkpoint(
     DistributedDataParallel, Lightning and torch.compile are removed where that makes all names fit.
     The module named by `keep`, such as a head for other classes, stays as it is in `model`.
     """
+    check_arguments("load_checkpoint", {"model": model})
     name = os.fspath(as_path(path, what="checkpoint"))
     tensors, container = _find_tensors(_read(name), name)
     wanted = _tensors_of(model)
@@ -76,6 +78,7 @@ def load_checkpoint(
 
 def save_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write the weights as safetensors; a tensor that has several names is stored once."""
+    check_arguments("save_checkpoint", {"model": model})
     write_atomically(path, checkpoint_bytes(model))
 
 

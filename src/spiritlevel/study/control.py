@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
-from ..files.names import check_name
+from ..files.names import as_path, check_name
 from .data.catalogue import CATALOGUE
 from .executors import local, processes, ray, vmap
 from .executors.pace import seconds_left
@@ -28,9 +28,10 @@ EXECUTORS = ("local", "vmap", "ray")
 
 def find(name_or_path: str) -> Study:
     """A registered study by name, or from a .yaml file, or `study` of a .py file."""
+    path = as_path(name_or_path, what="study")
+    name_or_path = str(path)
     if name_or_path in study_names():
         return Study.from_yaml(study_text(name_or_path), source=name_or_path)
-    path = pathlib.Path(name_or_path)
     if not path.is_file():
         raise SpiritlevelError(
             f"The study {name_or_path!r} must be a .yaml or .py file, or one of "
@@ -139,6 +140,11 @@ def run(
 
     Processes are started afresh: in a script, call this below `if __name__ == "__main__":`.
     """
+    if not isinstance(study, Study):
+        raise SpiritlevelError(
+            f"The 'study' argument of run must be a spiritlevel.study.Study. Got "
+            f"{type(study).__name__}. Read a file with spiritlevel.study.find(path)."
+        )
     chosen = study if preset is None else study.with_preset(preset)
     check(chosen, allow_code=allow_code)
     store = Store.create(folder, chosen)

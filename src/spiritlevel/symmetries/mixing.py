@@ -84,12 +84,9 @@ def _entries(group: Group) -> list[int]:
 
 def _linear(group: Group) -> bool:
     """Whether units are multiplied and divided by the factor itself, equally many at every site."""
-    owned = [sum(unit != NOBODY for unit in site.units) for site in group.sites]
-    roles = {site.role for site in group.sites}
     return (
-        roles == {Role.TIMES, Role.OVER}
+        {site.role for site in group.sites} == {Role.TIMES, Role.OVER}
         and all(site.power == 1 for site in group.sites)
-        and all(count % group.width == 0 for count in owned)
         and all(_evenly(site, group.width) for site in group.sites)
     )
 

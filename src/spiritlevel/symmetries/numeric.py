@@ -24,11 +24,11 @@ from .precision import deviation
 from .tracing import Diverged, Run
 from .verification import Reference
 
-REMAINDER = (
-    1e-3  # of the outputs, that ε may leave: a tenth of what counts as a change of a measure
-)
+# Of the outputs, that ε may leave: a tenth of what counts as a change of a measure.
+REMAINDER = 1e-3
 _EXACT = 1e-9  # of the outputs, in float64 and without ε
 _NUM_COPIES = 3  # with weights chosen at random, on which every guess must hold
+_ONE_COPY_FROM = 1_000_000  # parameters: beyond, memory allows no more
 _NOTHING = "linear algebra finds no factors that keep the outputs"
 
 Vary = Callable[[int], Run]
@@ -83,7 +83,8 @@ class _RandomCopies:
     def __init__(self, reference: Reference) -> None:
         self._run = reference.run
         self._copies: list[tuple[nn.Module, Tensor]] = []
-        for _ in range(_NUM_COPIES):
+        size = sum(parameter.numel() for parameter in reference.model.parameters())
+        for _ in range(_NUM_COPIES if size < _ONE_COPY_FROM else 1):
             model = copy.deepcopy(reference.model)
             Jiggler(model, reference.run, reference.generator).vivid()
             self._copies.append((model, self._outputs(model)))

@@ -81,10 +81,10 @@ class Audit:
             aside = Answer("untested", "it is not a flatness measure")
             return Verdict("confounder", WORDS["confounder"], aside, aside)
         cards = {card.name: card for card in registered_cards()}
-        known = measure in cards and cards[measure].invariant == EVERY
+        on_function_alone = measure in cards and cards[measure].invariant == EVERY
         scale = scale_answer(
             {move: self._response(measure, move) for move in self.preserving},
-            on_function_alone=known,
+            on_function_alone=on_function_alone,
             unexplored=self.unexplored,
         )
         sizes = [move for move in self.moved if move in CONFIDENCE_ONLY]
@@ -182,7 +182,9 @@ class Audit:
         return {
             "format": FORMAT,
             "original": self.original.to_dict(),
-            "moved": {move: [each.to_dict() for each in got] for move, got in self.moved.items()},
+            "moved": {
+                move: [report.to_dict() for report in draws] for move, draws in self.moved.items()
+            },
             "moves": self.moves,
             "absent": self.absent,
             "unexplored": self.unexplored,

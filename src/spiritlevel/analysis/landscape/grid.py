@@ -7,6 +7,7 @@ import math
 from ...errors import SpiritlevelError
 
 POINTS = {1: 41, 2: 21}  # along each axis, by the number of axes
+MAX_POINTS = 100_000  # along an axis: each takes a pass over the data
 REACH = {False: 1.0, True: 0.5}  # whether between checkpoints
 SNAP = 1e-9  # of the axis: a grid point this close to a checkpoint is the checkpoint
 
@@ -37,11 +38,11 @@ def check_grid(*, dimensions: int, points: int | None, reach: float | None, betw
         raise SpiritlevelError(
             f"The 'dimensions' argument must be 1 (a line) or 2 (a plane). Got {dimensions!r}."
         )
-    if points is not None and points < 2:
+    if points is not None and not 2 <= points <= MAX_POINTS:
         raise SpiritlevelError(
-            f"The 'points' argument must be at least 2, so that an axis has two ends. Got "
-            f"{points!r}. Leave it out for {POINTS[1]} on a line and {POINTS[2]} by {POINTS[2]} "
-            "on a plane."
+            "The 'points' argument must be at least 2, so that an axis has two ends, and at most "
+            f"{MAX_POINTS:,}. Got {points!r:.30}. Leave it out for {POINTS[1]} on a line and "
+            f"{POINTS[2]} by {POINTS[2]} on a plane."
         )
     if reach is None:
         return

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import is_out_of_memory
 from ...model import batches as _batches
 from ...model.surface import Surface
 from ...records import Cost
@@ -34,7 +35,9 @@ def can_vectorize(surface: Surface, names: list[str], batch: Any, columns: Tenso
     parameters = {name: surface.parameters[name].detach() for name in names}
     try:
         fast = _vectorized(surface, parameters, batch, columns)
-    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
         return False  # data-dependent control flow, in-place writes, operators without a vmap rule
     slow = _one_by_one(surface, parameters, batch, columns)
     return all(torch.allclose(fast[n], slow[n], rtol=1e-3, atol=1e-6) for n in names)

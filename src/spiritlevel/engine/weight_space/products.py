@@ -198,7 +198,7 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
         with trust.beside_the_parameters(surface, seed=0):
             return look()
     except (RuntimeError, NotImplementedError) as error:
-        if isinstance(error, torch.cuda.OutOfMemoryError):
+        if is_out_of_memory(error):
             raise
         return look()  # a model that insists on its own type
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
 from ...model.batches import BatchLocation
 from ...model.surface import Surface
@@ -67,7 +67,7 @@ def check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: int
         with beside_the_parameters(surface, seed):
             _check_gradient(surface, surface.received(batch), where, seed)
     except (RuntimeError, NotImplementedError) as error:
-        if isinstance(error, torch.cuda.OutOfMemoryError):
+        if is_out_of_memory(error):
             raise
         # a model that insists on its own type: in that, rounding hides all but large differences
         _check_gradient(surface, surface.received(batch), where, seed)

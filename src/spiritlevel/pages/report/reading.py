@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from ...analysis.comparison import FORMAT as COMPARISON_FORMAT
 from ...analysis.comparison import Comparison
 from ...analysis.spectra import SPECTRUM_FORMAT, Spectrum
 from ...errors import SpiritlevelError
+from ...files.names import as_path
 from ...reading import parse_json
 from ...records import REPORT_FORMAT, Report
 
@@ -30,9 +30,10 @@ NEEDED = "what measure, audit, compare or spectrum wrote with --json"
 
 def read(path: str | os.PathLike[str]) -> Readable:
     """What is in a JSON file that `spiritlevel measure`, `audit`, `compare` or `spectrum` wrote."""
-    name = str(path)
+    file = as_path(path, what="file of a report")
+    name = str(file)
     try:
-        text = pathlib.Path(path).read_text("utf-8")
+        text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "it is not text"
         raise SpiritlevelError(

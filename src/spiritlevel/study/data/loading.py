@@ -32,7 +32,12 @@ def load(
     >>> tuple(x.shape)
     (500, 1, 8, 8)
     """
-    if split not in SPLITS:
+    if not isinstance(name_or_path, str) or "\0" in name_or_path:
+        raise SpiritlevelError(
+            f"The data must be a name or a path, as a text. Got {name_or_path!r:.80}. For example "
+            "'digits', 'mnist' or 'mine.npz'."
+        )
+    if not isinstance(split, str) or split not in SPLITS:
         raise SpiritlevelError(
             f"The 'split' argument of load must be 'train', 'test' or 'all'. Got {split!r}. "
             "A validation set can be cut from 'train'."

@@ -63,6 +63,16 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
     >>> tuple(model.head.weight.shape)
     (10, 8)
     """
+    if not isinstance(spec, str):
+        raise SpiritlevelError(
+            "The model must be named by a text, such as 'mlp' or 'module:factory'. Got "
+            f"{spec!r:.80}."
+        )
+    if seed is not None and (type(seed) is not int or not -(2**63) <= seed < 2**64):
+        raise SpiritlevelError(
+            "The 'seed' argument of build must be a whole number of Python that fits into 64 bits, "
+            f"or None. Got {seed!r:.80}."
+        )
     factory = find_factory(spec)
     _check_options(spec, factory, options)
     with contextlib.ExitStack() as stack:

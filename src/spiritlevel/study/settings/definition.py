@@ -144,11 +144,11 @@ class Study:
 
     def with_preset(self, name: str) -> Study:
         """The study with the fields of one of its presets."""
-        if name not in self.presets:
+        if not isinstance(name, str) or name not in self.presets:
             have = ", ".join(self.presets) or "none"
             raise SpiritlevelError(
-                f"The study {self.name!r} has no preset {name!r}.{suggestion(name, self.presets)} "
-                f"It has: {have}."
+                f"The study {self.name!r} has no preset {name!r}."
+                f"{suggestion(str(name), self.presets)} It has: {have}."
             )
         changes = dict(self.presets[name] or {})
         for section in MERGED:

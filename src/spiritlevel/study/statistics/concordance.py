@@ -78,9 +78,9 @@ class Concordance:
         places = [np.argsort(order) for order in self._orders]  # of each point, in x and in y
         across, up = (place // size for place in places)
         self._side = math.ceil(n / size)
-        self._cells = Ties.of(across * self._side + up)
-        self._cell_of_group = (across * self._side + up)[self._cells.order[self._cells.starts]]
-        self._cell = across * self._side + up
+        self._cell = across * self._side + up  # of each point
+        self._cells = Ties.of(self._cell)
+        self._filled = self._cell[self._cells.order[self._cells.starts]]  # the others are empty
         self._signs = signs(np.arange(self._side)[:, None], np.arange(self._side))
         self._parts = [slice(start, start + size) for start in range(0, n, size)]
         self._columns = [_pairs(places[1][self._orders[0][part]]) for part in self._parts]
@@ -115,7 +115,7 @@ class Concordance:
 
     def _weights_of_cells(self, weights: Array) -> Array:
         cells = numpy().zeros((len(weights), self._side**2))
-        cells[:, self._cell_of_group] = self._cells.sums(weights)
+        cells[:, self._filled] = self._cells.sums(weights)
         return cells.reshape(len(weights), self._side, self._side)
 
     def _of_cells(self, cells: Array) -> Array:

@@ -14,6 +14,7 @@ from ...files.names import check_name
 from ...reading import parse_json
 from ..settings.definition import Study
 from ..settings.run import RunSettings
+from . import schema
 from .database import FAILURES, damaged, unusable
 from .run_states import Counts
 from .tables import selected
@@ -106,9 +107,11 @@ class AbstractStore:
         """Of all runs."""
         return {id_ for [id_] in self._select("SELECT id FROM runs")}
 
-    def self_check(self) -> list[str]:
-        """What SQLite finds wrong with its file; "ok" if nothing."""
-        return [text for [text] in self._select("PRAGMA quick_check")]
+    def problems(self) -> list[str]:
+        """What is wrong with the database file: damaged pages, missing tables."""
+        checked = [text for [text] in self._select("PRAGMA quick_check") if text != "ok"]
+        tables = {name for [name] in self._select("SELECT name FROM sqlite_master")}
+        return checked + [f"no table {name!r}" for name in schema.ORDER if name not in tables]
 
     def machines(self) -> dict[int, dict[str, Any]]:
         """What the runs were run on, by the number in their rows."""

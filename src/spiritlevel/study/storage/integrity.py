@@ -12,7 +12,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from . import schema
 from .database import damaged
 from .store import CHECKPOINT, Store
 
@@ -22,11 +21,8 @@ CHUNK = 2**20
 
 def check_database(store: Store) -> None:
     """Refuse a database that is damaged, before anything is written into it."""
-    problems = [text for text in store.self_check() if text != "ok"]
-    if problems:
+    if problems := store.problems():
         raise damaged(store.folder, problems[0])
-    for table in schema.ORDER:
-        next(store.each_row(table), None)  # a table or a column may be missing
     try:
         name = store.study.name
         wrong = {run.id for run in store.settings()} - store.ids()

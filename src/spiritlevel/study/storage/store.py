@@ -21,6 +21,7 @@ from typing import Any
 
 from ...errors import SpiritlevelError
 from ...files import remove_leftovers, write_atomically
+from ...files.names import as_path
 from ..executors.workers import is_dead
 from ..runs.results import RunResult
 from ..settings.definition import Study
@@ -49,7 +50,7 @@ class Store(AbstractStore):
 
         A folder that holds runs which `study` does not have is refused.
         """
-        path = pathlib.Path(folder)
+        path = as_path(folder, what="study's folder")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -76,7 +77,7 @@ class Store(AbstractStore):
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Store:
         """The store in a folder, which must be there; one that cannot be written can be read."""
-        path = pathlib.Path(folder)
+        path = as_path(folder, what="study's folder")
         _refuse_loss(path)
         if not (path / DATABASE).is_file():
             raise SpiritlevelError(

@@ -15,7 +15,8 @@ from ...model.losses import CrossEntropy, Loss
 def check_weight(weight: Any) -> float:
     """Refuse a weight that is not a finite number of at least 0."""
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not math.isfinite(weight) or weight < 0:
+    # Compared before it is converted: a whole number may be too large for a float.
+    if not is_number or not 0 <= weight < 2**63:
         raise SpiritlevelError(
             f"The 'weight' argument of a penalty must be a finite number of at least 0. Got "
             f"{weight!r}. Paper 004 uses 0.001 to 1; 0 measures without changing training."

@@ -15,7 +15,7 @@ def find_layer(model: nn.Module, layer: str, layer_types: tuple[type[nn.Module],
     candidates = {
         path: module for path, module in model.named_modules() if isinstance(module, layer_types)
     }
-    if layer not in candidates:
+    if not isinstance(layer, str) or layer not in candidates:
         type_names = " or ".join(layer_type.__name__ for layer_type in layer_types)
         raise SpiritlevelError(
             f"The layer of a penalty must be the path of a {type_names} of the model. "

@@ -89,6 +89,11 @@ def build_penalty(name: str, model: nn.Module, **arguments: Any) -> Penalty:
 
 
 def _factory(name: str) -> PenaltyFactory:
+    if not isinstance(name, str):
+        raise SpiritlevelError(
+            f"The penalty must be named by a text, such as 'kappa'. Got {name!r:.80}. There are: "
+            f"{', '.join(penalty_names())}."
+        )
     if ":" in name:
         return _imported(name)
     names = penalty_names()
