@@ -98,6 +98,13 @@ def test_right_numbers_are_right():
     assert verdict.exact == 3  # the whole and two layers
 
 
+def test_a_normalization_bends_what_is_before_it():
+    case = Case(seed=3, stem="rows", body=(Node("layernorm"), Node("relu")), readout="linear")
+    verdict = judge.judge(case)
+    assert verdict.outcome == "right"
+    assert (verdict.exact, verdict.unconfirmed) == (2, 0)  # the last layer and the normalization
+
+
 def spoiled(change):
     """A call whose report is changed afterwards."""
 
