@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from spiritlevel.analysis.reference_problems import BATCHES, Problem
-from spiritlevel.symmetries import find_moves
+from spiritlevel.symmetries import BOTH, find_moves
 
 WIDTH = 4
 
@@ -92,4 +92,6 @@ def without_biases(problem):
 def after(move, problem, generator):
     """The same problem after the move, as the audit finds and makes it."""
     found = find_moves(problem.model, lambda model: model(problem.inputs()), generator=generator)
-    return dataclasses.replace(problem, model=found.moves[move].apply(problem.model, generator))
+    # far apart, so that the layers which move decide maxima over layers
+    draw = torch.Generator().manual_seed(1)
+    return dataclasses.replace(problem, model=found.moves[move].apply(problem.model, draw, BOTH))

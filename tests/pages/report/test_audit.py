@@ -10,7 +10,7 @@ def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):
     assert verdicts == {
         "curvature.trace": ["4", "scale", "changes", "unchanged"],
         "relative.kappa": ["2", "comparable", "unchanged", "unchanged"],
-        "softmax.gini": ["0.5", "confounder", "", ""],
+        "softmax.gini": ["0.5", "confounder", "–", "–"],
         "sharpness.worst": ["1", "open", "open", "unchanged"],
     }
     lead = page.locator("header.lead > p").inner_text()
