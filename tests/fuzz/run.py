@@ -30,7 +30,7 @@ from fuzz.tally import Tally
 CHUNK = 25  # cases handed to a worker at a time
 
 
-def attack(numbers: range) -> tuple[Tally, list[tuple[int, Case, Verdict]]]:
+def attack(numbers: Sequence[int]) -> tuple[Tally, list[tuple[int, Case, Verdict]]]:
     """Judge the cases of these numbers; the failing ones come back."""
     torch.set_num_threads(1)
     tally, failed = Tally(), []

@@ -18,6 +18,9 @@ PART = 54
 PARTS = [CASES[start : start + PART] for start in range(0, len(CASES), PART)]
 
 
+RARE = (230, 244, 368, 396, 419)  # losses and stems that the others do not have
+
+
 def small_programs(failed):
     """Of the first two failures; making a case small takes as long as judging many."""
     programs = []
@@ -41,13 +44,18 @@ def test_numbers_are_true(numbers):
     assert check(numbers).cases >= 50
 
 
+def test_rare_parts():
+    _, failed = attack(RARE)
+    assert not failed, small_programs(failed)
+
+
 @pytest.mark.nightly
 def test_numbers_are_true_at_night(night):
     check(night)
 
 
 def test_the_cases_of_every_run_show_everything():
-    cases = [random_case(number) for number in CASES]
+    cases = [random_case(number) for number in (*CASES, *RARE)]
     assert {kind for case in cases for kind in case.kinds()} == set(PRODUCTIONS)
     assert {case.loss for case in cases} == set(LOSSES)
     assert {case.stem for case in cases} == set(STEMS)
