@@ -124,10 +124,6 @@ def unmaterialized():
     return nn.Sequential(nn.LazyLinear(3))
 
 
-def without_values():
-    return nn.Linear(6, 3, device="meta")
-
-
 def not_differentiable():
     with torch.inference_mode():
         return nn.Linear(6, 3)
@@ -137,7 +133,6 @@ def not_differentiable():
     ("make", "reason"),
     [
         (unmaterialized, "is not initialized yet. Run the model once"),
-        (without_values, "is on the meta device and has no values. Load the weights"),
         (not_differentiable, "was made under torch.inference_mode"),
     ],
 )

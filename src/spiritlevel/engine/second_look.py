@@ -182,8 +182,9 @@ def _slopes(
         value = 0.0 if gradient is None else float((gradient * along).sum())
         return value, outputs.detach()
 
+    eps = trust.precision(surface)
     for step in trust.STEPS:
         (ahead, further), (behind, back) = slope(step), slope(-step)
         moved_by = float((further - back).abs().sum()) / (2 * step)
-        unit = 100 * trust.precision(surface, back) * (1.0 + float(back.abs().max()))
+        unit = 100 * eps * (1.0 + float(back.abs().max()))
         yield trust.Slopes(step, ahead, behind, rounding=unit * moved_by)

@@ -16,13 +16,13 @@ ROUND_OFF = 1e-7  # of a value: below the error that float32 weights and data br
 RATE_VISIBLE = 0.1  # of a value: only a residual below it shows how fast it falls
 
 
-ROUND_OFF = 100  # units in the last place that sums over a network's gradients may lose
+LOST_UNITS = 100  # in the last place, in sums over a network's gradients
 
 
 def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Measurement:
     """A value with its sampling error, and with the interval of the probes if there were any."""
     estimate = row.estimate
-    round_off = ROUND_OFF * torch.finfo(workspace.surface.dtype).eps
+    round_off = LOST_UNITS * torch.finfo(workspace.surface.dtype).eps
     return Measurement(
         name,
         estimate.value,

@@ -42,7 +42,9 @@ def _anything(value: Any) -> bool:
 
 
 def _is_network(value: Any) -> bool:
-    return isinstance(value, nn.Module)
+    return isinstance(value, nn.Module) and not any(
+        each.is_meta for each in (*value.parameters(), *value.buffers())
+    )
 
 
 def _is_whole(value: Any) -> bool:
@@ -113,7 +115,7 @@ def _is_flag(value: Any) -> bool:
 _TEXTS = (_or_none(_are_texts), "a text, a list of texts, or None")
 _FUNCTION = (_or_none(callable), "a function, or None")
 CHECKS: dict[str, tuple[Test, str]] = {
-    "model": (_is_network, "a torch.nn.Module"),
+    "model": (_is_network, "a torch.nn.Module whose weights are in memory, not on 'meta'"),
     "models": (_are_networks, "a dict of names and torch.nn.Modules, as in {'sgd': net, ...}"),
     "data": (_may_be_data, "a loader, a list of batches, or a pair of tensors (x, y)"),
     "loss": (_is_loss, "'cross_entropy', 'mse', 'bce', or a function of outputs and targets"),
@@ -126,9 +128,6 @@ CHECKS: dict[str, tuple[Test, str]] = {
     "forward": _FUNCTION,
     "progress": _FUNCTION,
     "method": (_or_none(_is_text), "the name of a method, such as 'auto'"),
-    "rtol": (_is_number, "a number, such as 0.05"),
-    "confidence": (_is_number, "a number, such as 0.95"),
-    "max_passes": (_is_whole, "a whole number, such as 100"),
     "memory": (_or_none(_is_number), "a number of bytes, or None"),
     "seed": (_is_seed, "a whole number of Python that fits into 64 bits"),
     "distributed": (_is_flag, "True or False"),

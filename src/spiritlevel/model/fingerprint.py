@@ -226,7 +226,8 @@ class _Samples:
         for index, tensor in enumerate(tensors):
             if tensor.dim() and len(tensor) == self.size:
                 values = plain(tensor)
-                self.rows[index] = tuple(tensor.shape[1:]), values.reshape(self.size, -1)
+                width = values.numel() // max(self.size, 1)
+                self.rows[index] = tuple(tensor.shape[1:]), values.reshape(self.size, width)
             else:
                 self.shared[index] = tensor
         self.lists = list(_lists(batch, self.size))

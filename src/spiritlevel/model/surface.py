@@ -29,7 +29,7 @@ from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
 from .substitution import substituted
-from .widening import HalfPrecisionWatch, choose_width, widened
+from .widening import PrecisionWatch, choose_width, widened
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 
@@ -351,6 +351,14 @@ class Surface:
             finally:
                 self._wide = before
 
+    def coarsest_type(self) -> torch.dtype:
+        """The coarsest type that the model computes in now, wherever its code changes it."""
+        sample = self.first_samples(1)
+        self.cost += Cost(forwards=1)
+        with torch.no_grad(), PrecisionWatch() as watch:
+            self._run(sample, {})
+        return watch.coarsest
+
     def _stop_measuring(self) -> None:
         self._measuring, self._wide = False, None
 
@@ -360,9 +368,9 @@ class Surface:
         with model_state.preserved(self.model, self.device), widened(self.model, dtype):
             sample = self.first_samples(1)
             self.cost += Cost(forwards=1)
-            with torch.no_grad(), HalfPrecisionWatch() as watch:
+            with torch.no_grad(), PrecisionWatch() as watch:
                 self._run(sample, {})
-        return watch.seen
+        return watch.half
 
     def _look_up_all(self) -> None:
         """Run the model on all data, for what that does to its embeddings."""

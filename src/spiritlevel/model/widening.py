@@ -61,19 +61,26 @@ def choose_width(
     return None, rounding
 
 
-class HalfPrecisionWatch(TorchDispatchMode):
-    """Notes whether any operation during the block has a result in half precision."""
+class PrecisionWatch(TorchDispatchMode):
+    """Notes the coarsest type in which any operation during the block has a result."""
 
     def __init__(self) -> None:
         """Nothing was seen yet."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: torch.dtype | None = None
+        self.coarsest = torch.float64
+
+    @property
+    def half(self) -> torch.dtype | None:
+        """The half precision that was seen."""
+        return self.coarsest if self.coarsest in HALF else None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         for part in result if isinstance(result, list | tuple) else [result]:
-            if isinstance(part, Tensor) and part.dtype in HALF:
-                self.seen = part.dtype
+            if isinstance(part, Tensor) and part.is_floating_point():
+                eps = torch.finfo(part.dtype).eps
+                if eps > torch.finfo(self.coarsest).eps:
+                    self.coarsest = part.dtype
         return result

@@ -94,7 +94,7 @@ def _check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: in
             along[name] *= min(1.0 / abs(slope), LONGEST)
             slope *= min(1.0 / abs(slope), LONGEST)
         claimed[name] = slope
-    eps = precision(surface, outputs)
+    eps = precision(surface)
     size_of_loss = abs(float(total.detach())) + float(outputs.detach().abs().sum())
     step = eps ** (1 / 3) / LONGEST
 
@@ -127,9 +127,9 @@ def padding_rows(surface: Surface) -> dict[str, int]:
     return {name: owners[id(p)] for name, p in surface.parameters.items() if id(p) in owners}
 
 
-def precision(surface: Surface, outputs: Tensor) -> float:
-    """The precision of the outputs, which a model may return in another type than its own."""
-    return max(torch.finfo(dtype).eps for dtype in (surface.dtype, outputs.dtype))
+def precision(surface: Surface) -> float:
+    """The precision of the outputs: some models compute in another type than their own."""
+    return torch.finfo(surface.coarsest_type()).eps
 
 
 def gradient_rounding(surface: Surface, outputs: Tensor) -> dict[str, float]:
@@ -140,7 +140,7 @@ def gradient_rounding(surface: Surface, outputs: Tensor) -> dict[str, float]:
     """
     size = 1.0 + float(outputs.detach().abs().max())
     pulled = surface.pull(outputs, torch.ones_like(outputs), list(surface.parameters.values()))
-    unit = 100 * precision(surface, outputs) * size
+    unit = 100 * precision(surface) * size
     return {
         name: 0.0 if g is None else unit * float(g.norm())
         for name, g in zip(surface.parameters, pulled, strict=True)
