@@ -148,11 +148,11 @@ MEASURE = ("measures", "relative.kappa")
         (lambda t: "[1, 2]", "JSON that names no format"),
         (lambda t: damaged(t, ["format"], "spiritlevel-report-2"), "pip install -U spiritlevel"),
         (lambda t: damaged(t, ["format"], "other-1"), "the format 'other-1'"),
-        (lambda t: damaged(t, ["measures"], None), "damaged or was edited: KeyError: 'measures'"),
-        (lambda t: damaged(t, [*MEASURE, "status"], "fine"), "'fine' is not a valid Status"),
-        (lambda t: damaged(t, [*MEASURE, "value"], "soft"), "could not convert string"),
-        (lambda t: damaged(t, ["settings", "num_samples"], None), "KeyError: 'num_samples'"),
-        (lambda t: damaged(t, ["settings", "num_samples"], -1), "num_samples is below 1"),
+        (lambda t: damaged(t, ["measures"], None), "damaged or was edited: the report"),
+        (lambda t: damaged(t, [*MEASURE, "status"], "fine"), "status must be one of ok, ggn"),
+        (lambda t: damaged(t, [*MEASURE, "value"], "soft"), "measurement.value must be"),
+        (lambda t: damaged(t, ["settings", "num_samples"], None), "the report's settings"),
+        (lambda t: damaged(t, ["settings", "num_samples"], -1), "the report's settings"),
     ],
 )
 def test_a_file_that_is_none_of_ours(tmp_path, a_report, change, said):
