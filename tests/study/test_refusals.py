@@ -47,10 +47,8 @@ def words_of_measure(**options) -> str:
     [
         {"method": "exakt"},
         {"rtol": -1},
-        {"rtol": "narrow"},
         {"confidence": 95},
         {"max_passes": 0},
-        {"max_passes": 2.5},
         {"options": {"rho": -1}},
         {"layers": "hed"},
         {"layers": ["fc1", "fc7*"]},
