@@ -14,6 +14,7 @@ from .console import note, show, tell
 SHORT_NOTE = 22  # characters that still fit beside the numbers
 COLUMNS = 5  # measures side by side in the table of layers
 INEXACT = "~"
+KINDS = {Status.GGN: "of the GGN", Status.UNCONFIRMED: "not confirmed"}
 
 
 def print_report(console: Console, report: Report) -> None:
@@ -60,7 +61,7 @@ def print_layers(console: Console, report: Report) -> None:
         show(console, table)
     inexact = [m for rows in columns.values() for m in rows.values() if not m.exact]
     if inexact:
-        kinds = {"of the GGN" if m.status is Status.GGN else "estimated" for m in inexact}
+        kinds = {KINDS.get(m.status, "estimated") for m in inexact}
         console.print(f"{INEXACT} not exact: {' or '.join(sorted(kinds))}, see the notes above")
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+import spiritlevel as sl
 from spiritlevel import Report
 from spiritlevel.cli.app import app
 from spiritlevel.errors import SpiritlevelError
@@ -16,6 +17,14 @@ def run(*args, code=0):
     result = CliRunner().invoke(app, list(map(str, args)), prog_name="spiritlevel")
     assert result.exit_code == code, result.output
     return result
+
+
+@pytest.mark.parametrize("status", [s for s in sl.results.Status if s is not sl.results.Status.OK])
+def test_a_value_that_is_not_fine_says_so(status):
+    found = sl.results.Measurement("curvature.trace", 1.0, exact=False, status=status)
+    text = numbers.status_text(found)
+    assert text not in ("exact", "estimated", "within its residual")
+    assert f"{text}:" in numbers.STATUS.help or status is sl.results.Status.NONFINITE
 
 
 def test_every_number_says_what_it_is(open_page, rows_of, a_report):

@@ -16,7 +16,8 @@ STATUS = Column(
     "status",
     "exact: the quantity itself up to round-off. estimated: from random probes. within its "
     "residual: by a search or an iteration that has converged. of the GGN: of the Gauss–Newton "
-    "matrix, which stands in for the Hessian. not converged: less certain than was asked for.",
+    "matrix, which stands in for the Hessian. not converged: less certain than was asked for. not "
+    "confirmed: computed exactly, but a second look came to another value.",
 )
 LOW = Column("from", "Lower end of the interval that the method gives; empty for an exact value.")
 HIGH = Column("to", "Upper end of the interval that the method gives; empty for an exact value.")
@@ -32,6 +33,7 @@ COLUMNS = (VALUE, STATUS, LOW, HIGH, DATA, COUNT, NOTE)
 WORDS = {
     Status.GGN: "of the GGN",
     Status.NOT_CONVERGED: "not converged",
+    Status.UNCONFIRMED: "not confirmed",
     Status.NONFINITE: "not finite",
 }
 SETTINGS = {  # what a page says of the settings, in this order
@@ -42,6 +44,7 @@ SETTINGS = {  # what a page says of the settings, in this order
     "rtol": "requested relative error",
     "confidence": "confidence of intervals",
     "dtype": "number format",
+    "computed_in": "computed in",
     "device": "device",
     "seed": "seed",
     "torch": "torch",
