@@ -10,6 +10,7 @@ difference of its gradients must be what the Gauss–Newton matrix says. Where t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -17,8 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from ..errors import is_out_of_memory
-from ..math.curvature import SignedColumn
+from ..math.curvature import SignedColumn, scaled_to_one
 from ..model.batches import BatchLocation
 from ..model.surface import Surface
 from ..records import Cost
@@ -46,13 +46,22 @@ class Witness:
 def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     """Parameters whose exact values a second look does not confirm, each with what it says."""
     surface = sweep.surface
+    certified = [name for name in surface.parameters if name not in sweep.bends]
     doubts: dict[str, str] = {}
+
+    def by_differences(witness: Witness, seed: int) -> dict[str, str]:
+        trust.check_gradient(surface, witness.sample, witness.where, seed)
+        if sweep.probes is not None or surface.dtype != torch.float64:
+            return {}  # nothing is exact, or float32 is too coarse for differences of gradients
+        names = random.Random(seed).sample(certified, min(DIRECTIONS, len(certified)))
+        return _quadratic_forms(surface, witness, names, seed)
+
     with surface.processes.together():
         for number, witness in enumerate(sweep.witnesses):
-            trust.check_gradient(surface, witness.sample, witness.where, seed + number)
+            look = functools.partial(by_differences, witness, seed + number)
+            doubts |= trust.beside_the_parameters(surface, seed + number, look)
             if sweep.probes is None:
                 doubts |= _alone(sweep, witness)
-                doubts |= _by_differences(surface, witness, set(sweep.bends), seed + number)
     for others in surface.processes.gather(doubts):
         doubts = others | doubts
     return doubts
@@ -63,9 +72,8 @@ def _columns(surface: Surface, outputs: Tensor, targets: Tensor) -> list[SignedC
     curvature = surface.loss.curvature(outputs.detach().double(), targets)
     columns = []
     for column, sign in curvature.columns():
-        size = column.abs().amax(dim=1, keepdim=True)
-        unit = (column / torch.where(size > 0, size, torch.ones_like(size))).to(outputs.dtype)
-        columns.append((unit.reshape(outputs.shape), sign * size.square()))
+        unit, size = scaled_to_one(column)
+        columns.append((unit.to(outputs.dtype).reshape(outputs.shape), sign * size.square()))
     return columns
 
 
@@ -91,8 +99,7 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
         for row, value in rows.items():
             alone, size = sums.get((kind, row), 0.0), sizes.get((kind, row), 0.0)
             if abs(alone - value) > tolerance * max(size, abs(value)):
-                parameter = row if row in surface.parameters else f"{row}.weight"
-                doubts[parameter] = (
+                doubts[row if kind == "trace" else surface.weight_of(row)] = (
                     f"a sample of batch {witness.where.batch} has {value:.4g} within its batch and "
                     f"{alone:.4g} alone"
                 )
@@ -118,27 +125,11 @@ def _squares(
     return squares
 
 
-def _by_differences(
-    surface: Surface, witness: Witness, left_out: set[str], seed: int
-) -> dict[str, str]:
-    """vᵀHv of single parameters from differences of the loss's gradient, against vᵀGGNv."""
-    names = [name for name in surface.parameters if name not in left_out]
-    names = random.Random(seed).sample(names, min(DIRECTIONS, len(names)))
-    try:
-        with trust.beside_the_parameters(surface, seed):
-            if surface.dtype != torch.float64:
-                return {}  # too large for that; differences in float32 would show nothing
-            return _quadratic_forms(surface, witness, names, seed)
-    except (RuntimeError, NotImplementedError) as error:
-        if is_out_of_memory(error):
-            raise
-        return {}  # a model that insists on its own type
-
-
 def _quadratic_forms(
     surface: Surface, witness: Witness, names: list[str], seed: int
 ) -> dict[str, str]:
-    generator = torch.Generator().manual_seed(seed)
+    """vᵀHv of single parameters from differences of the loss's gradient, against vᵀGGNv."""
+    generator = torch.Generator(surface.device).manual_seed(seed)
     sample = surface.received(witness.sample)
     with torch.enable_grad():
         outputs, targets = surface.outputs(sample, where=witness.where)

@@ -23,9 +23,17 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-SignedColumn = tuple[
-    Tensor, Tensor
-]  # a column s_k of every sample, shape (N, C), and its σ_k, (N,)
+# A column s_k of every sample, shape (N, C), and its σ_k, shape (N,).
+SignedColumn = tuple[Tensor, Tensor]
+
+
+def scaled_to_one(column: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor column of shape (N, C) scaled to size 1 in every sample, and the sizes, (N, 1).
+
+    A confident network has columns of 1e-13 and less, which would lose their digits on the way.
+    """
+    size = column.abs().amax(dim=1, keepdim=True)
+    return column / torch.where(size > 0, size, torch.ones_like(size)), size
 
 
 class SoftmaxCurvature:

@@ -75,6 +75,7 @@ class Surface:
         self._called = False  # whether the model has run
         self.rounded_to: torch.dtype | None = None  # half precision that could not be avoided
         self.computed_in = self.own_dtype  # in the last measurement
+        self._coarsest: dict[torch.dtype, torch.dtype] = {}  # inside the model, by what it is in
         self._first: Any = None  # the first samples of the data
 
     # -- the model ---------------------------------------------------------------------------
@@ -87,6 +88,10 @@ class Surface:
     def layer_of(self, parameter: str) -> str:
         """The path of the module that owns a parameter."""
         return parameter.rpartition(".")[0] or ROOT
+
+    def weight_of(self, layer: str) -> str:
+        """The name of a layer's weight."""
+        return "weight" if layer == ROOT else f"{layer}.weight"
 
     @functools.cached_property
     def tied(self) -> dict[str, str]:
@@ -353,11 +358,13 @@ class Surface:
 
     def coarsest_type(self) -> torch.dtype:
         """The coarsest type that the model computes in now, wherever its code changes it."""
-        sample = self.first_samples(1)
-        self.cost += Cost(forwards=1)
-        with torch.no_grad(), PrecisionWatch() as watch:
-            self._run(sample, {})
-        return watch.coarsest
+        if self.dtype not in self._coarsest:
+            sample = self.first_samples(1)
+            self.cost += Cost(forwards=1)
+            with torch.no_grad(), PrecisionWatch() as watch:
+                self._run(sample, {})
+            self._coarsest[self.dtype] = watch.coarsest
+        return self._coarsest[self.dtype]
 
     def _stop_measuring(self) -> None:
         self._measuring, self._wide = False, None

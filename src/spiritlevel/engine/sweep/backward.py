@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ...math import contractions
 from ...math.contractions import gradient_trace
-from ...math.curvature import SignedColumn
+from ...math.curvature import SignedColumn, scaled_to_one
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
 from ...model import batches as _batches
@@ -221,9 +221,8 @@ class Sweep:
         generic = [name for name, route in routes.items() if route == "generic"]
         units_and_factors: list[tuple[Tensor, Tensor]] = []  # for the generic route
         for column, sign in columns:
-            size = column.abs().amax(dim=1, keepdim=True)
-            unit = (column / torch.where(size > 0, size, torch.ones_like(size))).to(outputs.dtype)
-            unit = unit.reshape(outputs.shape)
+            unit, size = scaled_to_one(column)
+            unit = unit.to(outputs.dtype).reshape(outputs.shape)
             rows.factor = sign * size.squeeze(1).square()
             if deep:
                 self.surface.pull(outputs, unit, deep)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -143,7 +144,7 @@ class Products:
 def choose_method(surface: Surface) -> ProductMethod:
     """The first method that the model supports and whose products are right, on two samples."""
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
-        trust.check_gradient(surface, surface.first_samples(trust.SAMPLES), BatchLocation(0))
+        trust.beside_the_parameters(surface, 0, functools.partial(_check_gradient, surface))
     failures = []
     for method in get_args(ProductMethod):
         try:
@@ -164,6 +165,10 @@ def choose_method(surface: Surface) -> ProductMethod:
         "No product with the Hessian of this model can be formed, not even from its gradients. "
         f"Tried {'; '.join(failures)}. Check that loss.backward() works on it."
     )
+
+
+def _check_gradient(surface: Surface) -> None:
+    trust.check_gradient(surface, surface.first_samples(trust.SAMPLES), BatchLocation(0))
 
 
 def _try_method(surface: Surface, method: ProductMethod) -> None:
@@ -194,13 +199,7 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
             trust.gradient_rounding(surface, outputs),
         )
 
-    try:
-        with trust.beside_the_parameters(surface, seed=0):
-            return look()
-    except (RuntimeError, NotImplementedError) as error:
-        if is_out_of_memory(error):
-            raise
-        return look()  # a model that insists on its own type
+    return trust.beside_the_parameters(surface, 0, look)
 
 
 def _check_second_derivative(surface: Surface, batch: Any) -> None:

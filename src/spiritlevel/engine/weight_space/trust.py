@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -40,17 +40,31 @@ BESIDE = 1e-3  # relative to the parameters
 LONGEST = 1e3  # how many times longer than usual a step along a parameter with a small slope is
 MOST_PARAMETERS = 100_000_000  # in float64 they take eight bytes each
 
+Result = TypeVar("Result")
 Gradient = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
+def beside_the_parameters(surface: Surface, seed: int, look: Callable[[], Result]) -> Result:
+    """What `look` finds where the parameters are moved a little, in float64 as far as possible.
+
+    A model that is too large for float64, or whose code insists on another type, stays in its own:
+    rounding then hides all but large differences.
+    """
+    try:
+        with _moved(surface, seed):
+            return look()
+    except (RuntimeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
+        return look()
+
+
 @contextlib.contextmanager
-def beside_the_parameters(surface: Surface, seed: int) -> Iterator[None]:
-    """Move the measured parameters a little, in float64 unless the model is too large for that."""
-    size = sum(p.numel() for p in surface.model.parameters())
+def _moved(surface: Surface, seed: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        if size <= MOST_PARAMETERS:
+        if sum(p.numel() for p in surface.model.parameters()) <= MOST_PARAMETERS:
             stack.enter_context(surface.computing_in(torch.float64))
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(surface.device).manual_seed(seed)
         for parameter in surface.parameters.values():
             values = parameter.data
             stack.callback(setattr, parameter, "data", values)
@@ -63,18 +77,8 @@ def check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: int
 
     The direction is such that every parameter brings about the same change of the loss.
     """
-    try:
-        with beside_the_parameters(surface, seed):
-            _check_gradient(surface, surface.received(batch), where, seed)
-    except (RuntimeError, NotImplementedError) as error:
-        if is_out_of_memory(error):
-            raise
-        # a model that insists on its own type: in that, rounding hides all but large differences
-        _check_gradient(surface, surface.received(batch), where, seed)
-
-
-def _check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
+    batch = surface.received(batch)
+    generator = torch.Generator(surface.device).manual_seed(seed)
     start = {name: p.detach() for name, p in surface.parameters.items()}
     leaves = {name: p.clone().requires_grad_() for name, p in start.items()}
 
@@ -169,7 +173,7 @@ def untrusted_parameter(
     `product` multiplies one vector by the Hessian of some samples' loss, `gradient` is that loss's
     gradient at any parameters, and `rounding` how accurate its parts are.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(surface.device).manual_seed(seed)
     space = ParameterSpace(surface)
     start = {name: p.detach() for name, p in surface.parameters.items()}
     for _ in range(DIRECTIONS):
@@ -224,9 +228,10 @@ def stable_difference(slopes: Iterable[Slopes]) -> float | None:
 def direction(
     parameter: Tensor, generator: torch.Generator, fixed_row: int | None = None
 ) -> Tensor:
-    """Random, and as long as the parameter itself."""
-    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    noise = noise.to(parameter)
+    """Random, and as long as the parameter itself; drawn where the parameter is."""
+    noise = torch.randn(
+        parameter.shape, generator=generator, dtype=parameter.dtype, device=parameter.device
+    )
     if fixed_row is not None:
         noise[fixed_row] = 0.0
     length = parameter.norm()

@@ -21,7 +21,7 @@ from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
 from ...engine.sweep.sums import RowSums
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
-from ...math.curvature import SoftmaxCurvature
+from ...math.curvature import SoftmaxCurvature, scaled_to_one
 from ...math.positions import OutputCurvature, PositionCurvature, Positions
 from ...math.signs import random_signs
 from ...model.autograd_graph import deepest
@@ -29,7 +29,7 @@ from ...model.batches import BatchLocation
 from ...model.layer_hooks import LayerUse, LayerUses, recording_uses
 from ...model.layers import AbstractMatrixRule, Layout
 from ...model.losses import CrossEntropy
-from ...model.model_state import ROOT, full_precision
+from ...model.model_state import full_precision
 
 _STREAM = 3000  # of random signs: apart from those of the sweep
 
@@ -103,7 +103,7 @@ class Paths:
             if layout is None
         ]
         for layer in self.layers:
-            if routing.routes[f"{layer}.weight" if layer != ROOT else "weight"] == "generic":
+            if routing.routes[self.surface.weight_of(layer)] == "generic":
                 lost.append(layer)
         if lost:
             raise SpiritlevelError(
@@ -226,9 +226,7 @@ def _signal(seen: Seen, columns: Any) -> Tensor:
         for use in seen.live[layer]:
             use.on_output = listen(row, use)
     for column, sign in columns:
-        # of size 1 through the network: a confident one has columns of 1e-13 and less
-        size = column.abs().amax(dim=1, keepdim=True)
-        unit = column / torch.where(size > 0, size, torch.ones_like(size))
+        unit, size = scaled_to_one(column)
         factor = sign * size.squeeze(1).square()
         if deep:
             unit = unit.to(seen.outputs.dtype).reshape(seen.outputs.shape)
