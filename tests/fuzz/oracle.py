@@ -44,6 +44,9 @@ class Truth:
         self.run, self.mean_loss = run, loss
         with torch.no_grad():
             self.outputs_and_targets()  # a forward that changes the weights has done so now
+        for module in self.model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                module.max_norm = None  # else rows at the limit are shortened when they are moved
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.start = [p.detach().clone() for p in self.parameters.values()]
         sizes = [p.numel() for p in self.parameters.values()]

@@ -61,6 +61,18 @@ ROUNDED = {
 SECOND_DERIVATIVES = {
     "weight_norm": case("weight_norm", "tanh", stem="rows_bare", measures=("eigenvalues",)),
     "saved_slope": case("saved_slope", measures=("neuron.rho_sum", "curvature.trace")),
+    # two samples with the same tokens and opposite targets, whose residuals cancel
+    "saved_slope_that_cancels": case(
+        "saved_slope",
+        stem="embedding",
+        readout="mean_time",
+        loss="hinge_embedding",
+        sizes=(2, 3),
+        measures=("relative.kappa",),
+        max_passes=8,
+        call_seed=77,
+        seed=7622,
+    ),
 }
 # a number of uses that varies
 USES = {
@@ -80,6 +92,19 @@ PROBES = {
         measures=("relative.kappa",),
         max_passes=4,
     ),
+    "equal_probes_of_the_ggn": case(
+        node("fused_attention", causal=False),
+        "layernorm",
+        stem="sequence",
+        readout="last_step",
+        sizes=(3, 4),
+        lengths=(2, 2),
+        measures=("scaled.trace",),
+        method="output_probes",
+        max_passes=8,
+        call_seed=31,
+        seed=1974,
+    ),
 }
 # embeddings with flags
 EMBEDDINGS = {
@@ -91,6 +116,20 @@ EMBEDDINGS = {
 # checkpoints
 GRADIENTS = {
     "reentrant": case(node("checkpoint_reentrant", "linear", "relu"), measures=SEVERAL),
+    # a checkpoint on the data themselves, which a saturated sample does not show
+    "reentrant_on_the_data": case(
+        node("twice", "maximum", node("checkpoint_reentrant", "hooked_linear", "low_rank")),
+        "hardtanh",
+        stem="sequence_bare",
+        readout="last_step",
+        dtype="float32",
+        sizes=(5,),
+        measures=("curvature.ggn_trace",),
+        method="hutchinson",
+        max_passes=8,
+        call_seed=65,
+        seed=721,
+    ),
     # gradients that are not those of the loss
     "stopped_gate": case("stopped_gate", measures=SEVERAL),
     "stopped_branch": case("relu", "stopped_branch", measures=SEVERAL),
@@ -117,6 +156,13 @@ RAISED = {
     ),
     "prelu_behind_a_functional_layer": case("functional_linear", "prelu", seed=5687, sizes=(7,)),
     "functional_call_and_rho": case("inner_functional_call", measures=SEVERAL, **LOOP),
+    "nothing_certified": case(
+        "batchnorm", stem="rows_bare", readout="bounded", measures=("relative.kappa",)
+    ),
+    # a kernel of torch that crashes
+    "group_norm_with_channels_last": case(
+        "channels_last", node("groupnorm", groups=2), stem="image_bare", readout="pooled", memory=1
+    ),
     "autocast_inside": case(node("inner_autocast", "linear", "relu"), dtype="float32"),
 }
 

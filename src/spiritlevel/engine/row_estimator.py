@@ -195,8 +195,10 @@ class RowEstimator:
         estimate = self._estimate(factors)
         uncertified = self._uncertified_rows(factors) if self.probes is None else []
         if uncertified:
-            text = self._ggn_text(uncertified)
-            return RowEstimate(estimate, "GGN", Status.GGN, text, self.cost)
+            status, text = Status.GGN, self._ggn_text(uncertified)
+            if estimate.unknown:
+                status, text = Status.NOT_CONVERGED, f"{text.rstrip('.')}; {TOO_FEW}"
+            return RowEstimate(estimate, "GGN", status, text, self.cost)
         status, text = Status.OK, ""
         if judged or not estimate.exact:
             text = self.how(factors)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .sweep.backward import Sweep
 
 WITNESSES = 2  # samples that are looked at again
+NEIGHBOURS = 4  # samples on which the gradient is compared with differences of the loss
 DIRECTIONS = 2  # parameters along which differences are taken
 # The same sums in another order, and a kink that rounding moves to the other side of 0. Rows of
 # another sample, a missed use or a wrong mean are off by a factor.
@@ -41,6 +42,7 @@ class Witness:
     sample: Any
     where: BatchLocation
     rows: Mapping[str, Mapping[str, float]]
+    neighbours: Any  # it and a few others of its batch: one alone may be where the model is flat
 
 
 def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
@@ -50,8 +52,8 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     doubts: dict[str, str] = {}
 
     def by_differences(witness: Witness, seed: int) -> dict[str, str]:
-        trust.check_gradient(surface, witness.sample, witness.where, seed)
-        if sweep.probes is not None or surface.dtype != torch.float64:
+        trust.check_gradient(surface, witness.neighbours, witness.where, seed)
+        if sweep.probes is not None or not certified or surface.dtype != torch.float64:
             return {}  # nothing is exact, or float32 is too coarse for differences of gradients
         names = random.Random(seed).sample(certified, min(DIRECTIONS, len(certified)))
         return _quadratic_forms(surface, witness, names, seed)
@@ -94,11 +96,13 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
                 sums[key] = sums.get(key, 0.0) + value
                 sizes[key] = sizes.get(key, 0.0) + abs(value)
     doubts = {}
-    tolerance = SAME.get(surface.dtype, 0.1)
+    tolerance, rounding = SAME.get(surface.dtype, 0.1), 100 * torch.finfo(surface.dtype).eps
     for kind, rows in witness.rows.items():
+        # gradients that cancel to 0 leave squares of round-off
+        floor = rounding**2 * sum(map(abs, rows.values()))
         for row, value in rows.items():
             alone, size = sums.get((kind, row), 0.0), sizes.get((kind, row), 0.0)
-            if abs(alone - value) > tolerance * max(size, abs(value)):
+            if abs(alone - value) > tolerance * max(size, abs(value)) + floor:
                 doubts[row if kind == "trace" else surface.weight_of(row)] = (
                     f"a sample of batch {witness.where.batch} has {value:.4g} within its batch and "
                     f"{alone:.4g} alone"

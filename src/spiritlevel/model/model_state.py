@@ -89,14 +89,29 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _differentiable_kernels(model: nn.Module) -> Iterator[None]:
-    """Switch cuDNN off for recurrent models: its kernels refuse a backward in eval mode."""
+    """Avoid kernels that refuse a backward, or crash in it.
+
+    cuDNN's recurrent ones refuse it in eval mode. The CPU's GroupNorm crashes for inputs with their
+    channels last if only the gradients of its own parameters are wanted.
+    """
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     enabled = torch.backends.cudnn.enabled
+    handles = [
+        module.register_forward_pre_hook(_contiguous)
+        for module in model.modules()
+        if isinstance(module, nn.GroupNorm)
+    ]
     try:
         torch.backends.cudnn.enabled = enabled and not recurrent
         yield
     finally:
         torch.backends.cudnn.enabled = enabled
+        for handle in handles:
+            handle.remove()
+
+
+def _contiguous(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(arg.contiguous() if isinstance(arg, torch.Tensor) else arg for arg in args)
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
 from ..plan import Plan, matrix_layers, rules_of
 from ..routes import Route, Routing, find_routing
-from ..second_look import WITNESSES, Witness
+from ..second_look import NEIGHBOURS, WITNESSES, Witness
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
 from .listeners import (
@@ -174,8 +174,10 @@ class Sweep:
             kind: dict(zip(self.sums.index[kind], of_sample[kind], strict=True)) for kind in kinds
         }
         sample = _batches.take(batch, slice(index, index + 1))
+        start = max(0, min(index, len(sizes) - NEIGHBOURS))
+        neighbours = _batches.take(batch, slice(start, start + NEIGHBOURS))
         location = dataclasses.replace(where, start=where.start + index, first=where.first + index)
-        self.witnesses[place : place + 1] = [Witness(sample, location, rows)]
+        self.witnesses[place : place + 1] = [Witness(sample, location, rows, neighbours)]
 
     def _routing(self, uses: list[LayerUse], outputs: Tensor) -> Routing:
         """The routes of this chunk, whose samples may do other things than the first ones."""

@@ -18,6 +18,9 @@ from ...model import batches as _batches
 from ...model.surface import Surface
 from ...records import Cost
 
+# Data-dependent control flow, in-place writes, operators without a vmap rule.
+_NOT_VECTORIZED = (RuntimeError, ValueError, TypeError, NotImplementedError)
+
 
 def per_sample_gradients(
     surface: Surface, names: list[str], batch: Any, columns: Tensor, *, vectorize: bool
@@ -26,8 +29,13 @@ def per_sample_gradients(
     num_samples, num_columns = columns.shape[:2]
     surface.cost += Cost(forwards=num_samples, backwards=num_samples * num_columns)
     parameters = {name: surface.parameters[name].detach() for name in names}
-    run = _vectorized if vectorize else _one_by_one
-    return run(surface, parameters, batch, columns)
+    if vectorize:
+        try:
+            return _vectorized(surface, parameters, batch, columns)
+        except _NOT_VECTORIZED as error:  # another batch, in another shape or memory format
+            if is_out_of_memory(error):
+                raise
+    return _one_by_one(surface, parameters, batch, columns)
 
 
 def can_vectorize(surface: Surface, names: list[str], batch: Any, columns: Tensor) -> bool:
@@ -35,10 +43,10 @@ def can_vectorize(surface: Surface, names: list[str], batch: Any, columns: Tenso
     parameters = {name: surface.parameters[name].detach() for name in names}
     try:
         fast = _vectorized(surface, parameters, batch, columns)
-    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+    except _NOT_VECTORIZED as error:
         if is_out_of_memory(error):
             raise
-        return False  # data-dependent control flow, in-place writes, operators without a vmap rule
+        return False
     slow = _one_by_one(surface, parameters, batch, columns)
     return all(torch.allclose(fast[n], slow[n], rtol=1e-3, atol=1e-6) for n in names)
 

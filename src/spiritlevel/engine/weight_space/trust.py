@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from ...model.surface import Surface
 from ...records import Cost
 from .parameter_space import ParameterSpace
 
-SAMPLES = 2
+SAMPLES = 3  # two may cancel: the same input with opposite targets
 DIRECTIONS = 2
 # Relative to the parameters. The smaller ones are for networks with kinks: one that lies within the
 # step spoils the difference, and the smallest step has none, but only seven digits left.
@@ -94,9 +95,12 @@ def check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: int
     for (name, p), gradient in zip(start.items(), gradients, strict=True):
         along[name] = direction(p, generator, fixed.get(name))
         slope = 0.0 if gradient is None else float((gradient * along[name]).sum())
-        if slope:  # as much as the others, as far as the step stays small
-            along[name] *= min(1.0 / abs(slope), LONGEST)
-            slope *= min(1.0 / abs(slope), LONGEST)
+        if slope:
+            # Uphill, so that errors in several parameters add up instead of cancelling, and as
+            # much as the others, as far as the step stays small.
+            factor = math.copysign(min(1.0 / abs(slope), LONGEST), slope)
+            along[name] *= factor
+            slope *= factor
         claimed[name] = slope
     eps = precision(surface)
     size_of_loss = abs(float(total.detach())) + float(outputs.detach().abs().sum())
