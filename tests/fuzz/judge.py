@@ -162,7 +162,7 @@ def _compare(
     # The truth is a difference of terms of this size: no digit of it lies below.
     floor = 1e-13 * float(J.square().sum()) / len(J) + 1e-300
     if truth.source == "differences of the loss":  # second differences with steps of 2e-3
-        floor += 1e-9 * (1 + abs(float(truth.loss())))
+        floor += 1e-9 * truth.size * (1 + abs(float(truth.loss())))
     judged = _Judged(case, names, verdict, tolerance, floor)
     if report is not None:
         for name, measurement in report.items():

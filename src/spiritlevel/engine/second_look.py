@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WITNESSES = 2  # samples that are looked at again
 NEIGHBOURS = 4  # samples on which the gradient is compared with differences of the loss
-DIRECTIONS = 2  # parameters along which differences are taken
+DIRECTIONS = 1  # parameters of each along which differences are taken
 # The same sums in another order, and a kink that rounding moves to the other side of 0. Rows of
 # another sample, a missed use or a wrong mean are off by a factor.
 SAME = {torch.float64: 1e-6, torch.float32: 2e-2}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, is_out_of_memory
 from ..records import Cost, Progress
 from . import batches as _batches
 from . import huggingface, model_state
@@ -75,6 +75,7 @@ class Surface:
         self._called = False  # whether the model has run
         self.rounded_to: torch.dtype | None = None  # half precision that could not be avoided
         self.computed_in = self.own_dtype  # in the last measurement
+        self._runs_in: dict[torch.dtype, bool] = {}
         self._coarsest: dict[torch.dtype, torch.dtype] = {}  # inside the model, by what it is in
         self._first: Any = None  # the first samples of the data
 
@@ -355,6 +356,20 @@ class Surface:
                 yield
             finally:
                 self._wide = before
+
+    def runs_in(self, dtype: torch.dtype) -> bool:
+        """Whether the model's code accepts this type."""
+        if dtype not in self._runs_in:
+            try:
+                with self.computing_in(dtype), torch.no_grad():
+                    self._run(self.first_samples(1), {})
+                self._runs_in[dtype] = True
+            except (RuntimeError, NotImplementedError) as error:
+                if is_out_of_memory(error):
+                    raise
+                self._runs_in[dtype] = False
+            self.cost += Cost(forwards=1)
+        return self._runs_in[dtype]
 
     def coarsest_type(self) -> torch.dtype:
         """The coarsest type that the model computes in now, wherever its code changes it."""

@@ -5,8 +5,9 @@ Three methods give the same numbers:
 reverse      backward of the gradient. The gradient's graph of a chunk serves every vector.
 forward      a forward derivative of the gradient: needs no second backward.
 difference   (∇L(θ + hv) − ∇L(θ − hv)) / 2h: needs a gradient only. h is the cube root of the
-             precision, so about a third of the digits is lost: errors of 1e-5 in float64, 1e-2
-             in float32, and more where a ReLU switches within the step.
+             precision, so about a third of the digits is lost: errors of 1e-5 in float64, and more
+             where a ReLU switches within the step. In float32 they are 1e-2, so a float32 model is
+             held in float64 for it, unless it is too large or refuses that.
 
 The residual is Σ_c ∂ℓ/∂z_c ∇²z_c: the Hessian of ⟨g, z⟩ with g = ∂ℓ/∂z held fixed. So its product
 costs as much as one with the Hessian, and nothing is subtracted.
@@ -41,7 +42,9 @@ VectorProduct = Callable[[ParameterSpace, Tensor], Tensor]  # of one flat vector
 RowProducts = Callable[[ParameterSpace, Tensor], Tensor]  # of every row of a matrix
 
 PROBE_SAMPLES = 2
-TOGETHER = 8  # vectors per backward on a GPU, which would otherwise wait for Python
+# Vectors per backward where it would otherwise wait for Python: on a GPU, and in small models.
+TOGETHER = 8
+SMALL, TOGETHER_IF_SMALL = 20_000, 32  # parameters, and vectors up to there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +69,8 @@ class Products:
     ) -> None:
         """`method=None` takes the first of the three that the model supports.
 
-        `together` is the number of vectors per backward; None: several on a GPU, otherwise one.
+        `together` is the number of vectors per backward; None: several on a GPU and in a small
+        model, otherwise one.
         """
         self.surface = surface
         self.chunk = chunk
@@ -80,10 +84,12 @@ class Products:
         self.together = together or self._choose_together()
 
     def _choose_together(self) -> int:
-        """1 on a CPU, and if an operation of the model cannot be batched."""
-        if self.surface.device.type != "cuda" or self.method != "reverse":
+        """1 if a backward is worth more than Python, or an operation cannot be batched."""
+        space = ParameterSpace(self.surface)
+        waits = self.surface.device.type == "cuda" or space.size <= SMALL
+        if self.method != "reverse" or not waits:
             return 1
-        batch, space = self.surface.first_samples(PROBE_SAMPLES), ParameterSpace(self.surface)
+        batch = self.surface.first_samples(PROBE_SAMPLES)
         ones = torch.ones(2, space.size, dtype=space.dtype, device=space.device)
         try:
             with full_precision(), twice_differentiable():
@@ -101,7 +107,7 @@ class Products:
             if is_out_of_memory(error):
                 raise
             return 1
-        return TOGETHER
+        return TOGETHER_IF_SMALL if space.size <= SMALL else TOGETHER
 
     def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
         """The products, averaged over the data of all processes; shapes as in the requests."""
@@ -319,6 +325,16 @@ def _reverse_ggn(
     return product
 
 
+def _precise(surface: Surface) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A context for differences of gradients: float64, if the model can be held in it."""
+    size = sum(p.numel() for p in surface.model.parameters())
+    if surface.dtype == torch.float64 or size > trust.MOST_PARAMETERS:
+        return contextlib.nullcontext
+    if not surface.runs_in(torch.float64):
+        return contextlib.nullcontext
+    return functools.partial(surface.computing_in, torch.float64)
+
+
 def _functional(
     surface: Surface,
     batch: Any,
@@ -327,7 +343,9 @@ def _functional(
     method: ProductMethod,
 ) -> tuple[float, dict[Operator, RowProducts]]:
     """Products that run the model again, as a function of its parameters, for each vector."""
-    with torch.no_grad():
+    precise = _precise(surface) if method == "difference" else contextlib.nullcontext
+    with precise(), torch.no_grad():
+        batch = surface.received(batch)
         outputs, targets = surface.outputs(batch, where=where)
     weight = float(surface.loss.weights(outputs, targets).double().sum())
     curvature = surface.loss.curvature(outputs.double(), targets) if "ggn" in operators else None
@@ -347,8 +365,12 @@ def _functional(
 
     def product(operator: Operator) -> VectorProduct:
         def multiply(space: ParameterSpace, vector: Tensor) -> Tensor:
+            with precise():
+                return multiplied(space, vector)
+
+        def multiplied(space: ParameterSpace, vector: Tensor) -> Tensor:
             start = {name: surface.parameters[name].detach() for name in space.names}
-            direction = space.split(vector)
+            direction = {name: v.to(start[name].dtype) for name, v in space.split(vector).items()}
             if operator != "ggn":
                 second = derivative(gradient(value(operator)), start, direction)
                 return space.join(list(second.values()))

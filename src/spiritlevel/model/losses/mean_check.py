@@ -32,6 +32,7 @@ def check_samples(
     """Refuse a loss in which samples interact, or that is not the same when called again."""
     again = loss(outputs, targets)
     _refuse_random(name, values, again, where)
+    _refuse_foreign_gradients(name, loss, outputs, targets, where)
     for part in splits(len(outputs), outputs.device):
         alone = call_part(name, loss, outputs[part], targets[part])
         apart = _distance(alone, values[part])
@@ -42,6 +43,36 @@ def check_samples(
                 f"loss {float(values[part][worst]):.6g}, and {float(alone[worst]):.6g} when half "
                 "of the batch is left out. Pass a loss in which each sample's value depends on its "
                 "own outputs and target only."
+            )
+
+
+def _refuse_foreign_gradients(
+    name: str, loss: PerSample, outputs: Tensor, targets: Tensor, where: str
+) -> None:
+    """Refuse a loss whose value for a sample has a gradient in the outputs of another one.
+
+    This is 0 to the last digit without interaction, so it shows one that hardly moves the values.
+    """
+    if len(outputs) < 2 or not outputs.is_floating_point():
+        return
+    z = outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        values = loss(z, targets)
+    if not values.requires_grad or values.shape[:1] != z.shape[:1]:
+        return
+    for part in splits(len(z), z.device):
+        chosen = torch.zeros_like(values).index_fill(0, part, 1.0)
+        (gradient,) = torch.autograd.grad(values, z, chosen, retain_graph=True, allow_unused=True)
+        if gradient is None:
+            continue
+        others = gradient.index_fill(0, part, 0.0).reshape(len(z), -1)
+        foreign = others.abs().nan_to_num(nan=0.0).amax(dim=1)
+        if bool(foreign.any()):
+            raise SpiritlevelError(
+                f"The loss {name!r} must not let samples interact. In {where} the loss of a sample "
+                f"changes with the outputs of sample {int(foreign.argmax())} (slope "
+                f"{float(foreign.max()):.2g}). Pass a loss in which each sample's value depends on "
+                "its own outputs and target only."
             )
 
 
