@@ -18,6 +18,7 @@ import recorded
 import sweep
 import training_steps
 import vmap
+import whole_calls
 from harness import RESULTS, machine, record
 
 BENCHMARKS = {
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "catalogue": catalogue.run,
     "vmap": vmap.run,
     "recorded": recorded.run,
+    "whole_calls": whole_calls.run,
 }
 
 

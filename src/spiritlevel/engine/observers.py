@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..model.exclusive import of_this_thread
 from ..model.model_state import ROOT
+from ..model.operation_watch import OperationWatch
 from ..model.surface import Surface
 from .plan import matrix_layers
 
@@ -96,11 +96,11 @@ def watching(surface: Surface, rectified: Note, entered: Note) -> Iterator[None]
             handle.remove()
 
 
-class _Rectifiers(TorchDispatchMode):
+class _Rectifiers(OperationWatch):
     """Sees every operator that runs, and reports the outputs of those that cut off at 0."""
 
     def __init__(self, note: Callable[[Tensor], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._note = note
 
     def __torch_dispatch__(

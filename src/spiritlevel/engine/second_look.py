@@ -84,17 +84,19 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
     surface = sweep.surface
     with torch.enable_grad():
         outputs, targets = surface.outputs(witness.sample, where=witness.where)
-    sums: dict[tuple[str, str], float] = {}
-    sizes: dict[tuple[str, str], float] = {}
+    terms: list[tuple[tuple[str, str], Tensor]] = []  # read at once: a GPU need not wait for them
     for unit, factor in _columns(surface, outputs, targets):
         gradients = surface.pull(outputs, unit, list(surface.parameters.values()))
         for name, gradient in zip(surface.parameters, gradients, strict=True):
-            if gradient is None:
-                continue
-            for key, square in _squares(sweep, name, gradient, witness).items():
-                value = float(factor) * square
-                sums[key] = sums.get(key, 0.0) + value
-                sizes[key] = sizes.get(key, 0.0) + abs(value)
+            if gradient is not None:
+                squares = _squares(sweep, name, gradient, witness)
+                terms += [(key, factor.squeeze() * square) for key, square in squares.items()]
+    sums: dict[tuple[str, str], float] = {}
+    sizes: dict[tuple[str, str], float] = {}
+    read = torch.stack([value for _, value in terms]).tolist() if terms else []
+    for (key, _), value in zip(terms, read, strict=True):
+        sums[key] = sums.get(key, 0.0) + value
+        sizes[key] = sizes.get(key, 0.0) + abs(value)
     doubts = {}
     tolerance, rounding = SAME.get(surface.dtype, 0.1), 100 * torch.finfo(surface.dtype).eps
     for kind, rows in witness.rows.items():
@@ -112,21 +114,26 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
 
 def _squares(
     sweep: Sweep, name: str, gradient: Tensor, witness: Witness
-) -> dict[tuple[str, str], float]:
+) -> dict[tuple[str, str], Tensor]:
     """‖G‖² of a parameter, and for the weight of a layer also ‖WᵀG‖² and Σ_j (w_j·G_j)²."""
     layer = sweep.surface.layer_of(name)
-    squares = {("trace", name): float(gradient.double().square().sum())}
+    squares = {("trace", name): _squared_norm(gradient)}
     if layer in sweep.weights and name.rpartition(".")[2] == "weight":
         rule, module = sweep.matrices[layer], sweep.surface.module(layer)
         W = rule.matrix(module, cast(Tensor, module.weight).detach()).double()
         G = rule.matrix(module, gradient).double()
         if "kappa" in witness.rows:
-            squares["kappa", layer] = float((W.mT @ G).square().sum())
+            squares["kappa", layer] = (W.mT @ G).square().sum()
         if "rho" in witness.rows:
             along = (W * G).sum(dim=1)  # (groups, columns)
             by_neuron = along.reshape(len(along), -1, rule.neurons(module)).sum(dim=1)
-            squares["rho", layer] = float(by_neuron.square().sum())
+            squares["rho", layer] = by_neuron.square().sum()
     return squares
+
+
+def _squared_norm(x: Tensor) -> Tensor:
+    """In float64; half precision and float32 are summed in float64 without a copy in it."""
+    return torch.linalg.vector_norm(x, dtype=torch.float64).square()
 
 
 def _quadratic_forms(

@@ -24,13 +24,18 @@ def t_quantile(probability: float, dof: float) -> float:
     if dof > _LARGE:
         return _near_normal(probability, dof)
     low, high = 0.0, math.pi / 2
-    for _ in range(60):  # bisection down to round-off
-        middle = (low + high) / 2
-        if _probability_up_to(middle, dof) < probability:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(dof) * math.tan(low)
+    angle = math.atan(_near_normal(probability, dof) / math.sqrt(dof))
+    for _ in range(60):  # Newton's steps, or halving where they leave the bracket
+        gap = _probability_up_to(angle, dof) - probability
+        low, high = (angle, high) if gap < 0 else (low, angle)
+        density = math.exp(_log_factor(dof)) * math.cos(angle) ** (dof - 1)
+        following = angle - gap / density if density else low
+        if not low < following < high:
+            following = (low + high) / 2
+        if abs(following - angle) <= 1e-15 * angle:
+            break
+        angle = following
+    return math.sqrt(dof) * math.tan(angle)
 
 
 def _probability_up_to(angle: float, dof: float) -> float:
@@ -40,9 +45,11 @@ def _probability_up_to(angle: float, dof: float) -> float:
     for i in range(_POINTS + 1):
         weight = 1 if i in (0, _POINTS) else 4 if i % 2 else 2
         total += weight * math.cos(i * step) ** (dof - 1)
-    area = total * step / 3
-    log_factor = math.lgamma((dof + 1) / 2) - math.lgamma(dof / 2) - 0.5 * math.log(math.pi)
-    return 0.5 + math.exp(log_factor) * area
+    return 0.5 + math.exp(_log_factor(dof)) * total * step / 3
+
+
+def _log_factor(dof: float) -> float:
+    return math.lgamma((dof + 1) / 2) - math.lgamma(dof / 2) - 0.5 * math.log(math.pi)
 
 
 def _near_normal(probability: float, dof: float) -> float:

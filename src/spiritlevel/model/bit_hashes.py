@@ -41,8 +41,9 @@ def hash_tensor(tensor: Tensor) -> Tensor:
     """One hash of all values in their order, a tensor without dimensions on the same device."""
     numbers = as_integers(plain(tensor).reshape(1, -1))[0]
     whole = len(numbers) // BLOCK * BLOCK
-    hashes = hash_rows(numbers[:whole].view(-1, BLOCK), 0)
-    hashes = torch.cat([hashes, hash_rows(numbers[None, whole:], 0)])
+    hashes = hash_rows(numbers[None, whole:], 0)
+    if whole:
+        hashes = torch.cat([hash_rows(numbers[:whole].view(-1, BLOCK), 0), hashes])
     # the place of a block counts, too
     return scramble(hashes + torch.arange(len(hashes), device=hashes.device)).sum()
 

@@ -16,9 +16,9 @@ import re
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .autograd_graph import nodes
+from .operation_watch import OperationWatch
 
 # Linear in all arguments together: what moves, copies, adds up, averages or interpolates.
 _LINEAR = """
@@ -116,7 +116,7 @@ def operation_of(node: Any) -> str:
 SLICE_WRITTEN = "torch::autograd::CopySlices"  # any change in place of a part of a tensor
 
 
-class InPlaceWatch(TorchDispatchMode):
+class InPlaceWatch(OperationWatch):
     """Notes whether something was changed in place other than linearly.
 
     The graph only says that a part of a tensor was changed, as circular padding does, not how.
@@ -124,7 +124,7 @@ class InPlaceWatch(TorchDispatchMode):
 
     def __init__(self) -> None:
         """Nothing was changed yet."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.is_linear = True
 
     def __torch_dispatch__(

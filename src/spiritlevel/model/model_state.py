@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,7 +85,9 @@ def preserved(
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
     """Run compiled parts eagerly: then hooks are called and second derivatives exist."""
     set_stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6 and later
-    return contextlib.nullcontext() if set_stance is None else set_stance("force_eager")
+    if set_stance is None or "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()  # nothing was compiled, and the import takes seconds
+    return set_stance("force_eager")
 
 
 @contextlib.contextmanager

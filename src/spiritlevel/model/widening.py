@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import is_out_of_memory
+from .operation_watch import OperationWatch
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -61,12 +61,12 @@ def choose_width(
     return None, rounding
 
 
-class PrecisionWatch(TorchDispatchMode):
+class PrecisionWatch(OperationWatch):
     """Notes the coarsest type in which any operation during the block has a result."""
 
     def __init__(self) -> None:
         """Nothing was seen yet."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.coarsest = torch.float64
 
     @property
