@@ -343,12 +343,15 @@ def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | N
 def _with_options(
     card: catalogue.Card, measured: catalogue.Measured, workspace: Workspace
 ) -> catalogue.Measured:
-    """The measurements, with the options that the measure read in their settings.
+    """The measurements, with options that were read and weights that are included in settings.
 
     What a model rounds to half precision itself is not exact, however it was computed.
     """
     settings = workspace.options.chosen(card.options)
     measured = measured.recording(settings) if settings else measured
+    if catalogue.measured_weights in card.requires:
+        weights = list(catalogue.measured_weights(workspace, card.name).values())
+        measured = measured.covering(weights, catalogue.left_out_weights(workspace, weights))
     rounded_to = workspace.surface.rounded_to
     return measured if rounded_to is None else measured.rounded(rounded_to)
 

@@ -18,7 +18,6 @@ from ..model.exclusive import of_this_thread
 from ..model.model_state import ROOT
 from ..model.operation_watch import OperationWatch
 from ..model.surface import Surface
-from .plan import matrix_layers
 
 Note = Callable[[str, int, Tensor], None]  # module path, number of the call, tensor
 
@@ -55,7 +54,7 @@ def watching(surface: Surface, rectified: Note, entered: Note) -> Iterator[None]
     """Report every rectifier's output and every weight layer's input during the block."""
     paths: list[str] = []  # of the modules whose forward is running
     calls: dict[tuple[str, str], int] = {}
-    layers = matrix_layers(surface)
+    layers = surface.matrix_rules
 
     def count(kind: str, path: str) -> int:
         calls[kind, path] = calls.get((kind, path), 0) + 1

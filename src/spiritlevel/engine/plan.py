@@ -21,14 +21,11 @@ from ..model.autograd_graph import refuse_hidden_graphs
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, recording_uses, saved_bytes
 from ..model.layers import (
-    AbstractMatrixRule,
     AbstractRule,
     ContractionRequest,
     Layout,
-    rule_for,
 )
 from ..model.linearity import SLICE_WRITTEN
-from ..model.model_state import ROOT
 from ..model.surface import Surface
 from ..records import Cost
 from .head.head_layer import Head, find_heads
@@ -79,34 +76,12 @@ class Plan:
         return Cost(forwards=num_samples * forwards, backwards=num_samples * columns * num_routes)
 
 
-def rules_of(surface: Surface) -> dict[str, AbstractRule]:
-    """Rules by layer, for every module that has one."""
-    rules: dict[str, AbstractRule] = {}
-    for name, module in surface.model.named_modules():
-        rule = rule_for(module)
-        if rule is not None:
-            rules[name or ROOT] = rule
-    return rules
-
-
-def matrix_layers(surface: Surface) -> dict[str, AbstractMatrixRule]:
-    """Layers whose weight is measured and acts as a matrix, in the model's order."""
-    rules = rules_of(surface)
-    matrix_rules = {}
-    for name in surface.parameters:
-        layer = surface.layer_of(name)
-        rule = rules.get(layer)
-        if name.rpartition(".")[2] == "weight" and isinstance(rule, AbstractMatrixRule):
-            matrix_rules[layer] = rule
-    return matrix_rules
-
-
 def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Plan:
     """Run the model on three samples and decide everything that a sweep needs.
 
     `memories` counts the scalings of the features that κ is computed for.
     """
-    rules = rules_of(surface)
+    rules = surface.rules
     batch = surface.first_samples(PROBE_SAMPLES)
     modules = {name: surface.module(name) for name in rules}
     saving, sizes = saved_bytes()
@@ -168,7 +143,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
 
 def make_head_plan(surface: Surface) -> Plan:
     """A plan without a sweep, from one sample only: outputs may be very large."""
-    modules = {name: surface.module(name) for name in rules_of(surface)}
+    modules = {name: surface.module(name) for name in surface.rules}
     batch = surface.first_samples(1)
     saving, sizes = saved_bytes()
     with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded, saving:

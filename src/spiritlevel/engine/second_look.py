@@ -86,11 +86,13 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
         outputs, targets = surface.outputs(witness.sample, where=witness.where)
     terms: list[tuple[tuple[str, str], Tensor]] = []  # read at once: a GPU need not wait for them
     for unit, factor in _columns(surface, outputs, targets):
-        gradients = surface.pull(outputs, unit, list(surface.parameters.values()))
-        for name, gradient in zip(surface.parameters, gradients, strict=True):
-            if gradient is not None:
-                squares = _squares(sweep, name, gradient, witness)
-                terms += [(key, factor.squeeze() * square) for key, square in squares.items()]
+        pulled = surface.pull(outputs, unit, list(surface.parameters.values()))
+        gradients = {n: g for n, g in zip(surface.parameters, pulled, strict=True) if g is not None}
+        norms = torch._foreach_norm(list(gradients.values())) if gradients else ()
+        for (name, gradient), norm in zip(gradients.items(), norms, strict=True):
+            squares = {("trace", name): norm.double().square()}
+            squares |= _of_weight(sweep, name, gradient, witness)
+            terms += [(key, factor.squeeze() * square) for key, square in squares.items()]
     sums: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], float] = {}
     read = torch.stack([value for _, value in terms]).tolist() if terms else []
@@ -112,13 +114,14 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
     return doubts
 
 
-def _squares(
+def _of_weight(
     sweep: Sweep, name: str, gradient: Tensor, witness: Witness
 ) -> dict[tuple[str, str], Tensor]:
-    """‖G‖² of a parameter, and for the weight of a layer also ‖WᵀG‖² and Σ_j (w_j·G_j)²."""
+    """‖WᵀG‖² and Σ_j (w_j·G_j)² for the weight of a layer, where they were measured."""
     layer = sweep.surface.layer_of(name)
-    squares = {("trace", name): _squared_norm(gradient)}
-    if layer in sweep.weights and name.rpartition(".")[2] == "weight":
+    squares: dict[tuple[str, str], Tensor] = {}
+    measured = {"kappa", "rho"} & witness.rows.keys()
+    if measured and layer in sweep.weights and name.rpartition(".")[2] == "weight":
         rule, module = sweep.matrices[layer], sweep.surface.module(layer)
         W = rule.matrix(module, cast(Tensor, module.weight).detach()).double()
         G = rule.matrix(module, gradient).double()
@@ -129,11 +132,6 @@ def _squares(
             by_neuron = along.reshape(len(along), -1, rule.neurons(module)).sum(dim=1)
             squares["rho", layer] = by_neuron.square().sum()
     return squares
-
-
-def _squared_norm(x: Tensor) -> Tensor:
-    """In float64; half precision and float32 are summed in float64 without a copy in it."""
-    return torch.linalg.vector_norm(x, dtype=torch.float64).square()
 
 
 def _quadratic_forms(

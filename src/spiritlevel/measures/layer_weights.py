@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
-from ..engine.plan import matrix_layers
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
 from ..records import Measurement, Status
@@ -16,7 +16,7 @@ def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:
     by_id = {id(p): name for name, p in workspace.surface.parameters.items()}
     weights = {
         layer: by_id[id(workspace.surface.module(layer).weight)]
-        for layer in matrix_layers(workspace.surface)
+        for layer in workspace.surface.matrix_rules
     }
     if not weights:
         raise SpiritlevelError(
@@ -25,6 +25,19 @@ def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:
             "'layers', or measure curvature.trace, which holds for any parameter."
         )
     return weights
+
+
+def left_out_weights(workspace: Workspace, included: Iterable[str]) -> list[str]:
+    """Parameters with a matrix shape that are not among these, in the model's order.
+
+    A shape with a single dimension that is longer than 1 is that of a vector: a class token, say.
+    """
+    known = set(included)
+    return [
+        name
+        for name, parameter in workspace.surface.parameters.items()
+        if name not in known and sum(size > 1 for size in parameter.shape) > 1
+    ]
 
 
 def largest_layer(name: str, layers: dict[str, Measurement]) -> Measurement:

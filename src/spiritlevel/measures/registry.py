@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -46,6 +46,19 @@ class Measured:
             return dataclasses.replace(m, settings={**m.settings, **settings})
 
         return self._changed(recorded)
+
+    def covering(self, included: Sequence[str], left_out: Sequence[str]) -> Measured:
+        """The same, with which weights are in the whole and which are not."""
+        count = f"{len(included)} of {len(included) + len(left_out)}"
+        settings = {**self.whole.settings, "weights": count, "weights_left_out": list(left_out)}
+        text = self.whole.text
+        if left_out:
+            shown = ", ".join(map(repr, left_out[:3]))
+            more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+            omission = f"{count} weights; left out, as not used by a known kind of layer: "
+            text = "; ".join(part for part in (text.rstrip("."), omission + shown + more) if part)
+        whole = dataclasses.replace(self.whole, settings=settings, text=text)
+        return dataclasses.replace(self, whole=whole)
 
     def rounded(self, dtype: torch.dtype) -> Measured:
         """The same measurements as far as a model can give them that rounds to `dtype`."""

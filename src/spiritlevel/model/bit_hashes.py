@@ -7,6 +7,7 @@ modulo 2⁶⁴. Integer sums are exact, so the order and the device of the summa
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -39,13 +40,20 @@ def _weighted(numbers: Tensor, factors: Tensor) -> Tensor:
 
 def hash_tensor(tensor: Tensor) -> Tensor:
     """One hash of all values in their order, a tensor without dimensions on the same device."""
-    numbers = as_integers(plain(tensor).reshape(1, -1))[0]
-    whole = len(numbers) // BLOCK * BLOCK
-    hashes = hash_rows(numbers[None, whole:], 0)
+    return hash_equals([tensor])[0]
+
+
+def hash_equals(tensors: Sequence[Tensor]) -> Tensor:
+    """One hash for each of some tensors of the same shape, type and device, all at once."""
+    rows = [plain(tensor).reshape(1, -1) for tensor in tensors]
+    numbers = as_integers(rows[0] if len(rows) == 1 else torch.cat(rows))
+    whole = numbers.shape[1] // BLOCK * BLOCK
+    hashes = hash_rows(numbers[:, whole:], 0)[:, None]
     if whole:
-        hashes = torch.cat([hash_rows(numbers[:whole].view(-1, BLOCK), 0), hashes])
+        blocks = numbers[:, :whole].reshape(-1, BLOCK)
+        hashes = torch.cat([hash_rows(blocks, 0).view(len(rows), -1), hashes], dim=1)
     # the place of a block counts, too
-    return scramble(hashes + torch.arange(len(hashes), device=hashes.device)).sum()
+    return scramble(hashes + torch.arange(hashes.shape[1], device=hashes.device)).sum(dim=1)
 
 
 def scramble(hashes: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import SpiritlevelError
@@ -76,10 +76,20 @@ def preserved(
                 yield
         finally:
             with torch.no_grad():
-                for module, name, buffer, before in buffers:
+                for module, name, buffer, _ in buffers:
                     module._buffers[name] = buffer
-                    if not torch.equal(buffer, before):
-                        buffer.copy_(before)
+                for buffer, before in _changed([(b, before) for _, _, b, before in buffers]):
+                    buffer.copy_(before)
+
+
+def _changed(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """The pairs that differ; a device is asked once for all of them."""
+    changed = []
+    for device in {buffer.device for buffer, _ in pairs}:
+        here = [pair for pair in pairs if pair[0].device == device]
+        flags = torch.stack([(buffer != before).any() for buffer, before in here]).tolist()
+        changed += [pair for pair, flag in zip(here, flags, strict=True) if flag]
+    return changed
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

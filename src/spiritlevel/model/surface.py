@@ -24,6 +24,7 @@ from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
 from .layer_hooks import recording_calls, returning_zeros
+from .layers import AbstractMatrixRule, AbstractRule, rule_for
 from .losses import Loss, as_mask, resolve
 from .model_state import ROOT
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
@@ -107,6 +108,27 @@ class Surface:
     def module(self, layer: str) -> nn.Module:
         """The module with this layer name."""
         return self.model if layer == ROOT else self.model.get_submodule(layer)
+
+    @functools.cached_property
+    def rules(self) -> dict[str, AbstractRule]:
+        """Rules by layer, for every module that has one."""
+        rules: dict[str, AbstractRule] = {}
+        for name, module in self.model.named_modules():
+            rule = rule_for(module)
+            if rule is not None:
+                rules[name or ROOT] = rule
+        return rules
+
+    @functools.cached_property
+    def matrix_rules(self) -> dict[str, AbstractMatrixRule]:
+        """Rules of the layers whose weight is measured and acts as a matrix, in their order."""
+        matrix_rules = {}
+        for name in self.parameters:
+            layer = self.layer_of(name)
+            rule = self.rules.get(layer)
+            if name.rpartition(".")[2] == "weight" and isinstance(rule, AbstractMatrixRule):
+                matrix_rules[layer] = rule
+        return matrix_rules
 
     def layers(self) -> dict[str, list[str]]:
         """Parameter names by layer, in the model's order."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
-from .bit_hashes import hash_tensor
+from .bit_hashes import hash_equals
 from .distributed import Processes, unwrapped
+
+SMALL = 1 << 16  # numbers of a tensor that is copied to be hashed beside others
 
 
 @contextlib.contextmanager
@@ -35,15 +38,23 @@ def fixed_weights(model: nn.Module, processes: Processes) -> Iterator[None]:
 def hash_weights(model: nn.Module) -> dict[str, int]:
     """A hash of every parameter and buffer, by name."""
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    hashes: dict[str, Tensor] = {}
+    alike: dict[Any, list[tuple[str, Tensor]]] = {}  # small ones are hashed together
     for name, tensor in tensors.items():
         _check_readable(name, tensor)
-        hashes[name] = sum((hash_tensor(part) for part in _plain_parts(tensor)), torch.tensor(0))
-    values: dict[str, int] = {}
-    for device in {value.device for value in hashes.values()}:  # one transfer from each device
-        names = [name for name, value in hashes.items() if value.device == device]
-        stacked = torch.stack([hashes[name] for name in names])
-        values |= dict(zip(names, stacked.tolist(), strict=True))
+        for part in _plain_parts(tensor):
+            kind = part.device, part.dtype, part.layout, part.shape
+            key = kind if part.numel() <= SMALL and not part.is_nested else (name, *kind)
+            alike.setdefault(key, []).append((name, part))
+    hashed = [
+        ([name for name, _ in group], hash_equals([t for _, t in group]))
+        for group in alike.values()
+    ]
+    values = dict.fromkeys(tensors, 0)
+    for device in {hashes.device for _, hashes in hashed}:  # one transfer from each device
+        here = [(names, hashes) for names, hashes in hashed if hashes.device == device]
+        read = torch.cat([hashes for _, hashes in here]).tolist()
+        for name, value in zip([name for names, _ in here for name in names], read, strict=True):
+            values[name] += value
     return values
 
 

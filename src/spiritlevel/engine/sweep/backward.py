@@ -37,7 +37,7 @@ from ...model.layers import (
 )
 from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
-from ..plan import Plan, matrix_layers, rules_of
+from ..plan import Plan
 from ..routes import Route, Routing, find_routing
 from ..second_look import NEIGHBOURS, WITNESSES, Witness
 from .feature_scales import Scales, by_column
@@ -83,7 +83,7 @@ class Sweep:
         self.surface, self.plan, self.rho, self.probes = surface, plan, rho, probes
         self.sums = SweepSums(surface, None if probes is None else len(probes.streams), scales)
         self.num_columns = plan.num_columns if probes is None else 1
-        self.rules = rules_of(surface)
+        self.rules = surface.rules
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
         self.witnesses: list[Witness] = []  # samples for a second look, with their values
@@ -91,7 +91,7 @@ class Sweep:
         self._chunks = 0
         self.request = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
         self.weights: dict[str, LayerMatrix] = {}
-        self.matrices = matrix_layers(surface)
+        self.matrices = surface.matrix_rules
         for layer, rule in self.matrices.items():
             module = surface.module(layer)
             matrix = rule.matrix(module, cast(Tensor, module.weight).detach())

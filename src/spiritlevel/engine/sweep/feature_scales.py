@@ -29,7 +29,6 @@ from ...model.layers.patches import ConvRule
 from ...model.model_state import full_precision
 from ...model.surface import Surface
 from ...records import Cost
-from ..plan import matrix_layers
 from .sums import RowKind
 
 POWERS: dict[RowKind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ
@@ -123,14 +122,14 @@ def unseen_layers(surface: Surface) -> list[str]:
     uses = parameter_uses(outputs)
     return [
         layer
-        for layer in matrix_layers(surface)
+        for layer in surface.matrix_rules
         if uses.get(id(surface.module(layer).weight), 0) > calls.get(layer, 0)
     ]
 
 
 def find_feature_spreads(surface: Surface, chunk: int) -> tuple[dict[str, FeatureSpread], Cost]:
     """The spread of what goes into each layer, over the data of all processes, and its cost."""
-    rules = matrix_layers(surface)
+    rules = surface.matrix_rules
     before, spreads = surface.cost, dict[str, FeatureSpread]()
     exist: Tensor | None = None
     size = 0
@@ -194,7 +193,7 @@ def _watching(surface: Surface, report: ReportInput) -> Iterator[None]:
         return of_this_thread(hook)
 
     with ExitStack() as stack:
-        for layer in matrix_layers(surface):
+        for layer in surface.matrix_rules:
             module = surface.module(layer)
             handle = module.register_forward_pre_hook(watch(layer), with_kwargs=True)
             stack.callback(handle.remove)

@@ -19,7 +19,6 @@ from ...model.distributed import Processes
 from ...model.surface import Surface
 from ..estimate import Estimate
 from ..moments import Moments
-from ..plan import matrix_layers
 
 RowKind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
 Factors = Mapping[str, float]  # by row; an estimate is of Σ factor × value
@@ -107,7 +106,7 @@ class SweepSums:
 
         `more` are further kinds of κ.
         """
-        matrices = matrix_layers(surface)
+        matrices = surface.matrix_rules
         names: dict[str, Iterable[str]] = {
             "trace": surface.parameters,
             "kappa": matrices,

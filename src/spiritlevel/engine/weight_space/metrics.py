@@ -23,7 +23,6 @@ from ...math.normals import random_normals
 from ...math.signs import random_signs
 from ...model.layers import KappaWeight
 from ...model.surface import Surface
-from ..plan import matrix_layers
 from ..sweep.feature_scales import by_column
 from ..sweep.sums import RowKind
 from .parameter_space import ParameterSpace
@@ -109,7 +108,7 @@ def _identity(surface: Surface, name: str) -> _Row:
 def _matrix(surface: Surface, layer: str) -> tuple[str, Tensor, Tensor]:
     """The weight's name, the weight as (g, out, in), and each entry's index in the weight."""
     module = surface.module(layer)
-    rule = matrix_layers(surface)[layer]
+    rule = surface.matrix_rules[layer]
     weight: Tensor = module.weight.detach()  # type: ignore[operator]
     index = torch.arange(weight.numel(), device=weight.device).view(weight.shape)
     name = next(n for n, p in surface.parameters.items() if p is module.weight)
@@ -145,7 +144,7 @@ def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
 
 def _rho(surface: Surface, layer: str) -> _Row:
     name, matrix, index = _matrix(surface, layer)
-    neurons = matrix_layers(surface)[layer].neurons(surface.module(layer))
+    neurons = surface.matrix_rules[layer].neurons(surface.module(layer))
     g = len(matrix)
     blocks = matrix.unflatten(2, (-1, neurons))  # neuron j owns the columns j, j + neurons, ...
 

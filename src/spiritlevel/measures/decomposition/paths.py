@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...engine.plan import Plan, make_plan, matrix_layers, rules_of
+from ...engine.plan import Plan, make_plan
 from ...engine.routes import find_routing
 from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
 from ...engine.sweep.sums import RowSums
@@ -48,7 +48,7 @@ def path_plan(workspace: Workspace) -> Plan:
 def check_paths(workspace: Workspace, measure: str) -> None:
     """Raise where a weight is not used by its own layer, which leaves no pre-activation to see."""
     plan, surface = path_plan(workspace), workspace.surface
-    for layer in matrix_layers(surface):
+    for layer in surface.matrix_rules:
         name = next(n for n in surface.layers()[layer] if n.endswith("weight"))
         if plan.routes[name] == "generic":
             raise SpiritlevelError(
@@ -66,11 +66,11 @@ class Paths:
         """Modules that share a measured weight count as further uses of its layer."""
         self.workspace, self.surface, self.plan = workspace, workspace.surface, path_plan(workspace)
         self.numbers = SampleNumbers(workspace)
-        self.layers = list(matrix_layers(self.surface))
+        self.layers = list(self.surface.matrix_rules)
         owners = {id(self.surface.module(layer).weight): layer for layer in self.layers}
         self.rules: dict[str, AbstractMatrixRule] = {}
         self.owner: dict[str, str] = {}  # by path of the module that uses the weight
-        for path, rule in rules_of(self.surface).items():
+        for path, rule in self.surface.rules.items():
             weight = getattr(self.surface.module(path), "weight", None)
             if isinstance(rule, AbstractMatrixRule) and id(weight) in owners:
                 self.rules[path], self.owner[path] = rule, owners[id(weight)]

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ...engine.estimate import Estimate, cautious_count, estimate_of_draws
 from ...engine.head.head_layer import Head, head_input
-from ...engine.plan import matrix_layers
 from ...engine.weight_space.probes import GROWTH, PILOT, ROUND_OFF, VECTOR_BYTES, next_count
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
@@ -34,7 +33,7 @@ from ...records import Cost
 
 def feature_layer(workspace: Workspace, measure: str) -> str:
     """The layer whose features are turned: the head, or the last measured one that is called."""
-    rules = matrix_layers(workspace.surface)
+    rules = workspace.surface.matrix_rules
     fitting = [layer for layer, rule in rules.items() if isinstance(rule, PatchRule)]
     if not fitting:
         raise SpiritlevelError(
@@ -54,7 +53,7 @@ def feature_dimension(workspace: Workspace, layer: str) -> int:
 
 
 def _rule(workspace: Workspace, layer: str) -> PatchRule:
-    return cast(PatchRule, matrix_layers(workspace.surface)[layer])
+    return cast(PatchRule, workspace.surface.matrix_rules[layer])
 
 
 def _matrix(workspace: Workspace, layer: str) -> Tensor:
