@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from spiritlevel.engine.weight_space.chunk_products import Operator, ProductMethod
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
-from spiritlevel.engine.weight_space.products import Operator, ProductMethod, Products, Request
+from spiritlevel.engine.weight_space.products import Products, Request
 from spiritlevel.model.surface import Surface
 from zoo import wirings
 from zoo.cases import Case, normal

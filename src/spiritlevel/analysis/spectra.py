@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..api import open_workspace
+from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
 from ..engine.weight_space.parameter_space import ParameterSpace
-from ..engine.weight_space.products import Operator
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
 from ..model.batches import Forward

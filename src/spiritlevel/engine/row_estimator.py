@@ -20,9 +20,9 @@ from .estimate import Estimate, estimate_from_repetitions
 from .precision import Precision
 from .sweep.feature_scales import POWERS
 from .sweep.sums import Factors, RowKind
+from .weight_space.chunk_products import Operator
 from .weight_space.metrics import Metric
 from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
-from .weight_space.products import Operator
 from .workspace import Workspace
 
 # What choosing between two operators may cost: less than a fifth of the probes of either alone.

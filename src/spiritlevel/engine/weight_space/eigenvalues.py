@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ...math.normals import random_normals
+from .chunk_products import Operator
 from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which
 from .lockstep import solve
 from .parameter_space import ParameterSpace
-from .products import Operator, Products, Request
+from .products import Products, Request
 
 # ‖Hv − λv‖/|λ| at which an eigenvalue counts as converged. The value itself is then at least as
 # accurate (its error falls with the square of the residual); half precision cannot do better.
@@ -59,7 +60,8 @@ def eigenpairs_of(
         )
         for space, end, warm in zip(spaces, ends, starts or [None] * len(spaces), strict=True)
     ]
-    results = solve(runs, _multiplier(products, spaces, operator))
+    with products.keeping_graph():
+        results = solve(runs, _multiplier(products, spaces, operator))
     return [
         dataclasses.replace(pairs, subspace=run.subspace()) if keep_subspace else pairs
         for pairs, run, keep_subspace in zip(
@@ -81,7 +83,8 @@ def density_of(
     numbers = torch.arange(num_vectors, device=space.device)
     start = random_normals(seed, _STREAM, numbers, space.size, _vector_dtype(space))
     quadrature = Quadrature(start, steps=steps)
-    (density,) = solve([quadrature], _multiplier(products, [space], operator))
+    with products.keeping_graph():
+        (density,) = solve([quadrature], _multiplier(products, [space], operator))
     return density
 
 

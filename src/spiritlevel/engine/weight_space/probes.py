@@ -25,8 +25,9 @@ from ...records import Cost
 from ..estimate import Estimate, cautious_count, estimate_from_repetitions
 from ..moments import Moments
 from ..sweep.sums import Factors
+from .chunk_products import Operator
 from .metrics import Metric
-from .products import Operator, Products, Request
+from .products import Products, Request
 
 PILOT = 32  # probes to start with: fewer are normal vectors instead of signs
 CLUSTERS = 16  # parts of the data whose spread gives the sampling error
