@@ -62,7 +62,8 @@ def measure(
         forward: (model, batch) -> (outputs, targets), for batches of another form; a third value
             is a mask of the targets that count.
         method: "auto" takes the exact value where that is cheap and certified, and otherwise the
-            cheapest estimate; or "exact", "output_probes", "split", "hutchinson", "hutch++".
+            cheapest estimate; or "exact", "output_probes", "sample_probes", "split", "hutchinson",
+            "hutch++".
         rtol: estimates are refined until their interval is this narrow, relative to the value.
         confidence: the probability with which the interval covers the true value.
         max_passes: how many probes an estimate may use; each is one pass over the data.

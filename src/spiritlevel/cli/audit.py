@@ -42,8 +42,9 @@ def audit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="exact, output_probes, split, hutchinson, hutch++, or auto for traces of the "
-            "Hessian. Default: traces of the GGN, which need no weight probes and move alike.",
+            help="exact, output_probes, sample_probes, split, hutchinson, hutch++, or auto for "
+            "traces of the Hessian. Default: traces of the GGN, which need no weight probes and "
+            "move alike.",
         ),
     ] = None,
     rtol: subject.Rtol = 0.05,

@@ -38,7 +38,10 @@ def compare(
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     method: Annotated[
-        str, typer.Option(help="auto, exact, output_probes, split, hutchinson or hutch++.")
+        str,
+        typer.Option(
+            help="auto, exact, output_probes, sample_probes, split, hutchinson or hutch++."
+        ),
     ] = "auto",
     rtol: subject.Rtol = 0.05,
     max_passes: subject.MaxPasses = 100,

@@ -24,7 +24,10 @@ def measure(
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     method: Annotated[
-        str, typer.Option(help="auto, exact, output_probes, split, hutchinson or hutch++.")
+        str,
+        typer.Option(
+            help="auto, exact, output_probes, sample_probes, split, hutchinson or hutch++."
+        ),
     ] = "auto",
     rtol: subject.Rtol = 0.05,
     confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,

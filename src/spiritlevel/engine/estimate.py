@@ -125,6 +125,13 @@ def estimate_from_repetitions(values: list[float], data_variance: float | None =
     return Estimate(mean, variance, _dof(squares), data_variance, drawn=True)
 
 
+def estimates_of_columns(rows: list[list[float]]) -> list[Estimate]:
+    """One estimate per column, from a row per draw; a single row is exact."""
+    if len(rows) == 1:
+        return [Estimate(value) for value in rows[0]]
+    return [estimate_from_repetitions(list(values)) for values in zip(*rows, strict=True)]
+
+
 def estimate_of_draws(values: list[float]) -> Estimate:
     """The mean of at least two draws of a skewed number, such as the rise of a loss under noise.
 

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, is_out_of_memory
 from ..model import batches as _batches
 from ..model.autograd_graph import refuse_hidden_graphs
 from ..model.batches import BatchLocation
-from ..model.layer_hooks import LayerUse, recording_uses, saved_bytes
+from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, saved_bytes
 from ..model.layers import (
     AbstractRule,
     ContractionRequest,
@@ -29,7 +29,7 @@ from ..model.linearity import SLICE_WRITTEN
 from ..model.surface import Surface
 from ..records import Cost
 from .head.head_layer import Head, find_heads
-from .routes import Route, Routing, Signature, find_routing
+from .routes import Route, Routing, Signature, cotangent_like, find_routing
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize
 
@@ -52,6 +52,7 @@ class Plan:
     disagreeing: frozenset[str]  # parameters whose rule does not give their gradient
     heads: dict[str, Head]
     vectorize: bool
+    repeats: bool  # whether lookups that samples share can be repeated for each of them
     num_outputs: int
     num_columns: int
     footprint: Footprint  # of all columns
@@ -83,10 +84,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
     """
     rules = surface.rules
     batch = surface.first_samples(PROBE_SAMPLES)
-    modules = {name: surface.module(name) for name in rules}
-    saving, sizes = saved_bytes()
-    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded, saving:
-        outputs, targets = _probe(surface, batch)
+    recorded, outputs, targets, sizes, repeats = _first_run(surface, batch)
     try:
         _check_independent(surface, batch, outputs.detach())
         _check_trainable(outputs)
@@ -132,6 +130,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             disagreeing=disagreeing,
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
+            repeats=repeats,
             num_outputs=outputs[0].numel(),
             num_columns=num_columns,
             footprint=footprint_of(num_columns),
@@ -141,12 +140,35 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
         recorded.close()
 
 
+def _first_run(
+    surface: Surface, batch: Any
+) -> tuple[LayerUses, Tensor, Tensor, dict[int, int], bool]:
+    """The recorded uses, outputs, targets, bytes that were saved, and whether lookups repeat."""
+    modules = {name: surface.module(name) for name in surface.rules}
+    count = _batches.num_samples(batch)
+    for repeats in (True, False):
+        saving, sizes = saved_bytes()
+        try:
+            with (
+                torch.enable_grad(),
+                recording_uses(modules, num_samples=count if repeats else 1) as recorded,
+                saving,
+            ):
+                outputs, targets = _probe(surface, batch)
+        except (RuntimeError, IndexError, ValueError) as error:
+            if not repeats or is_out_of_memory(error):
+                raise
+            continue  # the model's code needs the shape as it is, or it fails anyway
+        return recorded, outputs, targets, sizes, repeats
+    raise AssertionError("unreachable")
+
+
 def make_head_plan(surface: Surface) -> Plan:
     """A plan without a sweep, from one sample only: outputs may be very large."""
     modules = {name: surface.module(name) for name in surface.rules}
     batch = surface.first_samples(1)
     saving, sizes = saved_bytes()
-    with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded, saving:
+    with torch.enable_grad(), recording_uses(modules) as recorded, saving:
         outputs, targets = _probe(surface, batch)
     try:
         _check_trainable(outputs)
@@ -169,6 +191,7 @@ def make_head_plan(surface: Surface) -> Plan:
             disagreeing=frozenset(),
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=False,
+            repeats=False,
             num_outputs=outputs[0].numel(),
             num_columns=surface.loss.num_columns(outputs, targets),
             footprint=without_sweep,
@@ -268,8 +291,7 @@ def _disagreeing(
     outputs: Tensor,
 ) -> frozenset[str]:
     """Parameters whose gradient by the rules, over all uses and samples, is not autograd's."""
-    generator = torch.Generator().manual_seed(0)
-    cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
+    cotangent = cotangent_like(outputs, 0)
     deltas: dict[int, Tensor] = {}
     for i, use in enumerate(uses):
         use.on_output = lambda g, i=i: deltas.__setitem__(i, g)

@@ -7,7 +7,9 @@ from typing import Literal, get_args
 
 from ..errors import SpiritlevelError
 
-Method = Literal["auto", "exact", "output_probes", "split", "hutchinson", "hutch++"]
+Method = Literal[
+    "auto", "exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++"
+]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,7 +154,7 @@ def _tested(
     if not edges:
         return candidates
     generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
+    noise = cotangent_like(outputs, seed)
     scales = _scales(len(outputs), generator).to(outputs.device)
     shaped = scales.reshape(-1, *[1] * (outputs.dim() - 1)).to(outputs.dtype)
     deep = deepest(outputs, edges)
@@ -164,6 +164,13 @@ def _tested(
         [layout for layout in fitting if _follows(before, after, i, layout, scales)]
         for i, fitting in enumerate(candidates)
     ]
+
+
+def cotangent_like(outputs: Tensor, seed: int) -> Tensor:
+    """Normal numbers in the shape of the outputs, drawn where these are: they may be millions."""
+    generator = torch.Generator(outputs.device).manual_seed(seed)
+    options = {"generator": generator, "dtype": outputs.dtype, "device": outputs.device}
+    return torch.randn(outputs.shape, **options)  # type: ignore[call-overload]
 
 
 def _scales(count: int, generator: torch.Generator) -> Tensor:

@@ -2,8 +2,9 @@
 
 Rows are parameters (trace) or layers (κ, ρ). The sweep gives their GGN values, exactly or by output
 probes. Where the certificate holds, these are the Hessian's values. For the other rows the residual
-H − GGN is estimated with weight probes. If a few probes of both show that the residual varies as
-much as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
+H − GGN is estimated with probes: with sample probes in a large network, with weight probes in a
+small one or where these do not apply. If a few probes of both show that the residual varies as much
+as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
 """
 
 from __future__ import annotations
@@ -12,21 +13,20 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from torch import Tensor
-
+from ..errors import NotApplicable, SpiritlevelError
 from ..records import Cost, Status
 from .data_pass import Needs
-from .estimate import Estimate, estimate_from_repetitions
+from .estimate import Estimate, estimates_of_columns
 from .precision import Precision
+from .sample_probes import SampleProbes
 from .sweep.feature_scales import POWERS
 from .sweep.sums import Factors, RowKind
 from .weight_space.chunk_products import Operator
 from .weight_space.metrics import Metric
 from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
+from .weight_space.products import SMALL
 from .workspace import Workspace
 
-# What choosing between two operators may cost: less than a fifth of the probes of either alone.
-GLANCE = 6  # probes of each before the first choice; 32 of one may be all that is needed
 TOO_FEW = "so few probes give no interval: raise max_passes"
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
@@ -66,7 +66,7 @@ class RowEstimator:
         self.workspace, self.kind, self.whole = workspace, kind, whole
         self.parameters = dict(parameters)
         self.precision = workspace.precision
-        self.probes: WeightProbes | None = None
+        self.probes: WeightProbes | SampleProbes | None = None
         self.operator: Operator = "hessian"
         self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
         self.compared = ""  # how the variances of residual and Hessian compare, for the report
@@ -80,9 +80,9 @@ class RowEstimator:
         method = self.precision.method
         if method in ("hutchinson", "hutch++"):
             self.probed = tuple(self.parameters)
-            self.probes = _shared_probes(self.workspace, self.kind, self.probed)
-            if method == "hutch++" and self.probes.exact_part is None:
-                self.probes.sketch("hessian", _sketch_size(self.precision))
+            self.probes = probes = _shared_probes(self.workspace, self.kind, self.probed)
+            if method == "hutch++" and probes.exact_part is None:
+                probes.sketch("hessian", _sketch_size(self.precision))
             self._refine("hessian")
             return
         self.workspace.run(NEEDS[self.kind])
@@ -91,6 +91,12 @@ class RowEstimator:
             self._sweep(self.precision.rtol)
             return
         self.probed = tuple(uncertified)
+        if method == "sample_probes" or (method == "auto" and self._is_large()):
+            try:
+                self._run_sample_probes()
+                return
+            except NotApplicable as reason:
+                self._refuse_or_go_on(reason)
         self._sweep(self.precision.rtol / 2)
         self.probes = _shared_probes(self.workspace, self.kind, self.probed)
         if method == "split":
@@ -98,6 +104,30 @@ class RowEstimator:
             return
         self._choose()
         self._refine(self.operator)
+
+    def _is_large(self) -> bool:
+        """Whether sample probes pay: in a small network they have heavy tails, and cost no less."""
+        parameters = self.workspace.surface.parameters
+        return sum(parameters[self.parameters[row]].numel() for row in self.probed) > SMALL
+
+    def _run_sample_probes(self) -> None:
+        key = ("sample probes", self.kind)
+        cache = self.workspace.cache
+        if key not in cache:
+            cache[key] = SampleProbes(self.workspace, self.kind, self.probed, self.parameters)
+        self.probes = cache[key]
+        self._choose()
+        if self.operator == "residual" or len(self.probed) < len(self.parameters):
+            self._sweep(self.precision.rtol / 2)
+        self._refine(self.operator)
+
+    def _refuse_or_go_on(self, reason: NotApplicable) -> None:
+        self.probes = None
+        if self.precision.method == "sample_probes":
+            raise SpiritlevelError(
+                f"The method 'sample_probes' cannot give {self.kind} of this network: {reason}. "
+                "Use method='auto', which takes weight probes instead."
+            ) from reason
 
     def _choose(self) -> None:
         """Probe the residual or the Hessian, whichever varies less.
@@ -107,10 +137,12 @@ class RowEstimator:
         """
         probes, most = self._probes, self.precision.max_passes
         if not probes.values:
-            probes.draw(["residual", "hessian"], max(2, min(GLANCE, most // 2)))
+            probes.draw(["residual", "hessian"], max(2, min(probes.glance, most // 2)))
         self._take_less_varying()
         self._draw_pilot(self.operator)
-        if not self._converged() and min(self._sufficient(), most) >= SECOND_GLANCE:
+        if probes.pilot == probes.glance or self._converged():
+            return
+        if min(self._sufficient(), most) >= SECOND_GLANCE:
             self._draw_pilot("hessian" if self.operator == "residual" else "residual")
             self._take_less_varying()
 
@@ -128,7 +160,7 @@ class RowEstimator:
         return [row for row in rows if not certificates[self.parameters[row]].linear]
 
     @property
-    def _probes(self) -> WeightProbes:
+    def _probes(self) -> WeightProbes | SampleProbes:
         assert self.probes is not None
         return self.probes
 
@@ -144,15 +176,17 @@ class RowEstimator:
         while not self._converged():
             count = probes.count(operator)
             wanted = math.ceil(1.05 * min(self._sufficient(), GROWTH * count))
+            if self._estimate(self.whole).unknown:
+                wanted = count + 2  # two more often give an interval
             more = min(max(wanted - count, 1), asked.max_passes - probes.passes)
             if more <= 0:
                 return
             probes.draw([operator], more)
 
     def _draw_pilot(self, operator: Operator) -> None:
-        """Draw up to PILOT probes of an operator, and at least the two that an interval needs."""
+        """Draw the pilot of an operator, and at least the two probes that an interval needs."""
         count, left = self._probes.count(operator), self.precision.max_passes - self._probes.passes
-        more = max(2 - count, min(PILOT - count, left))
+        more = max(2 - count, min(self._probes.pilot - count, left))
         if more > 0:
             self._probes.draw([operator], more)
 
@@ -237,8 +271,8 @@ class RowEstimator:
             if self.workspace.probed:
                 return f"{probes_text(self.workspace)}; certified"
             return f"{columns_text(self.workspace)}, certified"
-        count = f"{self.probes.count(self.operator)} weight probes"
-        if self.precision.method == "hutch++":
+        count = f"{self.probes.count(self.operator)} {self.probes.text}"
+        if self.precision.method == "hutch++" and isinstance(self.probes, WeightProbes):
             return f"Hutch++: {count} after {self.probes.sketched} dominant directions"
         if self.precision.method == "hutchinson":
             return f"{count} of the Hessian"
@@ -285,7 +319,7 @@ class RowEstimator:
         enough = promised_count(count, self._estimate(self.whole))
         others = self.probes.passes - self.probes.count(self.operator)
         if self.compared and enough >= SECOND_GLANCE:
-            others = max(others, PILOT)  # with so many passes the other operator is probed too
+            others = max(others, self.probes.pilot)  # the other operator is then probed too
         return f"max_passes={enough + others} would have sufficed."
 
     def sharpest_neuron(self, layer: str) -> RowEstimate:
@@ -301,21 +335,15 @@ class RowEstimator:
         """ρ(j) of every input neuron of a layer."""
         parts = []
         if not (layer in self.probed and self.operator == "hessian"):
-            neurons = _of_draws(self.workspace.sweep_neurons(layer))
+            neurons = estimates_of_columns(self.workspace.sweep_neurons(layer).tolist())
             if self.workspace.sweep_estimate("rho", {layer: 1.0}).unknown:
                 neurons = [dataclasses.replace(each, variance=math.inf) for each in neurons]
             parts.append(neurons)
         if layer in self.probed:
-            entries = self._probes.metric.parts[layer]
-            parts.append(self._probes.estimates_of_elements(self.operator, entries))
+            assert isinstance(self.probes, WeightProbes)  # sample probes do not give ρ
+            entries = self.probes.metric.parts[layer]
+            parts.append(self.probes.estimates_of_elements(self.operator, entries))
         return parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts, strict=True)]
-
-
-def _of_draws(rows: Tensor) -> list[Estimate]:
-    """One estimate a column, from a row per draw; a single row is exact."""
-    if len(rows) == 1:
-        return [Estimate(value) for value in rows[0].tolist()]
-    return [estimate_from_repetitions(values) for values in rows.T.tolist()]
 
 
 def columns_text(workspace: Workspace) -> str:

@@ -233,7 +233,7 @@ class Workspace:
     def by_probes(self) -> bool:
         """Whether output probes replace the factor columns."""
         method = self.precision.method
-        if method in ("auto", "split"):
+        if method in ("auto", "split", "sample_probes"):
             return self.plan.num_columns > EXACT_COLUMNS
         return method == "output_probes"
 

@@ -11,10 +11,10 @@ from torch.autograd.graph import GradientEdge
 from ..errors import SpiritlevelError
 
 
-def nodes(outputs: Tensor) -> Iterator[Any]:
-    """Every node behind `outputs`, each after all the nodes that feed it."""
+def nodes(*outputs: Tensor) -> Iterator[Any]:
+    """Every node behind the outputs once, each after all the nodes that feed it."""
     done: set[Any] = set()
-    stack: list[tuple[Any, bool]] = [(outputs.grad_fn, False)]
+    stack: list[tuple[Any, bool]] = [(each.grad_fn, False) for each in outputs]
     while stack:
         node, expanded = stack.pop()
         if node is None or node in done:
@@ -55,8 +55,8 @@ def lacks_second_derivative(gradients: Iterable[Tensor | None]) -> bool:
     Its gradient then ends in a node that raises. A backward towards the parameters bypasses that
     node, and the missing part would count as zero.
     """
-    roots = (g for g in gradients if g is not None and g.grad_fn is not None)
-    return any(node.name() == "torch::autograd::Error" for root in roots for node in nodes(root))
+    roots = [g for g in gradients if g is not None and g.grad_fn is not None]
+    return any(node.name() == "torch::autograd::Error" for node in nodes(*roots))
 
 
 def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:

@@ -32,6 +32,7 @@ class LayerUse:
     output: Tensor  # detached: shape and values, no graph
     edge: GradientEdge | None  # None if the output depends on nothing trainable
     input_edge: GradientEdge | None = None
+    live_input: Tensor | None = None  # with its graph, where that was asked for
     on_output: Callable[[Tensor], None] | None = None
     on_input: Callable[[Tensor], None] | None = None
 
@@ -53,8 +54,12 @@ def _alias_in_backward(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, .
 class LayerUses:
     """The recorded uses of modules; `close` breaks their reference cycle through the graph."""
 
-    def __init__(self) -> None:
-        """Start without any use."""
+    def __init__(self, live: frozenset[str] = frozenset(), num_samples: int = 1) -> None:
+        """Start without any use; of the layers in `live` the input is kept with its graph.
+
+        A lookup that all samples share is repeated for each of the `num_samples` samples.
+        """
+        self.live, self.num_samples = live, num_samples
         self.uses: list[LayerUse] = []
         self.replayed: list[Any] = []  # hooks that stay until `close`
         self._hooks: list[Any] = []
@@ -67,22 +72,28 @@ class LayerUses:
             self._aliases[id(module)] = args_with_alias[0]
         return args_with_alias
 
-    def after(self, layer: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Record the call and set the hooks for its gradients."""
+    def after(
+        self, layer: str, module: nn.Module, args: tuple[Any, ...], output: Any
+    ) -> Tensor | None:
+        """Record the call and set the hooks for its gradients; returns what replaces the output."""
         alias = self._aliases.pop(id(module), None)
-        if not args or not isinstance(args[0], Tensor):
-            return
-        if not isinstance(output, Tensor):
-            return
-        use = LayerUse(layer, module, args[0].detach(), output.detach(), None)
+        if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+            return None
+        a, replaced = args[0], None
+        if isinstance(module, nn.Embedding) and a.dim() > 1 and len(a) == 1 < self.num_samples:
+            a = a.expand(self.num_samples, *a.shape[1:])
+            output = replaced = output.expand(self.num_samples, *output.shape[1:])
+        use = LayerUse(layer, module, a.detach(), output.detach(), None)
+        use.live_input = a if layer in self.live else None
         self.uses.append(use)
         if not output.requires_grad:
-            return
+            return replaced
         use.edge = get_gradient_edge(output)
         self._hooks.append(output.register_hook(lambda g: use.on_output and use.on_output(g)))
         if alias is not None:
             use.input_edge = get_gradient_edge(alias)
             self._hooks.append(alias.register_hook(lambda g: use.on_input and use.on_input(g)))
+        return replaced
 
     def close(self) -> None:
         """Remove the hooks and release the graph."""
@@ -90,7 +101,7 @@ class LayerUses:
             hook.remove()
         self.replayed.clear()
         for use in self.uses:
-            use.on_output = use.on_input = use.edge = use.input_edge = None
+            use.on_output = use.on_input = use.edge = use.input_edge = use.live_input = None
         self.uses.clear()
         self._hooks.clear()
         self._aliases.clear()
@@ -98,10 +109,19 @@ class LayerUses:
 
 @contextlib.contextmanager
 def recording_uses(
-    modules: Mapping[str, nn.Module], *, inputs: frozenset[str]
+    modules: Mapping[str, nn.Module],
+    *,
+    inputs: frozenset[str] = frozenset(),
+    live: frozenset[str] = frozenset(),
+    num_samples: int = 1,
 ) -> Iterator[LayerUses]:
-    """Record the uses of modules by layer name; those in `inputs` are hooked at their input too."""
-    recorded = LayerUses()
+    """Record the uses of modules by layer name.
+
+    Those in `inputs` are hooked at their input too; of those in `live` it is kept with its graph. A
+    lookup that all samples share, such as that of positions, is repeated for each of the
+    `num_samples` samples, so that each has its own.
+    """
+    recorded = LayerUses(live, num_samples)
     handles = []
     try:
         for layer, module in modules.items():

@@ -126,9 +126,10 @@ class Sweep:
         surface = self.surface
         inputs = frozenset(self.weights) if self.rho else frozenset()
         in_place = InPlaceWatch() if self.plan.writes_slices else None
+        count = _batches.num_samples(batch) if self.plan.repeats else 1
         with (
             torch.enable_grad(),
-            recording_uses(self.modules, inputs=inputs) as recorded,
+            recording_uses(self.modules, inputs=inputs, num_samples=count) as recorded,
             in_place or contextlib.nullcontext(),
         ):
             outputs, targets = surface.outputs(batch, where=where, watch=watch)

@@ -39,8 +39,9 @@ class ChunkValues:
 class RowSums:
     """Sums over named rows, each with one value per sample, or one per sample and probe."""
 
-    def __init__(self, names: Iterable[str], device: torch.device) -> None:
-        """One row per name."""
+    def __init__(self, names: Iterable[str], device: torch.device, *, signed: bool = False) -> None:
+        """One row per name; `signed` says that values of both signs are to be expected."""
+        self.signed = signed
         self.between = Moments(names, device)
         size = len(self.between.index)
         zeros = {"dtype": torch.float64, "device": device}
@@ -76,6 +77,8 @@ class RowSums:
         squares = float(c @ self.within @ c)
         variance = squares / (num_probes - 1) / num_probes / moments.total_weight**2
         seen = (num_probes - 1) * self.effective_samples(factors)
+        if self.signed:  # values that cancel say nothing about how many samples matter
+            seen = (num_probes - 1) * float(moments.count)
         if variance == 0.0:
             return Estimate(value, 0.0, seen, data_variance=total, drawn=True)
         # a single row has its own sums; a group of rows uses those of all rows together

@@ -79,7 +79,7 @@ class Paths:
     def opened(self, batch: Any, where: BatchLocation) -> Iterator[Seen]:
         """Run one batch and record its uses of the layers, with the graph for derivatives."""
         modules: dict[str, nn.Module] = {path: self.surface.module(path) for path in self.rules}
-        with torch.enable_grad(), recording_uses(modules, inputs=frozenset()) as recorded:
+        with torch.enable_grad(), recording_uses(modules) as recorded:
             outputs, targets = self.surface.outputs(batch, where=where)
         try:
             with torch.no_grad():

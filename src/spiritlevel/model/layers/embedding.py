@@ -75,6 +75,8 @@ class EmbeddingGradients(AbstractMatrixGradients):
 class EmbeddingRule(AbstractMatrixRule):
     """A lookup table as the linear map from one-hot tokens to vectors."""
 
+    rows_first = False
+
     def leading(self, module: Any, out: torch.Size) -> int:
         """All dimensions but the last, which holds the vector."""
         return len(out) - 1

@@ -66,6 +66,8 @@ class AbstractRule(abc.ABC):
 class AbstractMatrixRule(AbstractRule):
     """A kind of layer whose weight acts as a matrix on patches."""
 
+    rows_first = True  # whether the first dimension of the weight holds the rows of the matrix
+
     @abc.abstractmethod
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
         """View (…, *weight) as (…, groups, rows, columns)."""

@@ -28,6 +28,17 @@ class Layout:
         """How many entries each sample has along the sample dimension."""
         return shape[self.dim] // self.num_samples
 
+    def sample_of_rows(self, shape: torch.Size) -> Tensor:
+        """The number of the sample that each entry along the sample dimension belongs to.
+
+        >>> Layout(0, False, 2).sample_of_rows(torch.Size([4, 3])).tolist()
+        [0, 1, 0, 1]
+        """
+        index = torch.arange(shape[self.dim])
+        if self.sample_major:
+            return index // self.repeats(shape)
+        return index % self.num_samples
+
     def split(self, x: Tensor) -> Tensor:
         """The tensor with its samples first, shape (N, repeats, …rest)."""
         repeats = self.repeats(x.shape)

@@ -193,6 +193,8 @@ class LinearRule(PatchRule):
 class TransposedLinearRule(LinearRule):
     """y = a W + b: a linear layer that keeps its weight as (in, out)."""
 
+    rows_first = False
+
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
         """(in, out) becomes (1, out, in)."""
         return weight.mT.unsqueeze(-3)
@@ -268,6 +270,8 @@ class ConvRule(PatchRule):
 
 class ConvTransposeRule(ConvRule):
     """A transposed convolution as a convolution of the input with zeros inserted."""
+
+    rows_first = False
 
     def raw_windows(self, module: Any, a: Tensor, out: torch.Size) -> Tensor:
         """Windows of the input with zeros between its entries."""

@@ -1,0 +1,315 @@
+"""Probes of the Hessian with noise of its own for every sample, injected where a layer acts.
+
+A probe of the weights is one draw for the whole data, so its error does not fall with the number of
+samples. Here the noise is added to the outputs y_t = W a_t of a layer instead, another one for each
+sample n. With e the added noise and v_t = ξ_n a_t its direction,
+
+    E[vᵀ (∂²ℓ_n/∂e²) v] = E⟨ξ_n, H_n ξ_n⟩
+
+for any random matrix ξ in the shape of the weight: with E[ξ ξᵀ] = 1 the trace of sample n's
+Hessian in this weight, and with columns of covariance W Wᵀ its κ. ξ = r ⊗ q is enough, so no matrix
+is ever formed, nor a gradient of a weight. One double backward in the outputs of all layers gives a
+value for every sample and layer, since the noise of different layers is independent. The error
+follows from the spread within the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from ..errors import NotApplicable
+from ..math.signs import random_signs
+from ..model import batches as _batches
+from ..model.batches import BatchLocation
+from ..model.layer_hooks import LayerUse, recording_uses
+from ..model.layers import Layout
+from ..model.layers.noise import Noise, direction_at_output
+from ..model.layers.patches import ConvTransposeRule
+from ..model.model_state import full_precision, twice_differentiable
+from ..records import Cost
+from .estimate import Estimate
+from .routes import find_routing
+from .sweep.probed_rows import SampleNumbers
+from .sweep.sums import Factors, RowKind, RowSums, pooled_estimate
+from .weight_space.chunk_products import Operator
+
+if TYPE_CHECKING:
+    from .workspace import Workspace
+
+_STREAM = 1 << 20  # of random numbers, different from those of all other probes
+
+
+class SampleProbes:
+    """Probes of some rows: parameters for the trace, layers for κ."""
+
+    text = "sample probes"
+    glance = pilot = 2  # every sample has its own noise: two show how much they vary
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        kind: RowKind,
+        rows: Sequence[str],
+        parameters: Mapping[str, str],
+    ) -> None:
+        """`parameters` gives the parameter of every row.
+
+        Raises NotApplicable where noise at the outputs of layers does not do: for ρ(j) of single
+        neurons, standardized features, and parameters that no known kind of layer uses.
+        """
+        self.workspace, self.kind = workspace, kind
+        self.surface, self.plan = workspace.surface, workspace.plan
+        self.row_of = {parameters[row]: row for row in rows}
+        self.cost = Cost()
+        self.parts: dict[Operator, list[tuple[int, RowSums]]] = {}
+        if kind not in ("trace", "kappa"):
+            raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
+        routes = self.plan.routes
+        if odd := [n for n in self.row_of if routes[n] not in ("single", "sum", "unused")]:
+            raise NotApplicable(f"no known kind of layer uses {odd[0]!r}")
+        transposed = [
+            name
+            for name in self.row_of
+            if isinstance(self.surface.rules.get(self.surface.layer_of(name)), ConvTransposeRule)
+        ]
+        if transposed:
+            raise NotApplicable(f"{transposed[0]!r} is the weight of a transposed convolution")
+        if workspace.products.method != "reverse":
+            raise NotApplicable("the model has no second backward")
+        self._numbers = SampleNumbers(workspace)
+        self._order = {name: i for i, name in enumerate(self.surface.parameters)}
+
+    # -- what was drawn ----------------------------------------------------------------------
+
+    @property
+    def values(self) -> Mapping[Operator, Sequence[Any]]:
+        """What was drawn, by operator."""
+        return self.parts
+
+    def count(self, operator: Operator) -> int:
+        """Probes of an operator so far."""
+        return sum(count for count, _ in self.parts.get(operator, ()))
+
+    @property
+    def passes(self) -> int:
+        """Probes of all operators."""
+        return sum(map(self.count, self.parts))
+
+    @property
+    def common(self) -> int:
+        """How many probes every operator has had."""
+        return min(map(self.count, self.parts))
+
+    def estimate(self, operator: Operator, factors: Factors) -> Estimate:
+        """Σ over rows of factor × value."""
+        return pooled_estimate(
+            [(count, sums.estimate(factors, count)) for count, sums in self.parts[operator]]
+        )
+
+    def spread(self, operator: Operator, factors: Factors, count: int) -> float:
+        """The variance of one probe, from the first draws."""
+        number, sums = self.parts[operator][0]
+        return sums.estimate(factors, number).variance * number
+
+    # -- drawing -----------------------------------------------------------------------------
+
+    def draw(self, operators: Sequence[Operator], count: int) -> None:
+        """Draw more probes, with the same noise for each operator; at least two."""
+        count = max(count, 2)  # the spread of one is unknown
+        first = min(map(self.count, operators))
+        sums = {
+            operator: RowSums(self.row_of.values(), self.surface.device, signed=True)
+            for operator in operators
+        }
+        before = self.surface.cost
+        with self.surface.processes.together(), full_precision(), twice_differentiable():
+            for where, batch in self.surface.chunks(self.workspace.products.chunk):
+                self._add(batch, where, range(first, first + count), sums)
+        for operator, total in sums.items():
+            total.reduce(self.surface.processes)
+            self.parts.setdefault(operator, []).append((count, total))
+        self.cost += self.surface.processes.total_cost(self.surface.cost - before)
+
+    def _add(
+        self, batch: Any, where: BatchLocation, streams: range, sums: Mapping[Operator, RowSums]
+    ) -> None:
+        surface = self.surface
+        modules = {
+            layer: surface.module(layer)
+            for layer in surface.rules
+            if any(name in self.row_of for name in self._names(layer).values())
+        }
+        count = _batches.num_samples(batch) if self.plan.repeats else 1
+        recording = recording_uses(modules, live=self._live(modules), num_samples=count)
+        with torch.enable_grad(), recording as recorded:
+            outputs, targets = surface.outputs(batch, where=where)
+        try:
+            places = self._places(recorded.uses, outputs)
+            with torch.enable_grad():
+                wide = outputs.double()
+                total = surface.loss.values(wide, targets).sum()
+            weights = surface.loss.weights(outputs.detach(), targets).double()
+            samples = self._numbers.of(where, len(outputs))
+            for operator, row_sums in sums.items():
+                gradients = self._gradients(operator, total, wide, places)
+                draws = [
+                    self._values(gradients, places, samples, stream, len(outputs))
+                    for stream in streams
+                ]
+                row_sums.add(draws, weights)
+        finally:
+            recorded.close()
+
+    def _live(self, layers: Iterable[str]) -> frozenset[str]:
+        """Layers with a parameter that is used several times.
+
+        The input of a later use changes with the noise at an earlier one, and with it what the same
+        noise does there: a second-order term ξ ȧ, once as it stands and once as its transpose, in
+        the gradient that comes back to the earlier use.
+        """
+        several = {name for name in self.row_of if self.plan.routes[name] == "sum"}
+        return frozenset(x for x in layers if several & set(self._names(x).values()))
+
+    def _names(self, layer: str) -> dict[str, str]:
+        """Short to full names of a layer's measured parameters."""
+        names = {id(p): name for name, p in self.surface.parameters.items()}
+        of_module = self.surface.module(layer).named_parameters(recurse=False)
+        return {key: names[id(p)] for key, p in of_module if id(p) in names}
+
+    def _places(self, uses: list[LayerUse], outputs: Tensor) -> list[tuple[LayerUse, Layout]]:
+        """The uses at which noise is added, and where their samples are."""
+        routing = find_routing(
+            self.surface,
+            self.surface.rules,
+            uses,
+            outputs,
+            expected=self.plan.layouts,
+            trusted=self.plan.signature,
+            seed=len(outputs),
+        )
+        for name in self.row_of:
+            if routing.routes[name] == "generic" or name in self.plan.disagreeing:
+                raise NotApplicable(f"a use of {name!r} cannot be divided into samples")
+        return [
+            (use, layout)
+            for use, layout in zip(uses, routing.layouts, strict=True)
+            if use.edge is not None and layout is not None
+        ]
+
+    def _gradients(
+        self,
+        operator: Operator,
+        total: Tensor,
+        wide: Tensor,
+        places: list[tuple[LayerUse, Layout]],
+    ) -> list[Tensor | None]:
+        value = total
+        with torch.enable_grad():
+            if operator == "residual":
+                (signal,) = torch.autograd.grad(total, wide, retain_graph=True)
+                value = (wide * signal.detach()).sum()
+            self.surface.cost += Cost(backwards=len(wide))
+            return list(
+                torch.autograd.grad(value, _edges(places), create_graph=True, allow_unused=True)
+            )
+
+    def _values(
+        self,
+        gradients: list[Tensor | None],
+        places: list[tuple[LayerUse, Layout]],
+        samples: Tensor,
+        stream: int,
+        count: int,
+    ) -> Tensor:
+        """⟨v, ∂²ℓ/∂e² v⟩ of every row and sample for one probe, shape (rows, N)."""
+        noise = self._noise(samples, stream)
+        fixed: list[tuple[Tensor, Tensor]] = []  # ∂ℓ/∂e with a graph, and a constant direction
+        moving: list[Tensor] = []  # 2⟨∂ℓ/∂e, v⟩ as a function of v alone
+        along = []
+        with torch.enable_grad():
+            for (use, layout), gradient in zip(places, gradients, strict=True):
+                parts = {
+                    name: direction_at_output(
+                        self.surface.rules[use.layer], use, layout, key, noise[name]
+                    )
+                    for key, name in self._names(use.layer).items()
+                    if name in self.row_of
+                }
+                along.append({name: v.detach() for name, v in parts.items()})
+                if gradient is None:
+                    continue
+                for v in parts.values():
+                    if gradient.requires_grad:
+                        fixed.append((gradient, v.detach()))
+                    if v.requires_grad:
+                        moving.append(2 * (gradient.detach() * v).sum())
+        index = {row: i for i, row in enumerate(self.row_of.values())}
+        values = torch.zeros(len(index), count, dtype=torch.float64, device=samples.device)
+        if not fixed and not moving:
+            return values
+        self.surface.cost += Cost(products=count)
+        second = torch.autograd.grad(
+            [*[g for g, _ in fixed], *moving],
+            _edges(places),
+            [*[v for _, v in fixed], *map(torch.ones_like, moving)],
+            retain_graph=True,
+            allow_unused=True,
+        )
+        for (_, layout), parts, image in zip(places, along, second, strict=True):
+            if image is None:
+                continue
+            for name, v in parts.items():
+                terms = layout.split(image.double() * v.double())
+                values[index[self.row_of[name]]] += terms.reshape(count, -1).sum(dim=1)
+        return values
+
+    def _noise(self, samples: Tensor, stream: int) -> dict[str, Noise]:
+        """ξ of every parameter for every sample: full for vectors, r ⊗ q for all others.
+
+        All signs are drawn at once: a GPU would wait for Python between hundreds of draws.
+        """
+        sizes = {name: self._signs_of(name) for name in self.row_of}
+        count = sum(sum(pair) for pair in sizes.values())
+        signs = random_signs(
+            self.workspace.seed, _STREAM + stream, samples, count, self.surface.dtype
+        )
+        noise, start = {}, 0
+        for name, (first, second) in sizes.items():
+            along, across = signs[:, start : start + first + second].split([first, second], dim=1)
+            start += first + second
+            if self.kind == "kappa":
+                noise[name] = self._relative(name, along, across)
+            else:
+                noise[name] = Noise(along, across if second else None)
+        return noise
+
+    def _signs_of(self, name: str) -> tuple[int, int]:
+        """How many signs a parameter takes, of two kinds: r and q, or p and q for κ."""
+        shape = self.surface.parameters[name].shape
+        if self.kind == "kappa":
+            matrix = self._matrix(name)
+            return matrix.shape[0] * matrix.shape[2], matrix.shape[2]
+        return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (shape.numel(), 0)
+
+    def _matrix(self, name: str) -> Tensor:
+        layer = self.surface.layer_of(name)
+        weight = self.surface.parameters[name].detach()
+        return self.surface.matrix_rules[layer].matrix(self.surface.module(layer), weight)
+
+    def _relative(self, name: str, p: Tensor, q: Tensor) -> Noise:
+        """(W p) ⊗ q: its columns have the covariance W Wᵀ, group by group."""
+        matrix = self._matrix(name)  # (groups, out, in)
+        p = p.unflatten(1, (matrix.shape[0], -1))
+        lifted = torch.einsum("goi,ngi->ngo", matrix, p).flatten(1)
+        rows_first = self.surface.matrix_rules[self.surface.layer_of(name)].rows_first
+        return Noise(lifted, q) if rows_first else Noise(q, lifted)
+
+
+def _edges(places: list[tuple[LayerUse, Layout]]) -> list[GradientEdge]:
+    return [use.edge for use, _ in places if use.edge is not None]

@@ -1,0 +1,110 @@
+"""What random changes of a layer's parameters, another one for each sample, do to its output."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..layer_hooks import LayerUse
+from .embedding import EmbeddingRule
+from .layer_rule import AbstractRule, ContractionRequest
+from .layout import Layout
+from .patches import ConvRule, LinearRule
+from .scale import ScaleRule
+from .unfold import padded_input
+
+_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """A change ξ of a parameter for every sample: first ⊗ second, or first alone for a vector."""
+
+    first: Tensor  # along the first dimension of the parameter, shape: (N, size)
+    second: Tensor | None  # along all others, shape: (N, size)
+
+
+def direction_at_output(
+    rule: AbstractRule, use: LayerUse, layout: Layout, key: str, noise: Noise
+) -> Tensor:
+    """The change of a use's output if each sample had its own parameter, changed by ξ.
+
+    `key` is the short name of the parameter. The output is linear in it. If the use has its input
+    with a graph, the change has one too.
+    """
+    a = use.input if use.live_input is None else use.live_input
+    shape = use.output.shape
+    rows = layout.sample_of_rows(shape)
+
+    def placed(values: Tensor, *dims: int) -> Tensor:
+        """Values of each sample, laid along its rows and these dimensions of the output."""
+        view = [1] * len(shape)
+        view[layout.dim] = len(rows)
+        for dim in dims:
+            view[dim] = shape[dim]
+        moved = values[rows]
+        return moved.reshape(view) if layout.dim == 0 else _moved(moved, view, layout.dim)
+
+    if isinstance(rule, ScaleRule):
+        scale = rule.prepare(use.module, a, shape, layout, _NOTHING)
+        if scale.channel_first:
+            single = scale.shape.numel() == 1
+            along = placed(noise.first) if single else placed(noise.first, 1)
+        else:
+            along = placed(noise.first, *range(len(shape) - len(scale.shape), len(shape)))
+        return (along if key == "bias" else along * scale.basis).expand(shape).to(use.output.dtype)
+    channel = 1 if isinstance(rule, ConvRule) else len(shape) - 1
+    if key == "bias":
+        return placed(noise.first, channel).expand(shape)
+    assert noise.second is not None
+    out, into = (
+        (noise.first, noise.second) if rule.rows_first else (noise.second, noise.first)  # type: ignore[attr-defined]
+    )
+    if isinstance(rule, EmbeddingRule):
+        tokens = a.movedim(layout.dim, 0)
+        signs = into[rows].gather(1, tokens.reshape(len(rows), -1)).reshape(tokens.shape)
+        if use.module.padding_idx is not None:
+            signs = signs * (tokens != use.module.padding_idx)
+        return signs.movedim(0, layout.dim).unsqueeze(-1) * placed(out, channel)
+    if isinstance(rule, ConvRule):
+        inner = _filtered(use.module, a, into[rows])  # (R, groups, positions…)
+        by_group = out[rows].reshape(len(rows), inner.shape[1], -1, *[1] * (inner.dim() - 2))
+        return (inner.unsqueeze(2) * by_group).flatten(1, 2)
+    assert isinstance(rule, LinearRule)
+    inner = (a * _along_last(into[rows], a, layout.dim)).sum(dim=-1, keepdim=True)
+    return inner * placed(out, channel)
+
+
+_NOTHING = ContractionRequest(kappa=False, num_columns=1, contract=False)
+
+
+def _moved(values: Tensor, view: list[int], dim: int) -> Tensor:
+    """Rows of values, which come first, brought to dimension `dim` of a view."""
+    others = [size for i, size in enumerate(view) if i != dim]
+    return values.reshape(len(values), *others).movedim(0, dim)
+
+
+def _along_last(values: Tensor, a: Tensor, dim: int) -> Tensor:
+    view = [1] * a.dim()
+    view[dim], view[-1] = len(values), a.shape[-1]
+    return values.reshape(view)
+
+
+def _filtered(module: Any, a: Tensor, kernels: Tensor) -> Tensor:
+    """A convolution of every row of the input with a kernel of its own, the same in all groups."""
+    x = padded_input(module, a)
+    rows, channels = x.shape[:2]
+    groups = module.groups
+    weight = kernels.reshape(rows, 1, channels // groups, *module.kernel_size)
+    weight = weight.expand(-1, groups, *[-1] * (weight.dim() - 2)).flatten(0, 1)
+    result = _CONVOLUTIONS[len(module.kernel_size)](
+        x.reshape(1, rows * channels, *x.shape[2:]),
+        weight,
+        stride=module.stride,
+        dilation=module.dilation,
+        groups=rows * groups,
+    )
+    return result.reshape(rows, groups, *result.shape[2:])

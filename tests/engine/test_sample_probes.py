@@ -1,0 +1,173 @@
+"""Noise at the outputs of layers, another one for each sample, against dense truths."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import spiritlevel as sl
+from zoo import references
+from zoo.references import matrix_view
+
+CLASSES = 3
+
+
+class Tied(nn.Module):
+    """A table that is also the output matrix, LayerNorm, and time first inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.mix = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        x = self.table(tokens).transpose(0, 1)
+        x = self.norm(x + torch.tanh(self.mix(x)))
+        return self.head(x.mean(dim=0))[:, :CLASSES]
+
+
+class Convolutional(nn.Module):
+    """A grouped, strided and padded convolution, GroupNorm, and a smooth function."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, padding=1, stride=2, padding_mode="reflect")
+        self.norm = nn.GroupNorm(2, 4)
+        self.second = nn.Conv2d(4, 4, 2, groups=2, dilation=1)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        x = F.gelu(self.norm(self.first(x)))
+        return self.head(torch.tanh(self.second(x)).mean(dim=(2, 3)))
+
+
+class Steps(nn.Module):
+    """One layer used three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.Linear(3, 3), nn.Linear(3, CLASSES)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.tanh(self.cell(x))
+        return self.head(x)
+
+
+def mlp():
+    return nn.Sequential(
+        nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, CLASSES)
+    )
+
+
+NETWORKS = {
+    "mlp": (mlp, lambda g: torch.randn(12, 3, generator=g, dtype=torch.float64)),
+    "steps": (Steps, lambda g: torch.randn(12, 3, generator=g, dtype=torch.float64)),
+    "tied": (Tied, lambda g: torch.randint(5, (12, 3), generator=g)),
+    "conv": (Convolutional, lambda g: torch.randn(12, 2, 5, 5, generator=g, dtype=torch.float64)),
+}
+
+
+@pytest.fixture(params=NETWORKS)
+def problem(request, generator):
+    build, inputs = NETWORKS[request.param]
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = build().double().eval()
+    y = torch.randint(CLASSES, (12,), generator=generator)
+    x = inputs(generator)
+    return model, [(x[:7], y[:7]), (x[7:], y[7:])]
+
+
+def measured(problem, name, **options):
+    model, data = problem
+    options = {"max_passes": 200, "rtol": 0.03} | options
+    return sl.measure(model, data, measures=name, method="sample_probes", **options)
+
+
+def test_the_mean_is_the_trace(problem):
+    model, data = problem
+    truth = references.Truth(model, data, F.cross_entropy)
+    report = measured(problem, "curvature.trace")
+    m = report["curvature.trace"]
+    assert not m.exact
+    assert "sample probes" in m.text
+    expected = float(truth.hessian(list(truth.parameters)).trace())
+    assert abs(m.value - expected) <= 4 * m.stderr  # once in 15,000 times by chance
+    for layer, part in report.layers["curvature.trace"].items():
+        names = [n for n in truth.parameters if n.rpartition(".")[0] == layer]
+        block = float(truth.hessian(names).trace())
+        allowed = 1e-9 * abs(block) if part.exact else 5 * part.stderr
+        assert abs(part.value - block) <= allowed, layer
+
+
+def test_the_mean_is_kappa(problem):
+    model, data = problem
+    truth = references.Truth(model, data, F.cross_entropy)
+    report = measured(problem, "relative.kappa")
+    for layer, part in report.layers["relative.kappa"].items():
+        weight, view = truth.parameters[f"{layer}.weight"], matrix_view(model.get_submodule(layer))
+        expected = references.kappa(truth.hessian([f"{layer}.weight"]), weight, view)
+        allowed = 1e-9 * abs(expected) if part.exact else 5 * part.stderr
+        assert abs(part.value - expected) <= allowed, layer
+
+
+@pytest.mark.parametrize("name", ["curvature.trace", "relative.kappa"])
+def test_intervals_hold_the_truth(name, generator):
+    """200 seeds of a few probes; 95 % minus three standard deviations of 200 draws are 90 %."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = mlp().double().eval()
+    x = torch.randn(48, 3, generator=generator, dtype=torch.float64)
+    problem = model, [(x, torch.randint(CLASSES, (48,), generator=generator))]
+    exact = measured(problem, name, rtol=0.002, max_passes=4000, seed=10_000)[name]
+    inside = claims = 0
+    for seed in range(200):
+        m = measured(problem, name, max_passes=8, rtol=0.5, seed=seed)[name]
+        if m.interval is None:  # too few to tell
+            continue
+        claims += 1
+        low, high = m.interval
+        inside += low - 2 * exact.stderr <= exact.value <= high + 2 * exact.stderr
+    assert claims >= 150
+    assert inside >= 0.9 * claims
+
+
+def test_batches_and_chunks_do_not_matter(problem):
+    model, data = problem
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    options = {"max_passes": 24, "rtol": 0.05}
+    whole = measured((model, [(x, y)]), "curvature.trace", **options)["curvature.trace"]
+    parts = measured((model, data), "curvature.trace", **options, memory=1)["curvature.trace"]
+    assert parts.value == pytest.approx(whole.value, rel=1e-9)
+    assert parts.stderr == pytest.approx(whole.stderr, rel=1e-6)
+
+
+def test_a_parameter_without_a_layer_is_refused_and_auto_goes_on(generator):
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(3, dtype=torch.float64))
+
+        def forward(self, x):
+            return torch.tanh(x @ self.weight)
+
+    x = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    problem = Bare(), [(x, torch.randint(CLASSES, (12,), generator=generator))]
+    with pytest.raises(sl.SpiritlevelError, match=r"'sample_probes' cannot give trace.*'weight'"):
+        measured(problem, "curvature.trace")
+    m = sl.measure(*problem, measures="curvature.trace", max_passes=8)["curvature.trace"]
+    assert "weight probes" in m.text
+
+
+def test_the_model_is_left_as_it_was(problem):
+    model, _ = problem
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    measured(problem, "curvature.trace", max_passes=2, rtol=0.5)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
