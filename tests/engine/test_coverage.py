@@ -9,17 +9,17 @@ leaves a mean that is a little too large in size: it must stay within a quarter 
 import statistics
 
 import pytest
-import scipy.special
 import torch
 from torch import nn
 
 import spiritlevel as sl
-import spiritlevel.engine.estimate
 from spiritlevel.engine.row_estimator import GLANCE
 from spiritlevel.engine.weight_space.probes import PILOT
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from zoo.dense_problem import DenseProblem
 from zoo.plain import after_training, classes, network, random
+
+pytestmark = pytest.mark.usefixtures("quick_quantiles")
 
 SEEDS = range(1000, 1200)
 # Tr(H²) is skewed: 94 % of 6,000 seeds are covered, of which 200 in a row may well be 89 %
@@ -94,15 +94,6 @@ PROBLEMS = {
 }
 SMOOTH = ["smooth", "smooth, trained", "one direction"]
 LINEAR = [name for name in PROBLEMS if name not in SMOOTH]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_quantiles():
-    """Quantiles by scipy, to which test_student.py holds the library's own: they are faster."""
-    with pytest.MonkeyPatch.context() as patch:
-        quick = lambda probability, dof: float(scipy.special.stdtrit(dof, probability))  # noqa: E731
-        patch.setattr(spiritlevel.engine.estimate, "t_quantile", quick)
-        yield
 
 
 @pytest.fixture(scope="module")

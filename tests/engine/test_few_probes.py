@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-import spiritlevel.engine.estimate
 from engine.test_coverage import one_direction, one_sample_decides
 from spiritlevel.engine.estimate import (
     Estimate,
@@ -31,6 +30,8 @@ from spiritlevel.measures.curvature.trace_squared import trace_squared
 from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem
 from zoo.plain import classes, network, random
+
+pytestmark = pytest.mark.usefixtures("quick_quantiles")
 
 SEEDS = range(3000, 3100)
 FALSE_ALARM = 1e-4
@@ -54,15 +55,6 @@ CELLS = [("tiny", "trace", method) for method in METHODS]
 CELLS += [("tiny", kind, method) for kind in ("kappa", "rho") for method in ("hutchinson", "auto")]
 CELLS += [(name, "trace", "hutchinson") for name in ("single", "one direction")]
 CELLS += [(name, "rho", "split") for name in ("single", "one direction")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_quantiles():
-    """Quantiles by scipy, to which test_student.py holds the library's own: they are faster."""
-    with pytest.MonkeyPatch.context() as patch:
-        quick = lambda probability, dof: float(scipy.special.stdtrit(dof, probability))  # noqa: E731
-        patch.setattr(spiritlevel.engine.estimate, "t_quantile", quick)
-        yield
 
 
 @pytest.fixture(scope="module")
