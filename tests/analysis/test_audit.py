@@ -131,7 +131,9 @@ def audits():
                 x, y = torch.randn(6, *shape).double(), torch.randint(3, (6,))
             model = model.double().eval()
             before = copy.deepcopy(model.state_dict())
-            result = sl.audit(model, (x, y), measures=CHOSEN, max_passes=40, draws=2)
+            result = sl.audit(
+                model, (x, y), measures=CHOSEN, max_passes=40, draws=2, options=FEW_STEPS
+            )
             for key, value in model.state_dict().items():
                 assert torch.equal(value, before[key]), key
             found[name] = result

@@ -97,7 +97,8 @@ def test_a_map_says_what_its_grey_is():
 
 
 def test_a_map_of_one_height_is_drawn():
-    save(draw(record([2.0] * 25, dimensions=2)).figure, "png")
+    drawn = save(draw(record([2.0] * 25, dimensions=2)).figure, "png")
+    assert drawn.startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ CASES = [  # method, kind, rtol, passes that are not enough
 ]
 SQUARE = "curvature.trace_squared"
 
+pytestmark = pytest.mark.usefixtures("quick_quantiles")
+
 
 @pytest.fixture(scope="module")
 def problem():
@@ -58,7 +60,16 @@ def check_budgets(measured, *, max_passes, seeds):
     assert sum(reached) >= 0.8 * len(reached)
 
 
-@pytest.mark.parametrize(("method", "kind", "rtol", "passes"), CASES)
+@pytest.mark.parametrize(
+    ("method", "kind", "rtol", "passes"),
+    [
+        case
+        if case[1] == "trace" or case[0] == "auto"
+        # the same methods along other directions
+        else pytest.param(*case, marks=pytest.mark.nightly)
+        for case in CASES
+    ],
+)
 def test_of_probes(problem, linear_problem, method, kind, rtol, passes):
     chosen = linear_problem if method == "output_probes" else problem
 

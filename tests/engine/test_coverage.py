@@ -4,22 +4,24 @@ A 95 % interval covers 190 of 200 on average, give or take 3; between 90 % and 9
 estimator, with its stopping rule at work and without. Without it the mean of 200 values must lie
 within 4 of its standard errors. A rule that stops early where a value came out large by chance
 leaves a mean that is a little too large in size: it must stay within a quarter of the tolerance.
+
+Each estimator has some cells of problem, kind and tolerance in every run; a night has all of them.
 """
 
 import statistics
 
 import pytest
-import scipy.special
 import torch
 from torch import nn
 
 import spiritlevel as sl
-import spiritlevel.engine.estimate
 from spiritlevel.engine.row_estimator import GLANCE
 from spiritlevel.engine.weight_space.probes import PILOT
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from zoo.dense_problem import DenseProblem
 from zoo.plain import after_training, classes, network, random
+
+pytestmark = pytest.mark.usefixtures("quick_quantiles")
 
 SEEDS = range(1000, 1200)
 # Tr(H²) is skewed: 94 % of 6,000 seeds are covered, of which 200 in a row may well be 89 %
@@ -96,15 +98,6 @@ SMOOTH = ["smooth", "smooth, trained", "one direction"]
 LINEAR = [name for name in PROBLEMS if name not in SMOOTH]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_quantiles():
-    """Quantiles by scipy, to which test_student.py holds the library's own: they are faster."""
-    with pytest.MonkeyPatch.context() as patch:
-        quick = lambda probability, dof: float(scipy.special.stdtrit(dof, probability))  # noqa: E731
-        patch.setattr(spiritlevel.engine.estimate, "t_quantile", quick)
-        yield
-
-
 @pytest.fixture(scope="module")
 def problems():
     made = {}
@@ -115,6 +108,14 @@ def problems():
         return made[name]
 
     return problem
+
+
+def some_of(cells, chosen):
+    """All cells, of which those that are not chosen wait for the night."""
+    assert set(chosen) <= set(cells)
+    return [
+        cell if cell in chosen else pytest.param(*cell, marks=pytest.mark.nightly) for cell in cells
+    ]
 
 
 def check_unbiased(estimates, truth, rtol=None):
@@ -148,10 +149,20 @@ def estimates_of(problem, kind, **precision):
 # -- weight probes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", FIRST_LOOK)
+KINDS = [(name, "trace") for name in SMOOTH] + [("smooth, trained", kind) for kind in OTHER_KINDS]
+
+
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [(name, "trace") for name in SMOOTH] + [("smooth, trained", kind) for kind in OTHER_KINDS],
+    ("name", "kind", "method"),
+    some_of(
+        [(*cell, method) for cell in KINDS for method in FIRST_LOOK],
+        [
+            *(("smooth, trained", "trace", method) for method in FIRST_LOOK),
+            ("one direction", "trace", "hutchinson"),
+            ("smooth, trained", "kappa", "auto"),
+            ("smooth, trained", "rho", "split"),
+        ],
+    ),
 )
 def test_weight_probes_at_first_look(problems, name, method, kind):
     problem = problems(name)
@@ -176,8 +187,16 @@ STOPPING = [  # each takes two to ten times the first look
 
 @pytest.mark.parametrize(
     ("name", "method", "rtol", "kind"),
-    [(*case, "trace") for case in STOPPING]
-    + [(*case, kind) for case in STOPPING[4:8] for kind in OTHER_KINDS],
+    some_of(
+        [(*case, "trace") for case in STOPPING]
+        + [(*case, kind) for case in STOPPING[4:8] for kind in OTHER_KINDS],
+        [
+            *((*case, "trace") for case in STOPPING[4:8]),
+            ("one direction", "hutchinson", 0.3, "trace"),
+            ("smooth, trained", "hutchinson", 0.15, "kappa"),
+            ("smooth, trained", "split", 0.03, "rho"),
+        ],
+    ),
 )
 def test_weight_probes_with_their_stopping_rule(problems, name, method, rtol, kind):
     problem = problems(name)
@@ -187,8 +206,16 @@ def test_weight_probes_with_their_stopping_rule(problems, name, method, rtol, ki
         assert estimate.half_width(0.95) <= rtol * abs(estimate.value) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("rtol", "max_passes"), [(1e-6, PILOT), (0.5, PLENTY), (0.2, PLENTY)])
-@pytest.mark.parametrize("name", SMOOTH)
+PRECISIONS = [(1e-6, PILOT), (0.5, PLENTY), (0.2, PLENTY)]
+
+
+@pytest.mark.parametrize(
+    ("name", "rtol", "max_passes"),
+    some_of(
+        [(name, *precision) for name in SMOOTH for precision in PRECISIONS],
+        [("smooth", 1e-6, PILOT), ("smooth, trained", 0.2, PLENTY), ("one direction", 0.5, PLENTY)],
+    ),
+)
 def test_trace_of_the_square(problems, name, rtol, max_passes):
     problem = problems(name)
     precision = {"rtol": rtol, "max_passes": max_passes}
@@ -199,9 +226,20 @@ def test_trace_of_the_square(problems, name, rtol, max_passes):
 # -- output probes ----------------------------------------------------------------------------
 
 
+OUTPUT_KINDS = [(name, "trace") for name in LINEAR] + [("confident", k) for k in OTHER_KINDS]
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, "trace") for name in LINEAR] + [("confident", kind) for kind in OTHER_KINDS],
+    some_of(
+        OUTPUT_KINDS,
+        [
+            ("1 sample", "trace"),
+            ("3 samples, 20 classes", "trace"),
+            ("one of 64 decides", "trace"),
+            ("confident", "kappa"),
+        ],
+    ),
 )
 def test_output_probes_at_first_look(problems, name, kind):
     """No stopping rule: the mean must be right within 4 of its standard errors and no more."""
@@ -212,12 +250,23 @@ def test_output_probes_at_first_look(problems, name, kind):
     check_unbiased(found, problem.value(kind))
 
 
-@pytest.mark.parametrize("rtol", [0.9, 0.2], ids=["loose", "tight"])
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [(name, "trace") for name in LINEAR] + [("confident", kind) for kind in OTHER_KINDS],
+    ("name", "kind", "rtol"),
+    some_of(
+        [(*cell, rtol) for cell in OUTPUT_KINDS for rtol in (0.9, 0.2)],
+        [
+            ("1 sample", "trace", 0.9),
+            ("3 samples", "trace", 0.2),
+            ("20 samples, 2 classes", "trace", 0.9),
+            ("100 samples", "trace", 0.2),
+            ("confident", "trace", 0.2),
+            ("confident", "rho", 0.9),
+            ("one of 64 decides", "trace", 0.9),
+            ("one of 64 decides", "trace", 0.2),
+        ],
+    ),
 )
-def test_output_probes(problems, name, rtol, kind):
+def test_output_probes(problems, name, kind, rtol):
     problem = problems(name)
     precision = {"method": "output_probes", "rtol": rtol, "max_passes": PLENTY}
     check_coverage(estimates_of(problem, kind, **precision), problem.value(kind), rtol)

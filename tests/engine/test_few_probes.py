@@ -3,7 +3,8 @@
 Signs take few values on a small problem. Two of them agree half of the time where only two
 directions interact, and then say nothing about their error. The intervals here must cover the truth
 in 95 % of the cases. Each cell of the tables below has 100 seeds; it fails where a coverage of 95 %
-would give so few hits with a probability of FALSE_ALARM. The seeds are fixed.
+would give so few hits with a probability of FALSE_ALARM. The seeds are fixed. Every run of the
+tests has some numbers of passes, a night has all.
 """
 
 import dataclasses
@@ -17,7 +18,6 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-import spiritlevel.engine.estimate
 from engine.test_coverage import one_direction, one_sample_decides
 from spiritlevel.engine.estimate import (
     Estimate,
@@ -32,10 +32,13 @@ from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem
 from zoo.plain import classes, network, random
 
+pytestmark = pytest.mark.usefixtures("quick_quantiles")
+
 SEEDS = range(3000, 3100)
 FALSE_ALARM = 1e-4
 LEAST_HITS = int(scipy.stats.binom.ppf(FALSE_ALARM, len(SEEDS), 0.95))  # 85 of 100
 PASSES = [2, 3, 4, 6, 8, 16]
+SOME_OR_ALL = [(2, 3, 8), pytest.param(tuple(PASSES), marks=pytest.mark.nightly)]
 METHODS = ["hutchinson", "hutch++", "split", "auto"]
 
 
@@ -56,15 +59,6 @@ CELLS += [(name, "trace", "hutchinson") for name in ("single", "one direction")]
 CELLS += [(name, "rho", "split") for name in ("single", "one direction")]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_quantiles():
-    """Quantiles by scipy, to which test_student.py holds the library's own: they are faster."""
-    with pytest.MonkeyPatch.context() as patch:
-        quick = lambda probability, dof: float(scipy.special.stdtrit(dof, probability))  # noqa: E731
-        patch.setattr(spiritlevel.engine.estimate, "t_quantile", quick)
-        yield
-
-
 @pytest.fixture(scope="module")
 def problems():
     return {name: make() for name, make in PROBLEMS.items()}
@@ -81,21 +75,23 @@ def hits(problem, kind, **precision):
     return count
 
 
+@pytest.mark.parametrize("numbers", SOME_OR_ALL, ids=str)
 @pytest.mark.parametrize(("name", "kind", "method"), CELLS)
-def test_weight_probes(problems, name, kind, method):
+def test_weight_probes(problems, name, kind, method, numbers):
     by_passes = {
-        passes: hits(problems[name], kind, method=method, max_passes=passes) for passes in PASSES
+        passes: hits(problems[name], kind, method=method, max_passes=passes) for passes in numbers
     }
     assert min(by_passes.values()) >= LEAST_HITS, by_passes
 
 
+@pytest.mark.parametrize("numbers", SOME_OR_ALL, ids=str)
 @pytest.mark.parametrize("num_classes", [2, 4])
-def test_output_probes_of_one_sample(num_classes):
+def test_output_probes_of_one_sample(num_classes, numbers):
     """One of 64 samples decides, so that few signs do; without an interval nothing is claimed."""
     problem = one_sample_decides(num_classes)
     by_passes = {
         passes: hits(problem, "trace", method="output_probes", max_passes=passes)
-        for passes in PASSES
+        for passes in numbers
     }
     assert min(by_passes.values()) >= LEAST_HITS, by_passes
 

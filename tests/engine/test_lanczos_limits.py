@@ -43,7 +43,9 @@ class LiveVectors(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.nightly)]
+)
 def test_no_more_vectors_are_alive_than_promised(dtype, monkeypatch):
     monkeypatch.setattr(long_rows, "CHUNK", 1 << 12)
     size, block, max_basis = 40_000, 2, 12

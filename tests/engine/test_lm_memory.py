@@ -89,7 +89,8 @@ def measured_alone(sequences, length, **options):
 @pytest.mark.parametrize(
     ("sequences", "length"),
     [
-        (8, 128),  # 1024 tokens, in the shape of the 4096 that the project promises
+        # 1024 tokens, in the shape of the 4096 that the project promises
+        pytest.param(8, 128, marks=pytest.mark.nightly),
         (1, 1024),  # one long sequence is one sample: the plan must not try five of it
     ],
 )
@@ -101,6 +102,7 @@ def test_memory_is_bounded_while_the_head_is_measured(sequences, length):
 
 
 @reads_proc
+@pytest.mark.nightly  # test_lanczos_limits.py counts the vectors of a small matrix
 def test_memory_of_the_largest_eigenvalue():
     # Its vectors are as large as the weight, and five must be there: a basis of three, its rest and
     # a product. Two batches make the product a sum, and the basis is full after three products.

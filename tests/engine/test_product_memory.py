@@ -19,7 +19,7 @@ from zoo.cases import Case, normal
 from zoo.wirings import CLASSES
 
 OPERATORS = get_args(Operator)
-PASSES, VECTORS = 7, 30  # 210 products an operator
+PASSES, VECTORS = 4, 25  # 100 products an operator
 
 
 def smooth_mlp():
@@ -98,7 +98,7 @@ def torch_uses_malloc():
         ("attention", "difference"),
     ],
 )
-def test_no_growth_and_no_cycles_over_200_products(name, method):
+def test_no_growth_and_no_cycles_over_100_products(name, method):
     model, batches = NETWORKS[name].make()
     surface = Surface(model, batches[1:2])  # one sample: chunks have their own test below
     space = ParameterSpace(surface)

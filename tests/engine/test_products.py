@@ -29,8 +29,8 @@ METHODS = {"reverse": 1e-11, "forward": 1e-11, "difference": 1e-5}
 class Lstm(nn.Module):
     def __init__(self):
         super().__init__()
-        self.lstm = nn.LSTM(3, 3, num_layers=2, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(6, CLASSES)
+        self.lstm = nn.LSTM(3, 2, num_layers=2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(4, CLASSES)
 
     def forward(self, x):
         return self.head(self.lstm(x)[0][:, -1])
@@ -85,7 +85,7 @@ PROBLEMS = {name: CASES[name] for name in NAMED} | {
         lambda: then_head(nn.Conv2d(2, 3, 2), nn.SiLU(), nn.AvgPool2d(2), features=3),
         normal(2, 3, 3),
     ),
-    "lstm": Case(Lstm, normal(4, 3)),
+    "lstm": Case(Lstm, normal(3, 3)),
     "fused_attention": Case(Attention, normal(3, 4)),
     "embedding_softplus": Case(
         lambda: nn.Sequential(nn.Embedding(5, 3), nn.Softplus(), nn.Flatten(), nn.Linear(9, 3)),

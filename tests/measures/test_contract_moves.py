@@ -23,7 +23,7 @@ OPTIONS = {
     "sigma": 0.1,
     "target": "loss",
     "draws": 4,
-    "ascent_steps": 30,
+    "ascent_steps": 16,
     "restarts": 0,
 }
 HOMOGENEOUS = [name for name in names() if check_homogeneous in get(name).requires]

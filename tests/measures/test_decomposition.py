@@ -68,7 +68,7 @@ def test_centered_bounds_the_ggn_trace_where_weights_are_shared(generator):
                 assert rows[layer].value > 1.05 * trace or trace == 0.0
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(40))
 def test_upper_bound_holds(seed):
     generator = torch.Generator().manual_seed(seed)
     if seed % 2:

@@ -97,19 +97,19 @@ def known_of(problem, products):
 
 @pytest.mark.parametrize("known", [None, 6], ids=["sketch", "known from eigenvalues"])
 def test_intervals_cover_the_dense_truth(trained, known, monkeypatch):
-    """95 % of 300 are 285, give or take 4."""
+    """95 % of 160 are 152, give or take 3."""
     monkeypatch.setattr(module, "PILOT", 6)  # 99 parameters: 32 directions would be most of them
     truth, covered, sketches = trained.value("trace_squared"), 0, 0
-    for seed in range(300):
-        given = None if known is None else known_of(trained, known)
+    given = None if known is None else known_of(trained, known)
+    for seed in range(160):
         found = trace_squared(trained.workspace(seed, rtol=0.05, max_passes=5_000), given)
         assert found.enough is None
         half = found.estimate.half_width(0.95)
         assert half <= 0.05 * found.estimate.value
         covered += abs(found.estimate.value - truth) <= half
         sketches += "after 6 dominant directions" in found.text
-    assert 270 <= covered <= 297
-    assert sketches > 250 if known is None else sketches == 0
+    assert 144 <= covered <= 158
+    assert sketches > 130 if known is None else sketches == 0
 
 
 def test_a_sketch_saves_most_probes(trained, monkeypatch):

@@ -43,7 +43,11 @@ CASES = {
     "smooth": {"measures": ["curvature.*", "relative.*", "neuron.*"], "max_passes": 12},
     "hutch++": {"measures": ["curvature.trace"], "method": "hutch++"},
     "eigenvalues": {"measures": PRODUCTS},
-    "others": {"measures": OTHERS, "max_passes": 8, "options": {"target": "loss", "draws": 4}},
+    "others": {
+        "measures": OTHERS,
+        "max_passes": 8,
+        "options": {"target": "loss", "draws": 4, "ascent_steps": 5, "restarts": 0},
+    },
     "ddp": {"measures": EXACT},
     "bad": {"measures": EXACT},
     "fully_shard": {"measures": EXACT},

@@ -1,5 +1,7 @@
 """Language models of transformers: dense truths, the streamed head, and the model left alone."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -41,17 +43,20 @@ def test_the_ggn_and_the_head_are_exact(name):
     assert_head(report, name, model, data, rel=1e-9)
 
 
+@functools.cache
+def dense_values(name):
+    """Trace and κ of the dense Hessian."""
+    dense = Dense(name, build(name), batches(name))
+    H = dense.hessian()
+    return float(H.trace()), dense.kappa(H)
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_estimates_cover_the_dense_hessian(name):
     model, data = build(name), batches(name)
-    dense = Dense(name, model, data)
-    H = dense.hessian()
     names = ["curvature.trace", "relative.kappa"]
     report = sl.measure(model, data, measures=names, max_passes=24)
-    for measure, expected in {
-        "curvature.trace": float(H.trace()),
-        names[1]: dense.kappa(H),
-    }.items():
+    for measure, expected in zip(names, dense_values(name), strict=True):
         found = report[measure]
         assert found.quantity == "Hessian"
         assert found.stderr > 0
@@ -75,15 +80,14 @@ def record_attention(monkeypatch):
 def test_everything_at_its_defaults(name, monkeypatch):
     model, data = build(name), batches(name)
     assert model.config._attn_implementation == "sdpa"  # what transformers takes by itself
-    dense = Dense(name, model, data)
-    H = dense.hessian()
+    dense_trace, dense_kappa = dense_values(name)
     calls = record_attention(monkeypatch)
     report = sl.measure(model, data)
     assert calls
     assert model.config._attn_implementation == "sdpa"
     trace, kappa = report["curvature.trace"], report["relative.kappa"]
-    assert abs(trace.value - float(H.trace())) < 5 * trace.stderr
-    assert abs(kappa.value - dense.kappa(H)) < 5 * kappa.stderr
+    assert abs(trace.value - dense_trace) < 5 * trace.stderr
+    assert abs(kappa.value - dense_kappa) < 5 * kappa.stderr
     assert_head(report, name, model, data, rel=1e-9)
 
 

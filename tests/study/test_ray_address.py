@@ -87,6 +87,7 @@ def until(happened) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.nightly  # test_ray.py has the rows of a cluster that loses workers
 def test_a_driver_killed_with_its_cluster_going_on_resumes_to_the_rows_of_an_undisturbed_study(
     tmp_path, monkeypatch
 ):

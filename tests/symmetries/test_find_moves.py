@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import time
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from spiritlevel.study.models import resnet18
 from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, FoundMoves, Move, find_moves
 from spiritlevel.symmetries.search import STRUCTURAL
 from zoo import cases
@@ -263,8 +265,12 @@ def test_progress_counts_the_runs():
     assert seen[-1] == (len(runs), len(runs))
 
 
-def test_a_resnet_is_searched_in_seconds():
-    model, samples, _ = NETS["resnet18"].make()
+@pytest.mark.nightly
+def test_a_larger_resnet_is_searched_in_seconds():
+    small = NETS["resnet18"]
+    net = dataclasses.replace(small, build=lambda: resnet18(width=16), shape=(3, 32, 32))
+    model, samples, _ = net.make()
     start = time.perf_counter()
-    found_in(model, samples)
+    found = found_in(model, samples)
     assert time.perf_counter() - start < 240  # about 20 on an idle core
+    assert len(found.moves["neuron_rescale"].groups) == small.rescale

@@ -295,7 +295,7 @@ NETS = {
         permute=1,
         absorb=1,
     ),
-    "resnet18": Net(lambda: resnet18(width=16), (3, 32, 32), rescale=12, permute=12, absorb=20),
+    "resnet18": Net(lambda: resnet18(width=8), (3, 16, 16), rescale=12, permute=12, absorb=20),
     "two_readers": Net(TwoReaders, (3,), rescale=1, permute=1),
     "concatenated": Net(Concatenated, (2, 6), rescale=2, permute=2),
     "shared_weight": Net(SharedWeight, (4,)),

@@ -39,6 +39,20 @@ _ROW_MOVERS = frozenset(
     ]
 )
 
+# Operations that move rows to places that are given to them as numbers, which a model may have
+# taken from its data: these numbers belong to what a run did.
+_PLACED = frozenset(
+    [
+        *("Roll", "Flip", "Cat", "Stack", "Slice", "Select", "Split", "SplitWithSizes", "Unbind"),
+        *("AsStrided", "Repeat", "Unfold", "SliceScatter", "SelectScatter", "ConstantPadNd"),
+    ]
+)
+ROWS_PLACED = "rows placed"
+_PLACES = (
+    *("dim", "dims", "start", "step", "shifts", "index", "split_size", "split_sizes"),
+    *("storage_offset", "stride", "pad", "repeats"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
@@ -98,21 +112,6 @@ def find_routing(
         layouts = [fitting[0] if fitting else None for fitting in passing]
         certain = all(len(fitting) <= 1 for fitting in passing)
     return Routing(_routes(surface, uses, layouts, outputs), layouts, signature, certain)
-
-
-# Operations that move rows to places that are given to them as numbers, which a model may have
-# taken from its data: these numbers belong to what a run did.
-_PLACED = frozenset(
-    [
-        *("Roll", "Flip", "Cat", "Stack", "Slice", "Select", "Split", "SplitWithSizes", "Unbind"),
-        *("AsStrided", "Repeat", "Unfold", "SliceScatter", "SelectScatter", "ConstantPadNd"),
-    ]
-)
-ROWS_PLACED = "rows placed"
-_PLACES = (
-    *("dim", "dims", "start", "step", "shifts", "index", "split_size", "split_sizes"),
-    *("storage_offset", "stride", "pad", "repeats"),
-)
 
 
 def operations_of(outputs: Tensor) -> frozenset[str]:

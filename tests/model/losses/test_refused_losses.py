@@ -120,6 +120,18 @@ def test_any_two_samples_that_interact_are_noticed(partner):
     refused(loss, targets, INTERACT, outputs)
 
 
+def test_an_interaction_that_hardly_moves_the_loss_is_noticed():
+    """Pairs of tiny outputs change a loss by 1e-12 and its gradient by all that it is."""
+
+    def contrastive(z, y):
+        return F.softplus(-(z * z.roll(1, 0)).sum(dim=1))
+
+    tiny = 1e-6 * OUTPUTS
+    moved = (contrastive(tiny, LABELS)[:2] - contrastive(tiny[:2], LABELS[:2])).abs().max()
+    assert 0 < moved < 1e-10
+    refused(contrastive, LABELS, rf"{INTERACT} the loss of a sample changes with the", tiny)
+
+
 def test_weights_by_sample_are_refused():
     by_sample = torch.rand(N, 1, generator=torch.Generator().manual_seed(1)).double()
     binary = (NUMBERS > 0).double()

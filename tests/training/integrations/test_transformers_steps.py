@@ -117,8 +117,20 @@ def test_penalty_trainer_logs_the_penalty_beside_the_loss(tmp_path):
     assert values[0] == values[1] == values[2] != values[3] == float(penalty.value)
 
 
+RESUMED = ("own", "trace_squared")  # the state of the others travels in the same way
+
+
 @pytest.mark.parametrize(
-    ("name", "restore"), [*((name, False) for name in PENALTIES), ("trace_squared", True)]
+    ("name", "restore"),
+    [
+        *((name, False) for name in RESUMED),
+        ("trace_squared", True),
+        *(
+            pytest.param(name, False, marks=pytest.mark.nightly)
+            for name in PENALTIES
+            if name not in RESUMED
+        ),
+    ],
 )
 def test_a_resumed_penalty_goes_on_where_it_was(tmp_path, name, restore):
     def run(folder, resume=None, stop_after=None):
