@@ -146,21 +146,22 @@ def test_batches_and_chunks_do_not_matter(problem):
     assert parts.stderr == pytest.approx(whole.stderr, rel=1e-6)
 
 
-def test_a_parameter_without_a_layer_is_refused_and_auto_goes_on(generator):
+@pytest.mark.parametrize("method", ["sample_probes", "auto"])
+def test_a_parameter_without_a_layer_takes_weight_probes_and_says_so(method, generator):
     class Bare(nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = nn.Parameter(torch.eye(3, dtype=torch.float64))
+            self.weight = nn.Parameter(torch.randn(150, 150, dtype=torch.float64) / 12)
 
         def forward(self, x):
-            return torch.tanh(x @ self.weight)
+            return torch.tanh(x @ self.weight)[:, :CLASSES]
 
-    x = torch.randn(12, 3, generator=generator, dtype=torch.float64)
-    problem = Bare(), [(x, torch.randint(CLASSES, (12,), generator=generator))]
-    with pytest.raises(sl.SpiritlevelError, match=r"'sample_probes' cannot give trace.*'weight'"):
-        measured(problem, "curvature.trace")
-    m = sl.measure(*problem, measures="curvature.trace", max_passes=8)["curvature.trace"]
-    assert "weight probes" in m.text
+    x = torch.randn(12, 150, generator=generator, dtype=torch.float64)
+    data = [(x, torch.randint(CLASSES, (12,), generator=generator))]
+    report = sl.measure(Bare(), data, measures="curvature.trace", method=method, max_passes=8)
+    text = report["curvature.trace"].text
+    assert "weight probes" in text
+    assert "no sample probes: no known kind of layer uses 'weight'" in text
 
 
 def test_the_model_is_left_as_it_was(problem):

@@ -26,7 +26,7 @@ MEASURES = (
 HEAD = ("head.trace", "head.kappa", "head.lambda_max", "head.trace_squared")
 # Only the state of the model is judged after these: they are not functions of the Hessian.
 OTHERS = ("pac_bayes.sigma", "sharpness.worst", "sharpness.average", "norms.fisher_rao")
-METHODS = ("exact", "output_probes", "split", "hutchinson", "hutch++")
+METHODS = ("exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++")
 # Data on which the first samples say nothing about the others.
 ONE_SIDED = ("first_three_left", "first_five_left", "first_five_right")
 BLANKS = ("first_blank", "second_blank", "all_blank")

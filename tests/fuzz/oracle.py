@@ -46,7 +46,9 @@ class Truth:
             self.outputs_and_targets()  # a forward that changes the weights has done so now
         for module in self.model.modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                module.max_norm = None  # else rows at the limit are shortened when they are moved
+                # else rows at the limit are shortened when they are moved, and gradients are not
+                # those of the loss
+                module.max_norm, module.scale_grad_by_freq = None, False
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.start = [p.detach().clone() for p in self.parameters.values()]
         sizes = [p.numel() for p in self.parameters.values()]

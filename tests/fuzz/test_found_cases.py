@@ -159,6 +159,12 @@ RAISED = {
     "nothing_certified": case(
         "batchnorm", stem="rows_bare", readout="bounded", measures=("relative.kappa",)
     ),
+    "samples_one_by_one_as_long_as_the_batch": case(
+        node("unbatched", "tied_transpose"), stem="rows_bare", sizes=(3, 4), measures=SEVERAL
+    ),
+    "absolute_value_in_a_checkpoint": case(
+        node("checkpoint", "linear", "absolute"), measures=("neuron.rho_sum",), **LOOP
+    ),
     # a kernel of torch that crashes
     "group_norm_with_channels_last": case(
         "channels_last", node("groupnorm", groups=2), stem="image_bare", readout="pooled", memory=1

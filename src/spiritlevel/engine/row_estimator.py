@@ -13,7 +13,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from ..errors import NotApplicable, SpiritlevelError
+from ..errors import NotApplicable
 from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimates_of_columns
@@ -69,6 +69,7 @@ class RowEstimator:
         self.probes: WeightProbes | SampleProbes | None = None
         self.operator: Operator = "hessian"
         self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
+        self._not_by_samples = ""  # why sample probes do not apply
         self.compared = ""  # how the variances of residual and Hessian compare, for the report
         self._run()
         if workspace.swept:
@@ -96,7 +97,7 @@ class RowEstimator:
                 self._run_sample_probes()
                 return
             except NotApplicable as reason:
-                self._refuse_or_go_on(reason)
+                self.probes, self._not_by_samples = None, f"no sample probes: {reason}"
         self._sweep(self.precision.rtol / 2)
         self.probes = _shared_probes(self.workspace, self.kind, self.probed)
         if method == "split":
@@ -120,14 +121,6 @@ class RowEstimator:
         if self.operator == "residual" or len(self.probed) < len(self.parameters):
             self._sweep(self.precision.rtol / 2)
         self._refine(self.operator)
-
-    def _refuse_or_go_on(self, reason: NotApplicable) -> None:
-        self.probes = None
-        if self.precision.method == "sample_probes":
-            raise SpiritlevelError(
-                f"The method 'sample_probes' cannot give {self.kind} of this network: {reason}. "
-                "Use method='auto', which takes weight probes instead."
-            ) from reason
 
     def _choose(self) -> None:
         """Probe the residual or the Hessian, whichever varies less.
@@ -276,7 +269,7 @@ class RowEstimator:
             return f"Hutch++: {count} after {self.probes.sketched} dominant directions"
         if self.precision.method == "hutchinson":
             return f"{count} of the Hessian"
-        why = self._uncertified_text(probed)
+        why = "; ".join(filter(None, (self._uncertified_text(probed), self._not_by_samples)))
         if self.operator == "hessian":
             return f"{count} of the Hessian: {why}, and the residual H − GGN has {self.compared}"
         exactly = f"{self.workspace.sweep_text} from {columns_text(self.workspace)}"

@@ -46,11 +46,6 @@ def with_alias(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | No
     return (alias, *args[1:])
 
 
-def _alias_in_backward(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    is_backward = torch._C._current_graph_task_id() != -1
-    return with_alias(module, args) if is_backward else None
-
-
 class LayerUses:
     """The recorded uses of modules; `close` breaks their reference cycle through the graph."""
 
@@ -64,6 +59,7 @@ class LayerUses:
         self.replayed: list[Any] = []  # hooks that stay until `close`
         self._hooks: list[Any] = []
         self._aliases: dict[int, Tensor] = {}
+        self._paused = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Give the module an alias of its input that nothing else uses."""
@@ -71,6 +67,20 @@ class LayerUses:
         if args_with_alias is not None:
             self._aliases[id(module)] = args_with_alias[0]
         return args_with_alias
+
+    def again(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The same in the backward, where a checkpointed part of the model runs again."""
+        is_backward = torch._C._current_graph_task_id() != -1
+        return with_alias(module, args) if is_backward and not self._paused else None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """The model may run otherwise in the block, where nothing was recorded."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
 
     def after(
         self, layer: str, module: nn.Module, args: tuple[Any, ...], output: Any
@@ -138,9 +148,8 @@ def recording_uses(
         recorded.close()  # nobody else will: the caller has not seen a use yet
         raise
     else:
-        # A checkpointed part of the model runs again in the backward, and must do the same there.
         for layer in inputs & modules.keys():
-            recorded.replayed.append(modules[layer].register_forward_pre_hook(_alias_in_backward))
+            recorded.replayed.append(modules[layer].register_forward_pre_hook(recorded.again))
     finally:
         for handle in handles:
             handle.remove()

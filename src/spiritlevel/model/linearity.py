@@ -176,7 +176,7 @@ def bends(
 def _bent(node: Any, inputs: list[int], reached: int) -> int:
     """The parameters in which the result of this node is not piecewise linear."""
     operation = operation_of(node)
-    if operation in _KINK_OF_COMPLEX and node._saved_self.is_complex():
+    if operation in _KINK_OF_COMPLEX and _is_complex(*node.next_functions[0]):
         return reached
     if operation in _HARMLESS:
         return 0
@@ -193,3 +193,8 @@ def _bent(node: Any, inputs: list[int], reached: int) -> int:
             bent |= inputs[place] if place < len(inputs) else 0
         return bent
     return reached
+
+
+def _is_complex(node: Any, number: int) -> bool:
+    """Whether a node's result is complex; a saved tensor would tell, but may be a checkpoint's."""
+    return bool(node._input_metadata[number].dtype.is_complex)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,9 +23,8 @@ from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
 from .layer_hooks import recording_calls, returning_zeros
-from .layers import AbstractMatrixRule, AbstractRule, rule_for
 from .losses import Loss, as_mask, resolve
-from .model_state import ROOT
+from .named_layers import NamedLayers
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
 from .substitution import substituted
@@ -35,7 +33,7 @@ from .widening import PrecisionWatch, choose_width, widened
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 
 
-class Surface:
+class Surface(NamedLayers):
     """The loss of a model on its data, as a function of the trainable parameters."""
 
     def __init__(
@@ -86,56 +84,6 @@ class Surface:
     def dtype(self) -> torch.dtype:
         """What the model's parameters are held in while it is measured."""
         return self._wide or self.own_dtype
-
-    def layer_of(self, parameter: str) -> str:
-        """The path of the module that owns a parameter."""
-        return parameter.rpartition(".")[0] or ROOT
-
-    def weight_of(self, layer: str) -> str:
-        """The name of a layer's weight."""
-        return "weight" if layer == ROOT else f"{layer}.weight"
-
-    @functools.cached_property
-    def tied(self) -> dict[str, str]:
-        """Second names of tied parameters, by the name they are measured under."""
-        measured_names = {id(p): name for name, p in self.parameters.items()}
-        return {
-            measured_names[id(p)]: name
-            for name, p in self.model.named_parameters(remove_duplicate=False)
-            if id(p) in measured_names and name != measured_names[id(p)]
-        }
-
-    def module(self, layer: str) -> nn.Module:
-        """The module with this layer name."""
-        return self.model if layer == ROOT else self.model.get_submodule(layer)
-
-    @functools.cached_property
-    def rules(self) -> dict[str, AbstractRule]:
-        """Rules by layer, for every module that has one."""
-        rules: dict[str, AbstractRule] = {}
-        for name, module in self.model.named_modules():
-            rule = rule_for(module)
-            if rule is not None:
-                rules[name or ROOT] = rule
-        return rules
-
-    @functools.cached_property
-    def matrix_rules(self) -> dict[str, AbstractMatrixRule]:
-        """Rules of the layers whose weight is measured and acts as a matrix, in their order."""
-        matrix_rules = {}
-        for name in self.parameters:
-            layer = self.layer_of(name)
-            rule = self.rules.get(layer)
-            if name.rpartition(".")[2] == "weight" and isinstance(rule, AbstractMatrixRule):
-                matrix_rules[layer] = rule
-        return matrix_rules
-
-    def layers(self) -> dict[str, list[str]]:
-        """Parameter names by layer, in the model's order."""
-        by_layer: dict[str, list[str]] = {}
-        for name in self.parameters:
-            by_layer.setdefault(self.layer_of(name), []).append(name)
-        return by_layer
 
     def outputs(
         self,

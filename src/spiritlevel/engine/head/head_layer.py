@@ -103,7 +103,7 @@ def head_input(
 def _why_not(head: Head, out: Tensor, outputs: Tensor, interacting: Positions | None) -> str:
     if getattr(head.module, "groups", 1) != 1:
         return "a grouped convolution has no common feature vector"
-    if len(out) != len(outputs):
+    if out.dim() < 2 or len(out) != len(outputs):
         return f"its output of shape {tuple(out.shape)} does not hold one entry per sample"
     if head.by_position:
         if interacting is not None and interacting != head.positions(outputs):

@@ -144,7 +144,9 @@ class Sweep:
                 deep = deepest(outputs, edges) if edges else []
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
-                    self._columns(outputs, columns, deep, rows, batch, routing.routes)
+                    generic = self._columns(outputs, columns, deep, rows, routing.routes)
+                    with recorded.paused():
+                        self._contract_generic(generic, batch, rows, routing.routes)
                     for use in recorded.uses:
                         for listener in (use.on_output, use.on_input):
                             if isinstance(listener, AbstractListener):
@@ -218,11 +220,11 @@ class Sweep:
         columns: Iterable[SignedColumn],
         deep: list[Any],
         rows: ChunkRows,
-        batch: Any,
         routes: Mapping[str, Route],
-    ) -> None:
-        generic = [name for name, route in routes.items() if route == "generic"]
-        units_and_factors: list[tuple[Tensor, Tensor]] = []  # for the generic route
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Pull every column; returns them, scaled, with their factors for the generic route."""
+        generic = "generic" in routes.values()
+        units_and_factors: list[tuple[Tensor, Tensor]] = []
         for column, sign in columns:
             unit, size = scaled_to_one(column)
             unit = unit.to(outputs.dtype).reshape(outputs.shape)
@@ -232,8 +234,7 @@ class Sweep:
                 self._contract_sums(rows)
             if generic:
                 units_and_factors.append((unit, rows.factor))
-        if generic:
-            self._contract_generic(generic, batch, units_and_factors, rows)
+        return units_and_factors
 
     def _listen(self, uses: list[LayerUse], routing: Routing, rows: ChunkRows) -> list[Any]:
         """Attach a listener to each use; returns the edges that the backward must reach."""
@@ -307,11 +308,14 @@ class Sweep:
 
     def _contract_generic(
         self,
-        names: list[str],
-        batch: Any,
         units_and_factors: list[tuple[Tensor, Tensor]],
+        batch: Any,
         rows: ChunkRows,
+        routes: Mapping[str, Route],
     ) -> None:
+        names = [name for name, route in routes.items() if route == "generic"]
+        if not names:
+            return
         columns = torch.stack([unit for unit, _ in units_and_factors], dim=1)
         factors = torch.stack([factor for _, factor in units_and_factors], dim=1)
         # vmap was tried with the parameters of the plan; for others one sample at a time is safe

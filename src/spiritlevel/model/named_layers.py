@@ -1,0 +1,67 @@
+"""What the layers of a model are called, which parameters they own, and which rules they follow."""
+
+from __future__ import annotations
+
+import functools
+
+from torch import nn
+
+from .layers import AbstractMatrixRule, AbstractRule, rule_for
+from .model_state import ROOT
+
+
+class NamedLayers:
+    """The layers of a model; a layer is a module with parameters of its own, named by its path."""
+
+    model: nn.Module
+    parameters: dict[str, nn.Parameter]  # those that are measured, by name
+
+    def layer_of(self, parameter: str) -> str:
+        """The path of the module that owns a parameter."""
+        return parameter.rpartition(".")[0] or ROOT
+
+    def weight_of(self, layer: str) -> str:
+        """The name of a layer's weight."""
+        return "weight" if layer == ROOT else f"{layer}.weight"
+
+    @functools.cached_property
+    def tied(self) -> dict[str, str]:
+        """Second names of tied parameters, by the name they are measured under."""
+        measured_names = {id(p): name for name, p in self.parameters.items()}
+        return {
+            measured_names[id(p)]: name
+            for name, p in self.model.named_parameters(remove_duplicate=False)
+            if id(p) in measured_names and name != measured_names[id(p)]
+        }
+
+    def module(self, layer: str) -> nn.Module:
+        """The module with this layer name."""
+        return self.model if layer == ROOT else self.model.get_submodule(layer)
+
+    @functools.cached_property
+    def rules(self) -> dict[str, AbstractRule]:
+        """Rules by layer, for every module that has one."""
+        rules: dict[str, AbstractRule] = {}
+        for name, module in self.model.named_modules():
+            rule = rule_for(module)
+            if rule is not None:
+                rules[name or ROOT] = rule
+        return rules
+
+    @functools.cached_property
+    def matrix_rules(self) -> dict[str, AbstractMatrixRule]:
+        """Rules of the layers whose weight is measured and acts as a matrix, in their order."""
+        matrix_rules = {}
+        for name in self.parameters:
+            layer = self.layer_of(name)
+            rule = self.rules.get(layer)
+            if name.rpartition(".")[2] == "weight" and isinstance(rule, AbstractMatrixRule):
+                matrix_rules[layer] = rule
+        return matrix_rules
+
+    def layers(self) -> dict[str, list[str]]:
+        """Parameter names by layer, in the model's order."""
+        by_layer: dict[str, list[str]] = {}
+        for name in self.parameters:
+            by_layer.setdefault(self.layer_of(name), []).append(name)
+        return by_layer
