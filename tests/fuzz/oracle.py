@@ -334,7 +334,8 @@ def matrix_positions(module: nn.Module) -> list[Tensor] | None:
         ],
     }
     for kind, split in kinds.items():
-        if isinstance(module, kind) and type(module).forward is kind.forward:
+        own = "forward" in vars(module)
+        if isinstance(module, kind) and type(module).forward is kind.forward and not own:
             return split(torch.arange(module.weight.numel()).view(module.weight.shape))
     return None
 

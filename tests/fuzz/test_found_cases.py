@@ -35,6 +35,21 @@ ROUTED = {
     "experts": case(EXPERTS, "relu", inputs="first_five_left", sizes=(8,), **OUTER),
     "experts_by_batch": case(EXPERTS, "relu", inputs="first_five_right", sizes=(5, 3), **OUTER),
     "early_exit": case(node("early_exit", "linear"), inputs="first_five_left", sizes=(8,), **OUTER),
+    # a rule that the first samples cannot refute, since they have no gradient there
+    "patched_for_later_samples": case(
+        Node("mask_experts", {}, ((Node("patched_forward"),), (Node("linear"),))),
+        stem="sequence",
+        readout="last_step",
+        inputs="first_five_right",
+        sizes=(8,),
+        measures=SEVERAL,
+    ),
+    "functional_call_for_later_samples": case(
+        Node("empty_experts", {}, ((Node("linear"),), (Node("inner_functional_call"),))),
+        inputs="first_three_left",
+        sizes=(8,),
+        **OUTER,
+    ),
     "repeated": case(node("repeated_by_row", "linear", "relu"), inputs="first_three_left", **OUTER),
 }
 # losses with a mean of their own
@@ -129,6 +144,16 @@ GRADIENTS = {
         max_passes=8,
         call_seed=65,
         seed=721,
+    ),
+    "reentrant_before_saturation": case(
+        node("checkpoint_reentrant", "linear"),
+        "saved_slope",
+        stem="sequence_bare",
+        readout="per_token",
+        inputs="large",
+        sizes=(1,),
+        measures=("neuron.rho_sum", "curvature.ggn_trace"),
+        seed=4276,
     ),
     # gradients that are not those of the loss
     "stopped_gate": case("stopped_gate", measures=SEVERAL),

@@ -21,15 +21,14 @@ from ..model.autograd_graph import refuse_hidden_graphs
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, saved_bytes
 from ..model.layers import (
-    AbstractRule,
-    ContractionRequest,
     Layout,
 )
 from ..model.linearity import SLICE_WRITTEN
 from ..model.surface import Surface
 from ..records import Cost
 from .head.head_layer import Head, find_heads
-from .routes import Route, Routing, Signature, cotangent_like, find_routing
+from .routes import Route, Signature, find_routing
+from .rule_check import RuleCheck, check_rules
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize
 
@@ -49,7 +48,7 @@ class Plan:
     layouts: dict[str, Layout]
     writes_slices: bool  # whether the model changes parts of tensors in place
     signature: Signature | None  # of runs that need no test of their layouts; None: all need it
-    disagreeing: frozenset[str]  # parameters whose rule does not give their gradient
+    rules: RuleCheck  # whether the rules give the parameters' gradients
     heads: dict[str, Head]
     vectorize: bool
     repeats: bool  # whether lookups that samples share can be repeated for each of them
@@ -90,9 +89,9 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
         _check_trainable(outputs)
         num_columns = surface.loss.num_columns(outputs, targets)
         routing = find_routing(surface, rules, recorded.uses, outputs)
-        disagreeing = _disagreeing(surface, rules, recorded.uses, routing, outputs)
+        checked = check_rules(surface, recorded.uses, routing, outputs)
         routes: dict[str, Route] = {
-            name: "generic" if name in disagreeing else route
+            name: "generic" if name in checked.wrong else route
             for name, route in routing.routes.items()
         }
         layouts: dict[str, Layout] = {}
@@ -127,7 +126,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             layouts=layouts,
             writes_slices=SLICE_WRITTEN in routing.signature.operations,
             signature=routing.signature if routing.certain else None,
-            disagreeing=disagreeing,
+            rules=checked,
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             repeats=repeats,
@@ -188,7 +187,7 @@ def make_head_plan(surface: Surface) -> Plan:
             layouts={},
             writes_slices=False,
             signature=None,
-            disagreeing=frozenset(),
+            rules=RuleCheck(),
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=False,
             repeats=False,
@@ -281,53 +280,3 @@ def _check_independent(
                 f"{finding} by {gap:.2g} (outputs up to {scale:.2g}). Look for dropout or noise in "
                 "forward, or for batch statistics; call model.eval()."
             )
-
-
-def _disagreeing(
-    surface: Surface,
-    rules: dict[str, AbstractRule],
-    uses: list[LayerUse],
-    routing: Routing,
-    outputs: Tensor,
-) -> frozenset[str]:
-    """Parameters whose gradient by the rules, over all uses and samples, is not autograd's."""
-    cotangent = cotangent_like(outputs, 0)
-    deltas: dict[int, Tensor] = {}
-    for i, use in enumerate(uses):
-        use.on_output = lambda g, i=i: deltas.__setitem__(i, g)
-    pulled = surface.pull(outputs, cotangent, list(surface.parameters.values()))
-    for use in uses:
-        use.on_output = None
-    truth = dict(zip(surface.parameters, pulled, strict=True))
-    names = {id(p): name for name, p in surface.parameters.items()}
-    sums: dict[str, Tensor] = {}
-    request = ContractionRequest(kappa=False, num_columns=1, contract=False)
-    for i, (use, layout) in enumerate(zip(uses, routing.layouts, strict=True)):
-        ruled = {
-            key: names[id(p)]
-            for key, p in use.module.named_parameters(recurse=False)
-            if id(p) in names and routing.routes[names[id(p)]] in ("single", "sum")
-        }
-        if layout is None or i not in deltas or not ruled:
-            continue
-        prepared = rules[use.layer].prepare(
-            use.module, use.input, use.output.shape, layout, request
-        )
-        gradients = prepared.gradients(deltas[i])
-        for key, name in ruled.items():
-            if key in gradients:
-                total = gradients[key].sum(dim=0)
-                sums[name] = sums[name] + total if name in sums else total
-    return frozenset(
-        name
-        for name, route in routing.routes.items()
-        if route in ("single", "sum") and not _agrees(sums.get(name), truth[name])
-    )
-
-
-def _agrees(by_rule: Tensor | None, truth: Tensor | None) -> bool:
-    if by_rule is None or truth is None:
-        return by_rule is None and truth is None
-    scale = float(truth.abs().max())
-    # Both are sums over positions in different orders; a wrong rule is off by its whole size.
-    return float((by_rule - truth).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale

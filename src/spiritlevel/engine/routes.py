@@ -240,8 +240,8 @@ def _routes(
             continue  # computed without a graph: a use that autograd does not see either
         for parameter in use.module.parameters(recurse=False):
             name = names.get(id(parameter))
-            if name is None:
-                continue
+            if name is None or id(parameter) not in use.parameters:
+                continue  # not measured, or replaced during the call
             recorded[name] = recorded.get(name, 0) + 1
             if layout is None:
                 unexplained.add(name)

@@ -35,6 +35,7 @@ from ..model.model_state import full_precision, twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
 from .routes import find_routing
+from .rule_check import check_rules
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import Factors, RowKind, RowSums, pooled_estimate
 from .weight_space.chunk_products import Operator
@@ -193,8 +194,10 @@ class SampleProbes:
             trusted=self.plan.signature,
             seed=len(outputs),
         )
+        rules = self.plan.rules
+        later = check_rules(self.surface, uses, routing, outputs, rules.unseen)
         for name in self.row_of:
-            if routing.routes[name] == "generic" or name in self.plan.disagreeing:
+            if routing.routes[name] == "generic" or name in rules.wrong | later.wrong:
                 raise NotApplicable(f"a use of {name!r} cannot be divided into samples")
         return [
             (use, layout)

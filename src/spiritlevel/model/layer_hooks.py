@@ -31,6 +31,9 @@ class LayerUse:
     input: Tensor
     output: Tensor  # detached: shape and values, no graph
     edge: GradientEdge | None  # None if the output depends on nothing trainable
+    # ids of what the module had as its parameters during the call
+    parameters: frozenset[int] = frozenset()
+    hidden: bool = False  # whether it ran without a graph, as in a reentrant checkpoint
     input_edge: GradientEdge | None = None
     live_input: Tensor | None = None  # with its graph, where that was asked for
     on_output: Callable[[Tensor], None] | None = None
@@ -93,7 +96,9 @@ class LayerUses:
         if isinstance(module, nn.Embedding) and a.dim() > 1 and len(a) == 1 < self.num_samples:
             a = a.expand(self.num_samples, *a.shape[1:])
             output = replaced = output.expand(self.num_samples, *output.shape[1:])
-        use = LayerUse(layer, module, a.detach(), output.detach(), None)
+        parameters = frozenset(id(p) for p in module._parameters.values() if p is not None)
+        use = LayerUse(layer, module, a.detach(), output.detach(), None, parameters)
+        use.hidden = not torch.is_grad_enabled()
         use.live_input = a if layer in self.live else None
         self.uses.append(use)
         if not output.requires_grad:

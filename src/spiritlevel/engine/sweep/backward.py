@@ -39,7 +39,9 @@ from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
 from ..plan import Plan
 from ..routes import Route, Routing, find_routing
+from ..rule_check import RuleCheck, check_rules
 from ..second_look import NEIGHBOURS, WITNESSES, Witness
+from ..weight_space.trust import refuse_hidden_uses
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
 from .listeners import (
@@ -87,6 +89,7 @@ class Sweep:
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
         self.witnesses: list[Witness] = []  # samples for a second look, with their values
+        self._rules = plan.rules
         self._random = random.Random(0)
         self._chunks = 0
         self.request = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
@@ -138,6 +141,7 @@ class Sweep:
                 linear_slices = in_place is not None and in_place.is_linear
                 self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
                 routing = self._routing(recorded.uses, outputs)
+                self._check_hidden(recorded.uses, routing, batch, where, outputs)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
                 rows = ChunkRows(self.sums, len(outputs))
                 edges = self._listen(recorded.uses, routing, rows)
@@ -182,6 +186,24 @@ class Sweep:
         location = dataclasses.replace(where, start=where.start + index, first=where.first + index)
         self.witnesses[place : place + 1] = [Witness(sample, location, rows, neighbours)]
 
+    def _check_hidden(
+        self,
+        uses: list[LayerUse],
+        routing: Routing,
+        batch: Any,
+        where: BatchLocation,
+        outputs: Tensor,
+    ) -> None:
+        """Layers that ran without a graph must not matter."""
+        hidden = {
+            name
+            for use in uses
+            if use.hidden
+            for name in self._measured_names(use.layer).values()
+            if routing.routes[name] == "unused"
+        }
+        refuse_hidden_uses(self.surface, batch, where, outputs, hidden)
+
     def _routing(self, uses: list[LayerUse], outputs: Tensor) -> Routing:
         """The routes of this chunk, whose samples may do other things than the first ones."""
         plan = self.plan
@@ -194,7 +216,10 @@ class Sweep:
             trusted=plan.signature,
             seed=len(outputs),
         )
-        for name in plan.disagreeing:
+        if self._rules.unseen:
+            later = check_rules(self.surface, uses, routing, outputs, self._rules.unseen)
+            self._rules = RuleCheck(self._rules.wrong | later.wrong, later.unseen)
+        for name in self._rules.wrong:
             if routing.routes[name] != "unused":
                 routing.routes[name] = "generic"
         return routing

@@ -38,7 +38,10 @@ DIRECTIONS = 2
 STEPS = (1e-5, 1e-7, 1e-9)
 TOLERANCE = 1e-3  # a wrong derivative is wrong by its own size; the differences have five digits
 BESIDE = 1e-3  # relative to the parameters
-SHORTER = (1.0, 0.1, 0.01)  # steps along the gradient, the last with two digits left
+# The slope of a large network is a sum of millions of terms of both signs, one for each unit that
+# is on. A step switches a share of them that is about the relative change of the weights, which
+# changes the slope by about the square root of this share.
+KINKS = 5.0
 LONGEST = 1e3  # how many times longer than usual a step along a parameter with a small slope is
 MOST_PARAMETERS = 100_000_000  # in float64 they take eight bytes each
 
@@ -92,45 +95,64 @@ def check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: int
         outputs, total = outputs_and_loss(leaves)
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     surface.cost += Cost(backwards=_batches.num_samples(batch))
-    fixed = padding_rows(surface)
+    eps, fixed = precision(surface), padding_rows(surface)
+    step = eps ** (1 / 3) / LONGEST
     along = {name: direction(p, generator, fixed.get(name)) for name, p in start.items()}
     slopes = [
         v.new_zeros(()) if gradient is None else (gradient * v).sum()
         for v, gradient in zip(along.values(), gradients, strict=True)
     ]
     claimed = dict(zip(start, torch.stack([s.double() for s in slopes]).tolist(), strict=True))
+    kinks: dict[str, float] = {}  # by how much kinks within the step may change a slope
     for name, slope in claimed.items():
+        kinks[name] = 0.0
         if slope:
             # Uphill, so that errors in several parameters add up instead of cancelling, and as
             # much as the others, as far as the step stays small.
             factor = math.copysign(min(1.0 / abs(slope), LONGEST), slope)
             along[name] *= factor
             claimed[name] *= factor
-    eps = precision(surface)
+            kinks[name] = KINKS * abs(claimed[name]) * math.sqrt(step * abs(factor))
     size_of_loss = abs(float(total.detach())) + float(outputs.detach().abs().sum())
-    longest = eps ** (1 / 3) / LONGEST
 
-    def slope_of(names: Iterable[str], step: float) -> float:
+    def slope_of(names: Iterable[str]) -> float:
         with torch.no_grad():
             _, ahead = outputs_and_loss({n: start[n] + step * along[n] for n in names})
             _, behind = outputs_and_loss({n: start[n] - step * along[n] for n in names})
         return float(ahead - behind) / (2 * step)
 
-    def differs(names: list[str], step: float) -> bool:
+    def differs(names: list[str]) -> bool:
         size = sum(abs(claimed[name]) for name in names)
-        noise = 100 * eps * size_of_loss / step
-        gap = abs(slope_of(names, step) - sum(claimed[name] for name in names))
+        noise = 100 * eps * size_of_loss / step + math.hypot(*[kinks[name] for name in names])
+        gap = abs(slope_of(names) - sum(claimed[name] for name in names))
         return gap > 1e-3 * size / len(names) + noise
 
-    def is_wrong(names: list[str]) -> bool:
-        # The slope of a large network is a sum of a million terms that nearly cancel, and one kink
-        # within the step changes it by a thousandth. A shorter step has fewer kinks in it.
-        return all(differs(names, longest * shorter) for shorter in SHORTER)
-
-    if is_wrong(list(start)):
+    if differs(list(start)):
         for name in start:
-            if is_wrong([name]):
-                _refuse_gradient(name, claimed[name], slope_of([name], longest))
+            if differs([name]):
+                _refuse_gradient(name, claimed[name], slope_of([name]))
+
+
+def refuse_hidden_uses(
+    surface: Surface, batch: Any, where: BatchLocation, outputs: Tensor, names: Iterable[str]
+) -> None:
+    """Raise SpiritlevelError if outputs change with parameters that autograd does not see used."""
+    generator = torch.Generator(surface.device).manual_seed(0)
+    for name in names:
+        p = surface.parameters[name].detach()
+        with torch.no_grad():
+            moved, _ = surface.outputs(
+                batch, where=where, parameters={name: p + direction(p, generator)}
+            )
+        scale = float(outputs.detach().abs().max())
+        if float((moved - outputs.detach()).abs().max()) > 1e3 * precision(surface) * scale:
+            raise SpiritlevelError(
+                f"The outputs depend on {name!r}, and autograd sees no use of it: its module runs "
+                "without a graph, so its gradient would count as 0. Look for torch.no_grad(), or "
+                "for reentrant checkpointing of the input (pass use_reentrant=False to "
+                "torch.utils.checkpoint). If the parameter is meant to be fixed, freeze it: "
+                "requires_grad_(False)."
+            )
 
 
 def padding_rows(surface: Surface) -> dict[str, int]:

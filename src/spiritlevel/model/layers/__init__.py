@@ -57,7 +57,9 @@ _FOREIGN: dict[tuple[str, str], AbstractRule] = {
 
 
 def rule_for(module: nn.Module) -> AbstractRule | None:
-    """The rule for this kind of module; None also for a subclass with its own forward."""
+    """The rule for this kind of module; None if its class or it itself has another forward."""
+    if "forward" in vars(module):
+        return None
     for kinds, rule in _RULES:
         for kind in kinds:
             if isinstance(module, kind) and type(module).forward is kind.forward:

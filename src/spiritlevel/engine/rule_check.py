@@ -1,0 +1,92 @@
+"""Do the rules give the gradients that autograd gives?
+
+A rule is chosen by the kind of a layer, and the layer may do something else. So the gradients by
+the rules, summed over all uses and samples, are compared with autograd's. Where the samples have no
+gradient at all this shows nothing: then it is done again on later samples that have one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from ..model.layer_hooks import LayerUse
+from ..model.layers import ContractionRequest
+from ..model.surface import Surface
+from .routes import Routing, cotangent_like
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleCheck:
+    """Parameters whose rule is wrong, and those of which nothing was seen."""
+
+    wrong: frozenset[str] = frozenset()
+    unseen: frozenset[str] = frozenset()
+
+
+def check_rules(
+    surface: Surface,
+    uses: Sequence[LayerUse],
+    routing: Routing,
+    outputs: Tensor,
+    names: frozenset[str] | None = None,
+) -> RuleCheck:
+    """Compare the gradients of these parameters, or of all, along one random cotangent."""
+    chosen = [n for n in surface.parameters if names is None or n in names]
+    if not chosen:
+        return RuleCheck()
+    deltas: dict[int, Tensor] = {}
+    for i, use in enumerate(uses):
+        use.on_output = lambda g, i=i: deltas.__setitem__(i, g)
+    parameters = [surface.parameters[name] for name in chosen]
+    pulled = surface.pull(outputs, cotangent_like(outputs, 0), parameters)
+    for use in uses:
+        use.on_output = None
+    truth = dict(zip(chosen, pulled, strict=True))
+    by_rule = _by_rules(surface, uses, routing, deltas, truth.keys())
+    ruled = [name for name in chosen if routing.routes[name] in ("single", "sum")]
+    wrong = {name for name in ruled if not _agrees(by_rule.get(name), truth[name])}
+    seen = {name for name, gradient in truth.items() if gradient is not None and gradient.any()}
+    unseen = set(chosen) - seen - wrong
+    return RuleCheck(frozenset(wrong), frozenset(unseen))
+
+
+def _by_rules(
+    surface: Surface,
+    uses: Sequence[LayerUse],
+    routing: Routing,
+    deltas: dict[int, Tensor],
+    chosen: Collection[str],
+) -> dict[str, Tensor]:
+    names = {id(p): name for name, p in surface.parameters.items()}
+    sums: dict[str, Tensor] = {}
+    request = ContractionRequest(kappa=False, num_columns=1, contract=False)
+    for i, (use, layout) in enumerate(zip(uses, routing.layouts, strict=True)):
+        ruled = {
+            key: names[id(p)]
+            for key, p in use.module.named_parameters(recurse=False)
+            if id(p) in names
+            and names[id(p)] in chosen
+            and routing.routes[names[id(p)]] in ("single", "sum")
+        }
+        if layout is None or i not in deltas or not ruled:
+            continue
+        rule = surface.rules[use.layer]
+        prepared = rule.prepare(use.module, use.input, use.output.shape, layout, request)
+        gradients = prepared.gradients(deltas[i])
+        for key, name in ruled.items():
+            if key in gradients:
+                total = gradients[key].sum(dim=0)
+                sums[name] = sums[name] + total if name in sums else total
+    return sums
+
+
+def _agrees(by_rule: Tensor | None, truth: Tensor | None) -> bool:
+    if by_rule is None or truth is None:
+        return by_rule is None and truth is None
+    scale = float(truth.abs().max())
+    # Both are sums over positions in different orders; a wrong rule is off by its whole size.
+    return float((by_rule - truth).abs().max()) <= 1e4 * torch.finfo(truth.dtype).eps * scale
