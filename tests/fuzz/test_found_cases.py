@@ -46,9 +46,14 @@ ROUTED = {
     ),
     "functional_call_for_later_samples": case(
         Node("empty_experts", {}, ((Node("linear"),), (Node("inner_functional_call"),))),
+        "linear",
+        stem="rows_bare",
+        readout="two_heads",
         inputs="first_three_left",
-        sizes=(8,),
-        **OUTER,
+        sizes=(4, 4),
+        measures=("curvature.ggn_trace", "curvature.trace"),
+        memory=1,
+        seed=3742,
     ),
     "repeated": case(node("repeated_by_row", "linear", "relu"), inputs="first_three_left", **OUTER),
 }
