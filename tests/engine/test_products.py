@@ -1,7 +1,5 @@
 """Products with the Hessian, its residual and the GGN: three methods, against dense matrices."""
 
-import contextlib
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -367,41 +365,3 @@ def test_a_model_without_any_gradient_says_so():
     model, _, batches = twin(Broken)
     with pytest.raises(sl.SpiritlevelError, match=r"No product.*reverse: no backward here"):
         choose_method(Surface(model, batches))
-
-
-def three_products(chunk, *, keep):
-    """Products with three vectors one after another, and the samples that ran forward for each."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = smooth_mlp().double()
-    x = normal(4)(6, torch.Generator().manual_seed(0))
-    surface = Surface(model, (x, torch.arange(6) % CLASSES))
-    products = Products(surface, chunk=chunk)
-    space, bias = ParameterSpace(surface), ParameterSpace(surface, ["2.bias"])
-    images, forwards = [], []
-    with products.keeping_graph() if keep else contextlib.nullcontext():
-        for number, block in enumerate([space, space, bias]):
-            generator = torch.Generator().manual_seed(number)
-            vectors = torch.randn(2, block.size, generator=generator, dtype=torch.float64)
-            before = surface.cost
-            images += products.multiply([Request("hessian", block, vectors)])
-            forwards.append((surface.cost - before).forwards)
-    assert products._kept is None  # the graph is free again
-    return images, forwards
-
-
-def test_a_graph_that_is_kept_serves_later_products_and_their_blocks():
-    kept, forwards = three_products(6, keep=True)
-    plain, all_forwards = three_products(6, keep=False)
-    assert forwards == [6, 0, 0]
-    assert all_forwards == [6, 6, 6]
-    for a, b in zip(kept, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
-
-
-def test_graphs_of_several_chunks_are_not_kept():
-    kept, forwards = three_products(4, keep=True)
-    plain, _ = three_products(6, keep=False)
-    assert forwards == [6, 6, 6]
-    for a, b in zip(kept, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
