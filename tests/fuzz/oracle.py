@@ -334,8 +334,7 @@ def matrix_positions(module: nn.Module) -> list[Tensor] | None:
         ],
     }
     for kind, split in kinds.items():
-        own = "forward" in vars(module)
-        if isinstance(module, kind) and type(module).forward is kind.forward and not own:
+        if isinstance(module, kind) and type(module).forward is kind.forward:
             return split(torch.arange(module.weight.numel()).view(module.weight.shape))
     return None
 

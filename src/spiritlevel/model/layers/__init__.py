@@ -57,9 +57,11 @@ _FOREIGN: dict[tuple[str, str], AbstractRule] = {
 
 
 def rule_for(module: nn.Module) -> AbstractRule | None:
-    """The rule for this kind of module; None if its class or it itself has another forward."""
-    if "forward" in vars(module):
-        return None
+    """The rule for this kind of module; None also for a subclass with its own forward.
+
+    A module whose own `forward` was replaced keeps its rule, since libraries do that only to wrap
+    it; the check of the rules finds the others.
+    """
     for kinds, rule in _RULES:
         for kind in kinds:
             if isinstance(module, kind) and type(module).forward is kind.forward:
