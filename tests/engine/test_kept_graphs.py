@@ -12,7 +12,7 @@ from zoo.cases import normal
 from zoo.wirings import CLASSES
 
 
-def three_products(chunk, *, keep):
+def three_products(chunk, *, keep, names=(None, None, ["2.bias"])):
     """Products with three vectors one after another, and the samples that ran forward for each."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -20,10 +20,9 @@ def three_products(chunk, *, keep):
     x = normal(4)(6, torch.Generator().manual_seed(0))
     surface = Surface(model, (x, torch.arange(6) % CLASSES))
     products = Products(surface, chunk=chunk)
-    space, bias = ParameterSpace(surface), ParameterSpace(surface, ["2.bias"])
     images, forwards = [], []
     with products.keeping_graph() if keep else contextlib.nullcontext():
-        for number, block in enumerate([space, space, bias]):
+        for number, block in enumerate(ParameterSpace(surface, each) for each in names):
             generator = torch.Generator().manual_seed(number)
             vectors = torch.randn(2, block.size, generator=generator, dtype=torch.float64)
             before = surface.cost
@@ -46,5 +45,14 @@ def test_graphs_of_several_chunks_are_not_kept():
     kept, forwards = three_products(4, keep=True)
     plain, _ = three_products(6, keep=False)
     assert forwards == [6, 6, 6]
+    for a, b in zip(kept, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_a_graph_does_not_serve_parameters_that_it_lacks():
+    names = (["2.bias"], None, ["0.weight"])
+    kept, forwards = three_products(6, keep=True, names=names)
+    plain, _ = three_products(6, keep=False, names=names)
+    assert forwards == [6, 6, 0]
     for a, b in zip(kept, plain, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
