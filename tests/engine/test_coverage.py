@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.engine.row_estimator import GLANCE
-from spiritlevel.engine.weight_space.probes import PILOT
+from spiritlevel.engine.weight_space.probes import GLANCE, PILOT
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from zoo.dense_problem import DenseProblem
 from zoo.plain import after_training, classes, network, random

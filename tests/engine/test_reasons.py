@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.engine.row_estimator import GLANCE
-from spiritlevel.engine.weight_space.probes import PILOT
+from spiritlevel.engine.weight_space.probes import GLANCE, PILOT
 from zoo import references
 from zoo.plain import after_training, classes, network, random
 

@@ -16,9 +16,9 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.api import open_workspace
 from spiritlevel.engine.precision import Precision
-from spiritlevel.engine.row_estimator import GLANCE, NEEDS, SECOND_GLANCE, estimate_rows
+from spiritlevel.engine.row_estimator import NEEDS, SECOND_GLANCE, estimate_rows
 from spiritlevel.engine.weight_space.metrics import Metric
-from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
+from spiritlevel.engine.weight_space.probes import GLANCE, PILOT, WeightProbes
 from spiritlevel.model.losses import CrossEntropy
 from zoo import references
 from zoo.dense_problem import DenseProblem, DenseProducts

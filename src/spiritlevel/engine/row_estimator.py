@@ -99,8 +99,10 @@ class RowEstimator:
             except NotApplicable as reason:
                 self.probes, self._not_by_samples = None, f"no sample probes: {reason}"
         self._sweep(self.precision.rtol / 2)
-        self.probes = _shared_probes(self.workspace, self.kind, self.probed)
-        if method == "split":
+        self.probes = probes = _shared_probes(self.workspace, self.kind, self.probed)
+        if method == "split" or probes.few:
+            # A choice by the spread of a few probes, whose mean is the result, would favour those
+            # that are small by chance.
             self._refine("residual")
             return
         self._choose()

@@ -61,6 +61,7 @@ class Products:
         self.method = method or choose_method(surface)
         self.together = together or self._choose_together()
         self._keeps = False
+        self._only: tuple[Any, BatchLocation] | None = None  # the data, if it is a single chunk
         self._kept: _Graph | None = None
 
     @contextlib.contextmanager
@@ -73,7 +74,7 @@ class Products:
         try:
             yield
         finally:
-            self._keeps, self._kept = False, None
+            self._keeps, self._only, self._kept = False, None, None
 
     def _choose_together(self) -> int:
         """1 if a backward is worth more than Python, or an operation cannot be batched."""
@@ -121,19 +122,21 @@ class Products:
     ) -> Iterator[tuple[float, list[Tensor]]]:
         """(weight, products not divided by it) for every chunk of this process's data."""
         size = min(self.chunk, chunk or self.chunk)
-        graph = self._kept
-        if graph is not None and graph.serves(requests) and graph.num_samples <= size:
-            yield graph.weight, self._multiplied(graph, requests)
+        if self._only is not None and _batches.num_samples(self._only[0]) <= size:
+            if self._kept is None or not self._kept.serves(requests):
+                self._kept = None  # free it before the next one is made
+                self._kept = self._graph(*self._only, requests)
+            yield self._kept.weight, self._multiplied(self._kept, requests)
             return
-        graph = self._kept = None  # free it before the next one is made
-        num_chunks = 0
+        chunks: list[tuple[Any, BatchLocation]] = []
         for where, batch in self.surface.chunks(size):
-            graph = None
+            chunks = [*chunks, (batch, where)][-2:]
             graph = self._graph(batch, where, requests)
-            num_chunks += 1
             yield graph.weight, self._multiplied(graph, requests)
-        if self._keeps and num_chunks == 1:
-            self._kept = graph
+            del graph  # before the next one is made
+        # Not its graph: the user's callback, called between chunks, may have measured the model.
+        if self._keeps and len(chunks) == 1:
+            (self._only,) = chunks
 
     def _graph(self, batch: Any, where: BatchLocation, requests: Sequence[Request]) -> _Graph:
         length = _batches.num_samples(batch)
