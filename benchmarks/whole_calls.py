@@ -140,12 +140,10 @@ CALLS = [
 ]
 
 
-def run(device: torch.device, repeats: int, names: str = "") -> list[Ratio]:
+def run(device: torch.device, repeats: int) -> list[Ratio]:
     """Every call once; `repeats` is not used."""
     rows: list[Ratio] = []
     for call in CALLS:
-        if names and names not in call.name:
-            continue
         if call.needs and importlib.util.find_spec(call.needs) is None:
             print(f"{call.name}: left out, needs {call.needs}")
             continue
