@@ -59,6 +59,15 @@ class NamedLayers:
                 matrix_rules[layer] = rule
         return matrix_rules
 
+    def measured_names(self, layer: str) -> dict[str, str]:
+        """Short to full name of the measured parameters of a layer, under their first names."""
+        of_module = self.module(layer).named_parameters(recurse=False)
+        return {key: self._names[id(p)] for key, p in of_module if id(p) in self._names}
+
+    @functools.cached_property
+    def _names(self) -> dict[int, str]:
+        return {id(p): name for name, p in self.parameters.items()}
+
     def layers(self) -> dict[str, list[str]]:
         """Parameter names by layer, in the model's order."""
         by_layer: dict[str, list[str]] = {}

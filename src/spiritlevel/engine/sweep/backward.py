@@ -109,17 +109,12 @@ class Sweep:
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
             )
         self.modules = {
-            layer: surface.module(layer) for layer in self.rules if self._measured_names(layer)
+            layer: surface.module(layer) for layer in self.rules if surface.measured_names(layer)
         }
-
-    def _measured_names(self, layer: str) -> dict[str, str]:
-        """Short to full name of the measured parameters of a layer."""
-        of_module = self.surface.module(layer).named_parameters(recurse=False)
-        return {key: self.names[id(p)] for key, p in of_module if id(p) in self.names}
 
     def _ruled_names(self, layer: str, routes: Mapping[str, Route]) -> dict[str, str]:
         """Those of them that its rule handles in a run with these routes."""
-        named = self._measured_names(layer)
+        named = self.surface.measured_names(layer)
         return {k: n for k, n in named.items() if routes[n] in ("single", "sum")}
 
     def run(
@@ -199,7 +194,7 @@ class Sweep:
             name
             for use in uses
             if use.hidden
-            for name in self._measured_names(use.layer).values()
+            for name in self.surface.measured_names(use.layer).values()
             if routing.routes[name] == "unused"
         }
         refuse_hidden_uses(self.surface, batch, where, outputs, hidden)

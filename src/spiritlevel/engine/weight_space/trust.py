@@ -210,6 +210,9 @@ def untrusted_parameter(
     generator = torch.Generator(surface.device).manual_seed(seed)
     space = ParameterSpace(surface)
     start = {name: p.detach() for name, p in surface.parameters.items()}
+    # A parameter without effect, like a key's bias under softmax, has a gradient of which only the
+    # rounding of the terms that cancel is left. These may be as large as any other gradient.
+    least = max(rounding.values(), default=0.0) / STEPS[0]
     for _ in range(DIRECTIONS):
         fixed = padding_rows(surface)
         along = {name: direction(p, generator, fixed.get(name)) for name, p in start.items()}
@@ -223,7 +226,7 @@ def untrusted_parameter(
                 difference = (ahead[name].double() - behind[name].double()) / (2 * step)
                 gap = float((difference - claimed[name].double()).norm())
                 size = max(float(difference.norm()), float(claimed[name].norm()))
-                if gap <= TOLERANCE * size + rounding[name] / step:
+                if gap <= TOLERANCE * size + rounding[name] / step + least:
                     suspects.discard(name)
             if not suspects:
                 break
