@@ -115,7 +115,7 @@ def measure_also(
         for card in chosen:
             try:
                 with workspace.surface.processes.together():
-                    measured[card.name] = _with_options(card, card.function(workspace), workspace)
+                    measured[card.name] = _completed(card, card.function(workspace), workspace)
             except NotApplicable:  # what only a pattern matched is left out
                 if card.name in named or len(chosen) == 1:
                     raise
@@ -341,10 +341,10 @@ def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | N
     return None
 
 
-def _with_options(
+def _completed(
     card: catalogue.Card, measured: catalogue.Measured, workspace: Workspace
 ) -> catalogue.Measured:
-    """The measurements, with options that were read and weights that are included in settings.
+    """The measurements, with the options that were read and the weights that are in them.
 
     What a model rounds to half precision itself is not exact, however it was computed.
     """

@@ -20,9 +20,7 @@ from ..model import batches as _batches
 from ..model.autograd_graph import refuse_hidden_graphs
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, saved_bytes
-from ..model.layers import (
-    Layout,
-)
+from ..model.layers import Layout
 from ..model.linearity import SLICE_WRITTEN
 from ..model.surface import Surface
 from ..records import Cost
@@ -143,32 +141,32 @@ def _first_run(
     surface: Surface, batch: Any
 ) -> tuple[LayerUses, Tensor, Tensor, dict[int, int], bool]:
     """The recorded uses, outputs, targets, bytes that were saved, and whether lookups repeat."""
+    try:
+        return *_recorded(surface, batch, _batches.num_samples(batch)), True
+    except (RuntimeError, IndexError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
+    # the model's code needs the shapes as they are, or it fails anyway
+    return *_recorded(surface, batch, 1), False
+
+
+def _recorded(
+    surface: Surface, batch: Any, num_samples: int
+) -> tuple[LayerUses, Tensor, Tensor, dict[int, int]]:
     modules = {name: surface.module(name) for name in surface.rules}
-    count = _batches.num_samples(batch)
-    for repeats in (True, False):
-        saving, sizes = saved_bytes()
-        try:
-            with (
-                torch.enable_grad(),
-                recording_uses(modules, num_samples=count if repeats else 1) as recorded,
-                saving,
-            ):
-                outputs, targets = _probe(surface, batch)
-        except (RuntimeError, IndexError, ValueError) as error:
-            if not repeats or is_out_of_memory(error):
-                raise
-            continue  # the model's code needs the shape as it is, or it fails anyway
-        return recorded, outputs, targets, sizes, repeats
-    raise AssertionError("unreachable")
+    saving, sizes = saved_bytes()
+    with (
+        torch.enable_grad(),
+        recording_uses(modules, num_samples=num_samples) as recorded,
+        saving,
+    ):
+        outputs, targets = _probe(surface, batch)
+    return recorded, outputs, targets, sizes
 
 
 def make_head_plan(surface: Surface) -> Plan:
     """A plan without a sweep, from one sample only: outputs may be very large."""
-    modules = {name: surface.module(name) for name in surface.rules}
-    batch = surface.first_samples(1)
-    saving, sizes = saved_bytes()
-    with torch.enable_grad(), recording_uses(modules) as recorded, saving:
-        outputs, targets = _probe(surface, batch)
+    recorded, outputs, targets, sizes = _recorded(surface, surface.first_samples(1), 1)
     try:
         _check_trainable(outputs)
         without_sweep = footprint(

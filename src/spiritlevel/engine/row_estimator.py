@@ -173,8 +173,8 @@ class RowEstimator:
             wanted = math.ceil(1.05 * min(self._sufficient(), GROWTH * count))
             if self._estimate(self.whole).unknown:
                 wanted = count + 2  # two more often give an interval
-            more = min(max(wanted - count, 1), asked.max_passes - probes.passes)
-            if more <= 0:
+            more = min(max(wanted - count, probes.least), asked.max_passes - probes.passes)
+            if more < probes.least:
                 return
             probes.draw([operator], more)
 

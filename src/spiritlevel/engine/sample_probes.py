@@ -16,7 +16,7 @@ follows from the spread within the samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +28,7 @@ from ..math.signs import random_signs
 from ..model import batches as _batches
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, recording_uses
-from ..model.layers import Layout
+from ..model.layers import AbstractMatrixRule, Layout
 from ..model.layers.noise import Noise, direction_at_output
 from ..model.layers.patches import ConvTransposeRule
 from ..model.model_state import full_precision, twice_differentiable
@@ -51,6 +51,7 @@ class SampleProbes:
 
     text = "sample probes"
     glance = pilot = 2  # every sample has its own noise: two show how much they vary
+    least = 2  # that are drawn at a time: the spread of one is unknown
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class SampleProbes:
         self.surface, self.plan = workspace.surface, workspace.plan
         self.row_of = {parameters[row]: row for row in rows}
         self.cost = Cost()
-        self.parts: dict[Operator, list[tuple[int, RowSums]]] = {}
+        self.values: dict[Operator, list[tuple[int, RowSums]]] = {}  # with the number of probes
         if kind not in ("trace", "kappa"):
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
         routes = self.plan.routes
@@ -82,47 +83,45 @@ class SampleProbes:
         if transposed:
             raise NotApplicable(f"{transposed[0]!r} is the weight of a transposed convolution")
         if workspace.products.method != "reverse":
-            raise NotApplicable("the model has no second backward")
+            raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
-        self._order = {name: i for i, name in enumerate(self.surface.parameters)}
+        self._matrices = {
+            self.surface.measured_names(layer).get("weight")
+            for layer, rule in self.surface.rules.items()
+            if isinstance(rule, AbstractMatrixRule)
+        }
 
     # -- what was drawn ----------------------------------------------------------------------
 
-    @property
-    def values(self) -> Mapping[Operator, Sequence[Any]]:
-        """What was drawn, by operator."""
-        return self.parts
-
     def count(self, operator: Operator) -> int:
         """Probes of an operator so far."""
-        return sum(count for count, _ in self.parts.get(operator, ()))
+        return sum(count for count, _ in self.values.get(operator, ()))
 
     @property
     def passes(self) -> int:
         """Probes of all operators."""
-        return sum(map(self.count, self.parts))
+        return sum(map(self.count, self.values))
 
     @property
     def common(self) -> int:
         """How many probes every operator has had."""
-        return min(map(self.count, self.parts))
+        return min(map(self.count, self.values))
 
     def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × value."""
         return pooled_estimate(
-            [(count, sums.estimate(factors, count)) for count, sums in self.parts[operator]]
+            [(count, sums.estimate(factors, count)) for count, sums in self.values[operator]]
         )
 
     def spread(self, operator: Operator, factors: Factors, count: int) -> float:
         """The variance of one probe, from the first draws."""
-        number, sums = self.parts[operator][0]
+        number, sums = self.values[operator][0]
         return sums.estimate(factors, number).variance * number
 
     # -- drawing -----------------------------------------------------------------------------
 
     def draw(self, operators: Sequence[Operator], count: int) -> None:
-        """Draw more probes, with the same noise for each operator; at least two."""
-        count = max(count, 2)  # the spread of one is unknown
+        """Draw at least two more probes, with the same noise for each operator."""
         first = min(map(self.count, operators))
         sums = {
             operator: RowSums(self.row_of.values(), self.surface.device, signed=True)
@@ -134,7 +133,7 @@ class SampleProbes:
                 self._add(batch, where, range(first, first + count), sums)
         for operator, total in sums.items():
             total.reduce(self.surface.processes)
-            self.parts.setdefault(operator, []).append((count, total))
+            self.values.setdefault(operator, []).append((count, total))
         self.cost += self.surface.processes.total_cost(self.surface.cost - before)
 
     def _add(
@@ -144,10 +143,10 @@ class SampleProbes:
         modules = {
             layer: surface.module(layer)
             for layer in surface.rules
-            if any(name in self.row_of for name in self._names(layer).values())
+            if any(name in self.row_of for name in surface.measured_names(layer).values())
         }
         count = _batches.num_samples(batch) if self.plan.repeats else 1
-        recording = recording_uses(modules, live=self._live(modules), num_samples=count)
+        recording = recording_uses(modules, live=True, num_samples=count)
         with torch.enable_grad(), recording as recorded:
             outputs, targets = surface.outputs(batch, where=where)
         try:
@@ -167,24 +166,14 @@ class SampleProbes:
         finally:
             recorded.close()
 
-    def _live(self, layers: Iterable[str]) -> frozenset[str]:
-        """Layers with a parameter that is used several times.
-
-        The input of a later use changes with the noise at an earlier one, and with it what the same
-        noise does there: a second-order term ξ ȧ, once as it stands and once as its transpose, in
-        the gradient that comes back to the earlier use.
-        """
-        several = {name for name in self.row_of if self.plan.routes[name] == "sum"}
-        return frozenset(x for x in layers if several & set(self._names(x).values()))
-
-    def _names(self, layer: str) -> dict[str, str]:
-        """Short to full names of a layer's measured parameters."""
-        names = {id(p): name for name, p in self.surface.parameters.items()}
-        of_module = self.surface.module(layer).named_parameters(recurse=False)
-        return {key: names[id(p)] for key, p in of_module if id(p) in names}
-
     def _places(self, uses: list[LayerUse], outputs: Tensor) -> list[tuple[LayerUse, Layout]]:
-        """The uses at which noise is added, and where their samples are."""
+        """The uses at which noise is added, and where their samples are.
+
+        Where a parameter is used several times, the input of a later use changes with the noise at
+        an earlier one, and with it what the same noise does there: a second-order term ξ ȧ, once as
+        it stands and once as its transpose, in the gradient that comes back to the earlier use. So
+        these uses keep their inputs with a graph.
+        """
         routing = find_routing(
             self.surface,
             self.surface.rules,
@@ -199,6 +188,10 @@ class SampleProbes:
         for name in self.row_of:
             if routing.routes[name] == "generic" or name in rules.wrong | later.wrong:
                 raise NotApplicable(f"a use of {name!r} cannot be divided into samples")
+        for use in uses:
+            names = self.surface.measured_names(use.layer).values()
+            if not any(routing.routes[name] == "sum" for name in names):
+                use.live_input = None
         return [
             (use, layout)
             for use, layout in zip(uses, routing.layouts, strict=True)
@@ -241,7 +234,7 @@ class SampleProbes:
                     name: direction_at_output(
                         self.surface.rules[use.layer], use, layout, key, noise[name]
                     )
-                    for key, name in self._names(use.layer).items()
+                    for key, name in self.surface.measured_names(use.layer).items()
                     if name in self.row_of
                 }
                 along.append({name: v.detach() for name, v in parts.items()})
@@ -273,7 +266,7 @@ class SampleProbes:
         return values
 
     def _noise(self, samples: Tensor, stream: int) -> dict[str, Noise]:
-        """ξ of every parameter for every sample: full for vectors, r ⊗ q for all others.
+        """ξ of every parameter for every sample: r ⊗ q for matrices, full for all others.
 
         All signs are drawn at once: a GPU would wait for Python between hundreds of draws.
         """
@@ -298,7 +291,9 @@ class SampleProbes:
         if self.kind == "kappa":
             matrix = self._matrix(name)
             return matrix.shape[0] * matrix.shape[2], matrix.shape[2]
-        return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (shape.numel(), 0)
+        if name in self._matrices:
+            return shape[0], math.prod(shape[1:])
+        return shape.numel(), 0
 
     def _matrix(self, name: str) -> Tensor:
         layer = self.surface.layer_of(name)

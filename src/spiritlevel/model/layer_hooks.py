@@ -52,8 +52,8 @@ def with_alias(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | No
 class LayerUses:
     """The recorded uses of modules; `close` breaks their reference cycle through the graph."""
 
-    def __init__(self, live: frozenset[str] = frozenset(), num_samples: int = 1) -> None:
-        """Start without any use; of the layers in `live` the input is kept with its graph.
+    def __init__(self, live: bool = False, num_samples: int = 1) -> None:
+        """Start without any use; `live` keeps inputs with their graph.
 
         A lookup that all samples share is repeated for each of the `num_samples` samples.
         """
@@ -99,7 +99,7 @@ class LayerUses:
         parameters = frozenset(id(p) for p in module._parameters.values() if p is not None)
         use = LayerUse(layer, module, a.detach(), output.detach(), None, parameters)
         use.hidden = not torch.is_grad_enabled()
-        use.live_input = a if layer in self.live else None
+        use.live_input = a if self.live else None
         self.uses.append(use)
         if not output.requires_grad:
             return replaced
@@ -127,12 +127,12 @@ def recording_uses(
     modules: Mapping[str, nn.Module],
     *,
     inputs: frozenset[str] = frozenset(),
-    live: frozenset[str] = frozenset(),
+    live: bool = False,
     num_samples: int = 1,
 ) -> Iterator[LayerUses]:
     """Record the uses of modules by layer name.
 
-    Those in `inputs` are hooked at their input too; of those in `live` it is kept with its graph. A
+    Those in `inputs` are hooked at their input too; `live` keeps inputs with their graph. A
     lookup that all samples share, such as that of positions, is repeated for each of the
     `num_samples` samples, so that each has its own.
     """

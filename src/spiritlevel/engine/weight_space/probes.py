@@ -44,6 +44,7 @@ class WeightProbes:
 
     text = "weight probes"
     glance, pilot = GLANCE, PILOT
+    least = 1  # that are drawn at a time
 
     def __init__(
         self, products: Products, metric: Metric, *, seed: int, num_samples: int, few: bool = False

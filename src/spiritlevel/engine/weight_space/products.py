@@ -128,15 +128,16 @@ class Products:
                 self._kept = self._graph(*self._only, requests)
             yield self._kept.weight, self._multiplied(self._kept, requests)
             return
-        chunks: list[tuple[Any, BatchLocation]] = []
+        num_chunks, last = 0, None
         for where, batch in self.surface.chunks(size):
-            chunks = [*chunks, (batch, where)][-2:]
+            num_chunks, last = num_chunks + 1, (batch, where)
             graph = self._graph(batch, where, requests)
             yield graph.weight, self._multiplied(graph, requests)
             del graph  # before the next one is made
-        # Not its graph: the user's callback, called between chunks, may have measured the model.
-        if self._keeps and len(chunks) == 1:
-            (self._only,) = chunks
+        # Not its graph: the user's callback, called between chunks, may measure the model. If that
+        # holds the weights in another type for a while, torch cuts them off from older graphs.
+        if self._keeps and num_chunks == 1:
+            self._only = last
 
     def _graph(self, batch: Any, where: BatchLocation, requests: Sequence[Request]) -> _Graph:
         length = _batches.num_samples(batch)

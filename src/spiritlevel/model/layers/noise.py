@@ -36,8 +36,14 @@ def direction_at_output(
     with a graph, the change has one too.
     """
     a = use.input if use.live_input is None else use.live_input
+    return _direction(rule, use, a, layout, key, noise).to(use.output.dtype)
+
+
+def _direction(
+    rule: AbstractRule, use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise
+) -> Tensor:
     shape = use.output.shape
-    rows = layout.sample_of_rows(shape)
+    rows = layout.sample_of_rows(shape).to(a.device)
 
     def placed(values: Tensor, *dims: int) -> Tensor:
         """Values of each sample, laid along its rows and these dimensions of the output."""
@@ -55,7 +61,7 @@ def direction_at_output(
             along = placed(noise.first) if single else placed(noise.first, 1)
         else:
             along = placed(noise.first, *range(len(shape) - len(scale.shape), len(shape)))
-        return (along if key == "bias" else along * scale.basis).expand(shape).to(use.output.dtype)
+        return (along if key == "bias" else along * scale.basis).expand(shape)
     channel = 1 if isinstance(rule, ConvRule) else len(shape) - 1
     if key == "bias":
         return placed(noise.first, channel).expand(shape)
