@@ -350,8 +350,10 @@ def _completed(
     """
     settings = workspace.options.chosen(card.options)
     measured = measured.recording(settings) if settings else measured
-    if catalogue.measured_weights in card.requires:
-        weights = list(catalogue.measured_weights(workspace, card.name).values())
+    for weights_of in (catalogue.measured_weights, catalogue.layer_weights):
+        if weights_of not in card.requires:
+            continue
+        weights = list(weights_of(workspace, card.name).values())
         measured = measured.covering(weights, catalogue.left_out_weights(workspace, weights))
     rounded_to = workspace.surface.rounded_to
     return measured if rounded_to is None else measured.rounded(rounded_to)

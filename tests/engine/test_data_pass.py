@@ -49,23 +49,20 @@ def check_against_dense(report, truth, case, rel):
     assert report["curvature.trace"].value == pytest.approx(float(H.trace()), rel=rel, abs=0)
 
     kappas, sums, maxima = {}, {}, {}
-    for layer, names in layers.items():
-        module = truth.model if layer == references.ROOT else truth.model.get_submodule(layer)
-        view = references.matrix_view(module)
-        weight = next((n for n in names if n.rpartition(".")[2] == "weight"), None)
-        if view is None or weight is None:
-            continue
+    for layer, (weight, view) in references.matrices(truth.model).items():
+        owner = weight.rpartition(".")[0] or references.ROOT
         found = {m: report.layers[m][layer] for m in MEASURES[1:]}
-        kinds = {expected_label(m, layer in case.bends) for m in found.values()}
-        H = truth.matrix(*kinds, [weight])
-        kappas[layer] = references.kappa(H, module.weight, view)
-        rho = references.rho(H, module.weight, view)
+        kinds = {expected_label(m, owner in case.bends) for m in found.values()}
+        H, values = truth.matrix(*kinds, [weight]), truth.parameters[weight]
+        kappas[layer] = references.kappa(H, values, view)
+        rho = references.rho(H, values, view)
         sums[layer], maxima[layer] = sum(rho), max(rho)
         for m, value in zip(MEASURES[1:], (kappas, sums, maxima), strict=True):
             assert found[m].value == pytest.approx(value[layer], rel=rel, abs=0), (m, layer)
     for m in MEASURES[1:]:
         assert set(report.layers[m]) == set(kappas)
-    bends = any(layer in case.bends for layer in kappas)
+    owners = {name.rpartition(".")[0] for name, _ in references.matrices(truth.model).values()}
+    bends = bool(owners & set(case.bends))
     for m, value in (
         ("relative.kappa", sum(kappas.values())),
         ("neuron.rho_sum", sum(sums.values())),

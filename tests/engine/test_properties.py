@@ -346,10 +346,10 @@ def test_preflight_runs_few_samples():
 
 
 def test_preflight_names_what_is_slow():
-    model, batches = CASES["borrowed_weight"].make()
+    model, batches = CASES["weight_norm"].make()
     plan = sl.preflight(model, batches)
-    assert plan.slow_parameters == ("a.weight",)
-    assert "twice the work, because they need per-sample gradients: a.weight" in str(plan)
+    assert plan.slow_parameters == tuple(f"0.parametrizations.weight.original{i}" for i in (0, 1))
+    assert "twice the work, because they need per-sample gradients: 0.param" in str(plan)
     assert "2 forwards, 4 backwards per sample, 4 samples at a time" in str(plan)
 
 

@@ -132,6 +132,24 @@ def test_the_mean_is_kappa(problem):
         assert abs(part.value - expected) <= allowed, layer
 
 
+def test_a_single_weight_that_is_used_three_times(generator):
+    """Noise of one sign is the weight's whole space, so every probe is the second derivative."""
+    model = nn.Module()
+    model.cell = nn.Linear(1, 1, bias=False)
+    model.head = nn.Linear(1, CLASSES).requires_grad_(False)
+    model.forward = lambda x: Steps.forward(model, x)
+    model.double()
+    with torch.no_grad():
+        model.cell.weight.fill_(0.8)
+    x = torch.randn(12, 1, generator=generator, dtype=torch.float64)
+    data = [(x, torch.randint(CLASSES, (12,), generator=generator))]
+    truth = references.Truth(model, data, F.cross_entropy)
+    expected = float(truth.hessian(["cell.weight"]))
+    for name, factor in [("curvature.trace", 1.0), ("relative.kappa", 0.8**2)]:
+        value = measured((model, data), name)[name].value
+        assert value == pytest.approx(factor * expected, rel=1e-10), name
+
+
 @pytest.mark.parametrize("name", ["curvature.trace", "relative.kappa"])
 def test_intervals_hold_the_truth(name, generator):
     """200 seeds of a few probes; 95 % minus three standard deviations of 200 draws are 90 %."""
@@ -168,21 +186,21 @@ def test_batches_and_chunks_do_not_matter(problem):
 
 
 @pytest.mark.parametrize("method", ["sample_probes", "auto"])
-def test_a_parameter_without_a_layer_takes_weight_probes_and_says_so(method, generator):
+def test_a_parameter_that_no_product_uses_takes_weight_probes_and_says_so(method, generator):
     class Bare(nn.Module):
         def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(torch.randn(150, 150, dtype=torch.float64) / 12)
 
         def forward(self, x):
-            return torch.tanh(x @ self.weight)[:, :CLASSES]
+            return torch.tanh(x @ self.weight.sin())[:, :CLASSES]
 
     x = torch.randn(12, 150, generator=generator, dtype=torch.float64)
     data = [(x, torch.randint(CLASSES, (12,), generator=generator))]
     report = sl.measure(Bare(), data, measures="curvature.trace", method=method, max_passes=8)
     text = report["curvature.trace"].text
     assert "weight probes" in text
-    assert "no sample probes: no known kind of layer uses 'weight'" in text
+    assert "no sample probes: the uses of 'weight' are not known" in text
 
 
 def test_the_model_is_left_as_it_was(problem):

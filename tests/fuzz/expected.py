@@ -64,10 +64,7 @@ def of_matrix(truth: Truth, matrix: Tensor, names: tuple[str, ...]) -> dict[str,
     """The asked-for measures of the Hessian or of the Gauss-Newton matrix."""
     blocks = {name: matrix[part, part] for name, part in truth.slices.items()}
     weights = {w.layer: w for w in truth.weights()}
-    block_of = {
-        layer: blocks[layer + ".weight"] if layer != "(model)" else blocks["weight"]
-        for layer in weights
-    }
+    block_of = {layer: blocks[weight.name] for layer, weight in weights.items()}
 
     def by_layer(quantities: dict[str, Quantity]) -> Expected:
         return Expected(sum(quantities.values(), Quantity(0.0, 0.0)), quantities)
@@ -109,8 +106,7 @@ def scaled_lambda_max(truth: Truth, matrix: Tensor) -> Expected:
     """‖w‖² times the largest eigenvalue of each weight's block, and the sum."""
     layers = {}
     for weight in truth.weights():
-        name = "weight" if weight.layer == "(model)" else f"{weight.layer}.weight"
-        part = truth.slices[name]
+        part = truth.slices[weight.name]
         values = eigenvalues(matrix[part, part])
         norm = float(weight.values.square().sum())
         layers[weight.layer] = Quantity(norm * float(values[-1]), norm * float(values.abs().max()))
@@ -127,9 +123,9 @@ def of_head(truth: Truth, layer: str) -> tuple[dict[str, Quantity], Tensor]:
     module.weight = nn.Parameter(module.weight.detach().clone())
     alone = Truth(model, truth.batches, truth.run, truth.mean_loss)
     H = alone.hessian()
-    positions = matrix_positions(module)
+    positions = matrix_positions({"": module}, "", "weight", module.weight.shape)
     assert positions is not None, f"the head {layer!r} does not act as a matrix"
-    weight = Weight(layer, module.weight.detach(), positions)
+    weight = Weight(layer, "weight", module.weight.detach(), positions)
     quantities = {
         "head.trace": sum_of(H.diagonal()),
         "head.kappa": kappa(H, weight),

@@ -31,6 +31,7 @@ class Weight:
     """
 
     layer: str
+    name: str
     values: Tensor
     positions: list[Tensor]
 
@@ -306,13 +307,20 @@ class Truth:
     # -- weights that act as matrices -----------------------------------------------------------
 
     def weights(self) -> list[Weight]:
-        """Those of linear, convolutional and embedding layers with torch's own forward."""
+        """All parameters that act as matrices, by layer, or by their own name."""
         modules = dict(self.model.named_modules())
         weights = []
         for name, parameter in self.parameters.items():
             owner, _, short = name.rpartition(".")
-            if short == "weight" and (positions := matrix_positions(modules[owner])) is not None:
-                weights.append(Weight(owner or ROOT, parameter.detach(), positions))
+            is_layer = isinstance(modules[owner], nn.Linear | nn.Conv2d | nn.ConvTranspose2d)
+            if sum(size > 1 for size in parameter.shape) < 2 and not (
+                is_layer and short == "weight"
+            ):
+                continue  # a vector, whatever its number of dimensions
+            positions = matrix_positions(modules, owner, short, parameter.shape)
+            if positions is not None:
+                row = (owner or ROOT) if short == "weight" else name
+                weights.append(Weight(row, name, parameter.detach(), positions))
         return weights
 
     def layers(self) -> dict[str, list[str]]:
@@ -323,20 +331,27 @@ class Truth:
         return layers
 
 
-def matrix_positions(module: nn.Module) -> list[Tensor] | None:
+# Parameters of the fuzzer's own parts that are kept as (in, out).
+_TRANSPOSED = {("BareMatrix", "matrix"), ("Einsum", "matrix")}
+
+
+def matrix_positions(
+    modules: dict[str, nn.Module], owner: str, short: str, shape: torch.Size
+) -> list[Tensor] | None:
     """Flat positions of a weight as (rows, input neurons, kernel), one tensor a group."""
-    kinds = {
-        nn.Linear: lambda i: [i[:, :, None]],
-        nn.Embedding: lambda i: [i.T[:, :, None]],
-        nn.Conv2d: lambda i: list(i.flatten(2).unflatten(0, (module.groups, -1))),
-        nn.ConvTranspose2d: lambda i: [
-            part.transpose(0, 1) for part in i.flatten(2).unflatten(0, (module.groups, -1))
-        ],
-    }
-    for kind, split in kinds.items():
-        if isinstance(module, kind) and type(module).forward is kind.forward:
-            return split(torch.arange(module.weight.numel()).view(module.weight.shape))
-    return None
+    if "parametrizations" in owner:  # the layer keeps what its weight is made of further down
+        owner = owner.partition("parametrizations")[0].rstrip(".")
+    module, index = modules[owner], torch.arange(shape.numel()).view(shape)
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return [index.T[:, :, None]]
+    if isinstance(module, nn.ConvTranspose2d):
+        parts = index.flatten(2).unflatten(0, (module.groups, -1))
+        return [part.transpose(0, 1) for part in parts]
+    if len(shape) == 4:
+        return list(index.flatten(2).unflatten(0, (getattr(module, "groups", 1), -1)))
+    if len(shape) != 2 or "Norm" in type(module).__name__:
+        return None
+    return [(index.T if (type(module).__name__, short) in _TRANSPOSED else index)[:, :, None]]
 
 
 def _flat(parts: Any, parameters: list[Tensor]) -> Tensor:

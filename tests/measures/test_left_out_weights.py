@@ -11,19 +11,18 @@ import spiritlevel as sl
 
 
 class Functional(nn.Module):
-    """Two weights that no known kind of layer uses, a vector, and a layer."""
+    """Two weights of several dimensions that are no matrices, a vector, and a layer."""
 
     def __init__(self):
         super().__init__()
-        self.inner = nn.Parameter(torch.randn(4, 4) / 2)
-        self.kernels = nn.Parameter(torch.randn(4, 1, 3) / 2)
+        self.mix = nn.Bilinear(2, 2, 4)
+        self.places = nn.Parameter(torch.randn(3, 4) / 2)
         self.shift = nn.Parameter(torch.randn(1, 1, 4))
         self.head = nn.Linear(4, 3)
 
     def forward(self, x):
-        x = torch.einsum("ni,oi->no", x, self.inner).relu() + self.shift[0]
-        x = F.conv1d(x[:, :, None], self.kernels, padding=1, groups=4)[:, :, 0]
-        return self.head(x.relu())
+        x = F.relu(self.mix(x[:, :2], x[:, 2:]))[:, None] + self.places + self.shift
+        return self.head(x.relu().mean(dim=1))
 
 
 @pytest.fixture
@@ -39,9 +38,9 @@ def report(generator):
 def test_what_is_left_out_is_named(report, name):
     m = report[name]
     assert m.settings["weights"] == "1 of 3"
-    assert m.settings["weights_left_out"] == ["inner", "kernels"]
+    assert m.settings["weights_left_out"] == ["places", "mix.weight"]
     assert "1 of 3 weights; left out" in m.text
-    assert m.text.endswith("'inner', 'kernels'")
+    assert m.text.endswith("'places', 'mix.weight'")
 
 
 def test_it_is_in_the_table_and_in_json(report):

@@ -127,12 +127,12 @@ def dense(model, tokens=TOKENS, y=Y):
         model.table = SumOfRows(model.table)
     truth = references.Truth(model, [(tokens, y)], F.cross_entropy)
     kappa = rho = 0.0
-    for layer in ("table", "head"):
-        module = model.get_submodule(layer)
-        view, H = references.matrix_view(module), truth.hessian([f"{layer}.weight"])
-        if view is not None:
-            kappa += references.kappa(H, module.weight, view)
-            rho += sum(references.rho(H, module.weight, view))
+    for name, shape in {n: p.shape for n, p in truth.parameters.items() if p.dim() == 2}.items():
+        index = torch.arange(shape.numel()).view(shape)
+        rows, neurons = (index.T, index) if name == "table.weight" else (index, index.T)
+        view = references.MatrixView([list(rows)], list(neurons))
+        kappa += references.kappa(truth.hessian([name]), truth.parameters[name], view)
+        rho += sum(references.rho(truth.hessian([name]), truth.parameters[name], view))
     H = truth.hessian(NAMES)
     return dict(zip(MEASURES, [H.trace(), kappa, rho, torch.linalg.eigvalsh(H)[-1]], strict=True))
 

@@ -65,7 +65,7 @@ def test_estimates_cover_the_dense_hessian(name, probes):
     for measure, expected in zip(names, dense_values(name), strict=True):
         found = report[measure]
         assert found.quantity == "Hessian"
-        assert probes in found.text
+        assert f"{probes} of the" in found.text
         assert found.stderr > 0
         # 5: a fixed seed, so no flicker
         assert abs(found.value - expected) < 5 * found.stderr, measure

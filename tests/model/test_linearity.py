@@ -16,7 +16,7 @@ TABLES = {
     "harmless": linearity._HARMLESS,
     "products": frozenset(linearity._PRODUCTS),
     "curved arguments": frozenset(linearity._CURVED_ARGUMENTS),
-    "batch norms": linearity._BATCH_NORMS,
+    "batch norms": linearity.BATCH_NORMS,
 }
 # Written by hand in torch's C++, so not in its list of derivatives.
 BY_HAND = {"Copy"}

@@ -27,9 +27,8 @@ def without_bias() -> tuple[nn.Module, Tensor]:
 
 
 def test_a_temperature_multiplies_the_logits(generator):
-    model, samples, others = NETS["tanh"].make()
-    move = found_in(model, samples, head="4").moves["logit_temperature"]
-    moved = move.apply(model, generator)
+    model, _, others = NETS["tanh"].make()
+    moved = temperature_move(model, "4").apply(model, generator)
     factors = (moved(others) / model(others)).detach()
     assert torch.allclose(factors, factors[0, 0])
     assert 5 <= float(factors[0, 0]) <= 25

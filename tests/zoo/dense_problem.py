@@ -150,7 +150,10 @@ class DenseProblem:
         return list(torch.einsum("knc,rncd,knd->krn", signs, M, signs))
 
     def run_pass(self, needs: Needs, probes: Probes | None) -> PassResult:
-        sums = SweepSums(self.surface, None if probes is None else len(probes.streams))
+        matrices = self.surface.matrices
+        rows = {"trace": self.surface.parameters, "kappa": matrices, "rho": matrices}
+        count = None if probes is None else len(probes.streams)
+        sums = SweepSums(rows, self.surface.device, count)
         weights = torch.ones(len(self.x), dtype=torch.float64)
         kinds = ["trace", *(k for k in ("kappa", "rho") if getattr(needs, k))]
         for kind in kinds[-1:]:  # the only one that `rows` will look at

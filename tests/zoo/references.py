@@ -122,7 +122,8 @@ class Truth:
 
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_KINDS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+_KINDS = (nn.Linear, nn.Embedding, *_CONVOLUTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,17 +137,41 @@ class MatrixView:
 def matrix_view(module: nn.Module) -> MatrixView | None:
     """How the weight of a module is a matrix; None where its forward does not use it as one."""
     forward = type(module).forward
-    kind = next((k for k in _KINDS if isinstance(module, k) and forward is k.forward), None)
-    if kind is None:
+    if not any(isinstance(module, kind) and forward is kind.forward for kind in _KINDS):
         return None
-    index = torch.arange(module.weight.numel()).view(module.weight.shape)
-    if kind is nn.Linear:
-        return MatrixView([list(index)], list(index.T))
-    if kind is nn.Embedding:  # a linear map on one-hot tokens: the matrix is weight'
+    return _view(module, module.weight.shape)
+
+
+def matrices(model: nn.Module) -> dict[str, tuple[str, MatrixView]]:
+    """Every parameter that acts as a matrix, by layer or own name: its name and its view.
+
+    Also in subclasses, and in cells and parametrizations, which torch keeps as (out, in).
+    """
+    modules, found = dict(model.named_modules()), {}
+    for name, parameter in model.named_parameters():
+        owner, _, short = name.rpartition(".")
+        module = modules[owner.partition("parametrizations")[0].rstrip(".")]
+        known = isinstance(module, (*_KINDS, nn.EmbeddingBag)) and short != "bias"
+        plain = parameter.dim() == 2 and "Norm" not in type(module).__name__
+        if parameter.requires_grad and parameter.dim() > 1 and (known or plain):
+            if not known and min(parameter.shape) == 1:
+                continue  # a vector
+            if "original" in short and min(parameter.shape) == 1:
+                continue  # the lengths of a weight_norm
+            row = (owner or ROOT) if short == "weight" else name
+            found[row] = (name, _view(module, parameter.shape))
+    return found
+
+
+def _view(module: nn.Module, shape: torch.Size) -> MatrixView:
+    index = torch.arange(shape.numel()).view(shape)
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):  # linear in one-hot tokens: weight'
         return MatrixView([list(index.T)], list(index))
+    if not isinstance(module, _CONVOLUTIONS):
+        return MatrixView([list(index)], list(index.T))
     rows, neurons = [], []
     for group in range(module.groups):
-        if kind in _TRANSPOSED:  # weight is (in, out / groups, ...)
+        if isinstance(module, _TRANSPOSED):  # weight is (in, out / groups, ...)
             width = module.in_channels // module.groups
             part = index[group * width : (group + 1) * width].transpose(0, 1)
         else:  # weight is (out, in / groups, ...)

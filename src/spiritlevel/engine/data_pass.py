@@ -104,16 +104,16 @@ def run_pass(
     scales: Scales | None = None,
 ) -> PassResult:
     """Go over the data once, in all processes; `scales` are those of the standardized features."""
-    before = surface.cost
     sweep = None
     if needs.sweep:
         sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho, probes=probes, scales=scales)
+    before = surface.cost
     result = PassResult(
         needs=needs,
         num_samples=0,
         total_weight=0.0,
         cost=Cost(),
-        sweep=sweep.sums if sweep is not None else SweepSums(surface),
+        sweep=sweep.sums if sweep is not None else SweepSums({}, surface.device),
         head=Moments(["trace", "kappa"], surface.device),
         softmax=Moments(["gini", "entropy", "confidence"], surface.device),
         margin=Moments(["margin"], surface.device),

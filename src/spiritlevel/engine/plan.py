@@ -29,6 +29,7 @@ from .routes import Route, Signature, find_routing
 from .rule_check import RuleCheck, check_rules
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize
+from .uses import complete_uses
 
 PROBE_SAMPLES = 3
 SHOWN_SAMPLES = 5  # how many samples an error of the first run looks at to name its batch
@@ -47,6 +48,7 @@ class Plan:
     writes_slices: bool  # whether the model changes parts of tensors in place
     signature: Signature | None  # of runs that need no test of their layouts; None: all need it
     rules: RuleCheck  # whether the rules give the parameters' gradients
+    operations: frozenset[str]  # parameters whose uses are read off the graph
     heads: dict[str, Head]
     vectorize: bool
     repeats: bool  # whether lookups that samples share can be repeated for each of them
@@ -79,14 +81,14 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
 
     `memories` counts the scalings of the features that κ is computed for.
     """
-    rules = surface.rules
     batch = surface.first_samples(PROBE_SAMPLES)
     recorded, outputs, targets, sizes, repeats = _first_run(surface, batch)
     try:
         _check_independent(surface, batch, outputs.detach())
         _check_trainable(outputs)
         num_columns = surface.loss.num_columns(outputs, targets)
-        routing = find_routing(surface, rules, recorded.uses, outputs)
+        complete_uses(surface, recorded, outputs)
+        routing = find_routing(surface, recorded.uses, outputs)
         checked = check_rules(surface, recorded.uses, routing, outputs)
         routes: dict[str, Route] = {
             name: "generic" if name in checked.wrong else route
@@ -104,7 +106,12 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
         )
         saved = _saved(surface.model, sizes) // PROBE_SAMPLES
         generic_bytes = sum(surface.parameters[name].nbytes for name in generic)
-        uses = [(u, rules[u.layer], layouts[u.layer]) for u in recorded.uses if u.layer in layouts]
+        uses = [
+            (use, layout)
+            for use, layout in zip(recorded.uses, routing.layouts, strict=True)
+            if layout is not None
+        ]
+        operations = {name for u in recorded.uses if u.is_operation for name in u.names.values()}
 
         def footprint_of(columns: int) -> Footprint:
             return footprint(
@@ -125,6 +132,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             writes_slices=SLICE_WRITTEN in routing.signature.operations,
             signature=routing.signature if routing.certain else None,
             rules=checked,
+            operations=frozenset(operations),
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             repeats=repeats,
@@ -186,6 +194,7 @@ def make_head_plan(surface: Surface) -> Plan:
             writes_slices=False,
             signature=None,
             rules=RuleCheck(),
+            operations=frozenset(),
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=False,
             repeats=False,

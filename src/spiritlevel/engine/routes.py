@@ -20,9 +20,10 @@ from torch import Tensor
 
 from ..model.autograd_graph import deepest, nodes, parameter_uses, refuse_hidden_graphs
 from ..model.layer_hooks import LayerUse
-from ..model.layers import AbstractRule, Layout, possible_layouts
+from ..model.layers import Layout, possible_layouts
 from ..model.linearity import SLICE_WRITTEN, operation_of
 from ..model.surface import Surface
+from .uses import calls_by_parameter, pull
 
 # single: one use, contracted as it arrives; sum: several uses, G is formed and added up first;
 # generic: per-sample gradients by vmap or one by one; unused: the outputs do not depend on it
@@ -79,7 +80,6 @@ class Routing:
 
 def find_routing(
     surface: Surface,
-    rules: Mapping[str, AbstractRule],
     uses: Sequence[LayerUse],
     outputs: Tensor,
     *,
@@ -87,7 +87,7 @@ def find_routing(
     trusted: Signature | None = None,
     seed: int = 0,
 ) -> Routing:
-    """The routes of a run that gave `outputs` and whose layers were recorded in `uses`.
+    """The routes of a run that gave `outputs`; `uses` are those of its parameters, with names.
 
     `expected` are the layouts of an earlier run. They are not tested again if this run did the same
     as `trusted`.
@@ -96,7 +96,7 @@ def find_routing(
     operations = operations_of(outputs)
     signature = Signature(operations, tuple(use.layer for use in uses))
     expected = expected or {}
-    candidates = [_candidates(rules[use.layer], use, len(outputs), expected) for use in uses]
+    candidates = [_candidates(use, len(outputs), expected) for use in uses]
     is_same = trusted is not None and signature == trusted and signature.same_for_all_data
     certain = True
     layouts: list[Layout | None]
@@ -131,12 +131,11 @@ def operations_of(outputs: Tensor) -> frozenset[str]:
     return frozenset(operations - {"View", "Alias"})
 
 
-def _candidates(
-    rule: AbstractRule, use: LayerUse, num_samples: int, expected: Mapping[str, Layout]
-) -> list[Layout]:
+def _candidates(use: LayerUse, num_samples: int, expected: Mapping[str, Layout]) -> list[Layout]:
     """Layouts that the shape of a use allows, the expected one first."""
     shape = use.output.shape
-    layouts = possible_layouts(shape, num_samples, leading=rule.leading(use.module, shape))
+    assert use.rule is not None
+    layouts = possible_layouts(shape, num_samples, leading=use.rule.leading(use.module, shape))
     before = expected.get(use.layer)
     return sorted(layouts, key=lambda layout: before is None or not layout.same_place(before))
 
@@ -159,8 +158,9 @@ def _tested(
     deep = deepest(outputs, edges)
     before = _row_sizes(surface, uses, candidates, outputs, noise, deep)
     after = _row_sizes(surface, uses, candidates, outputs, noise * shaped, deep)
+    rounding = (1e3 * torch.finfo(outputs.dtype).eps) ** 2
     return [
-        [layout for layout in fitting if _follows(before, after, i, layout, scales)]
+        [layout for layout in fitting if _follows(before, after, i, layout, scales, rounding)]
         for i, fitting in enumerate(candidates)
     ]
 
@@ -209,51 +209,70 @@ def _row_sizes(
     for i, fitting in enumerate(candidates):
         listener(i, {layout.dim for layout in fitting})
     try:
-        surface.pull(outputs, cotangent, deep)
+        pull(surface, outputs, cotangent, deep, uses)
     finally:
         for use in uses:
             use.on_output = None
     return sizes
 
 
-def _follows(before: RowSizes, after: RowSizes, use: int, layout: Layout, scales: Tensor) -> bool:
+def _follows(
+    before: RowSizes,
+    after: RowSizes,
+    use: int,
+    layout: Layout,
+    scales: Tensor,
+    rounding: float,
+) -> bool:
     if (use, layout.dim) not in before:
         return True  # no gradient arrives here: there is nothing to attribute
     first = dataclasses.replace(layout, dim=0).split(before[use, layout.dim])
     second = dataclasses.replace(layout, dim=0).split(after[use, layout.dim])
-    expected = first * scales.square()[:, None]
-    # The scaling itself hardly rounds; another sample is off by at least an eighth.
-    return bool(((second - expected).abs() <= 1e-3 * expected).all())
+    squares = scales.square()[:, None]
+    expected = first * squares
+    # The scaling itself hardly rounds; another sample is off by at least an eighth. A row whose
+    # gradient cancels is left with rounding, of which nothing can be said.
+    allowed = 1e-3 * expected + rounding * first.max() * squares
+    return bool(((second - expected).abs() <= allowed).all())
 
 
 def _routes(
     surface: Surface, uses: Sequence[LayerUse], layouts: list[Layout | None], outputs: Tensor
 ) -> dict[str, Route]:
     """A rule is used only where it has seen every use of a parameter, and knows its samples."""
-    names = {id(p): name for name, p in surface.parameters.items()}
-    counts = parameter_uses(outputs)
-    recorded: dict[str, int] = {}
+    counts, recorded = parameter_uses(outputs), calls_by_parameter(uses)
+    read: set[str] = set()  # those whose uses were all read off the graph
     unexplained: set[str] = set()
-    foreign: set[str] = set()
+    added_up: set[str] = set()
     for use, layout in zip(uses, layouts, strict=True):
-        if use.edge is None:
-            continue  # computed without a graph: a use that autograd does not see either
-        for parameter in use.module.parameters(recurse=False):
-            name = names.get(id(parameter))
-            if name is None or id(parameter) not in use.parameters:
-                continue  # not measured, or replaced during the call
-            recorded[name] = recorded.get(name, 0) + 1
+        for key, name in use.names.items() if use.edge is not None else ():
+            if use.is_operation:
+                read.add(name)
             if layout is None:
                 unexplained.add(name)
-            if surface.layer_of(name) != use.layer:
-                foreign.add(name)  # a shared weight, used by a module other than its first owner
+            if not _is_own_use(surface, use, key, name):
+                added_up.add(name)
     routes: dict[str, Route] = {}
     for name, parameter in surface.parameters.items():
-        count = counts.get(id(parameter), 0)
+        count, calls = counts.get(id(parameter), 0), recorded.get(name, 0)
         if count == 0:
             routes[name] = "unused"
-        elif name in unexplained or recorded.get(name, 0) != count:
+        elif name in unexplained or (name not in read and calls != count):
             routes[name] = "generic"
         else:
-            routes[name] = "single" if count == 1 and name not in foreign else "sum"
+            routes[name] = "single" if calls == 1 and name not in added_up else "sum"
     return routes
+
+
+def _is_own_use(surface: Surface, use: LayerUse, key: str, name: str) -> bool:
+    """Whether a parameter is used as what it counts as, the whole of it.
+
+    Not a part of it, not in another module than its first owner, not as another kind of matrix.
+    """
+    if not use.is_operation:
+        return surface.layer_of(name) == use.layer
+    matrix, operand = surface.matrices.get(surface.row_of(name)), use.operands[key]
+    if matrix is None:
+        return operand.is_whole
+    same = type(matrix.rule) is type(use.rule) and matrix.shape == operand.view.shape
+    return same and operand.is_whole

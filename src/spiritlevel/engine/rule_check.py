@@ -46,13 +46,13 @@ def check_rules(
     for use in uses:
         use.on_output = None
     truth = dict(zip(chosen, pulled, strict=True))
-    by_rule = _by_rules(surface, uses, routing, deltas, chosen)
+    by_rule = _by_rules(uses, routing, deltas, chosen)
     ruled = [name for name in chosen if routing.routes[name] in ("single", "sum")]
     wrong = {name for name in ruled if not _agrees(by_rule.get(name), truth[name])}
     if wrong:
         # The terms may cancel, as those of a key's bias under softmax do: then only the rounding of
         # the terms is left, in either gradient.
-        terms = _by_rules(surface, uses, routing, deltas, wrong, absolute=True)
+        terms = _by_rules(uses, routing, deltas, wrong, absolute=True)
         wrong -= {n for n, sizes in terms.items() if _cancels(by_rule[n], truth[n], sizes)}
     seen = {name for name, gradient in truth.items() if gradient is not None and gradient.any()}
     unseen = set(chosen) - seen - wrong
@@ -60,7 +60,6 @@ def check_rules(
 
 
 def _by_rules(
-    surface: Surface,
     uses: Sequence[LayerUse],
     routing: Routing,
     deltas: dict[int, Tensor],
@@ -73,12 +72,13 @@ def _by_rules(
     for i, (use, layout) in enumerate(zip(uses, routing.layouts, strict=True)):
         ruled = {
             key: name
-            for key, name in surface.measured_names(use.layer).items()
+            for key, name in use.names.items()
             if name in chosen and routing.routes[name] in ("single", "sum")
         }
         if layout is None or i not in deltas or not ruled:
             continue
-        rule = surface.rules[use.layer]
+        rule = use.rule
+        assert rule is not None
         entered, delta = use.input, deltas[i]
         if absolute:
             entered, delta = entered.abs(), delta.abs()
@@ -86,7 +86,7 @@ def _by_rules(
         gradients = prepared.gradients(delta)
         for key, name in ruled.items():
             if key in gradients:
-                total = gradients[key].sum(dim=0)
+                total = use.placed(key, gradients[key].sum(dim=0))
                 sums[name] = sums[name] + total if name in sums else total
     return sums
 

@@ -29,6 +29,7 @@ from ..model import batches as _batches
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, recording_uses
 from ..model.layers import AbstractMatrixRule, Layout
+from ..model.layers.broadcast import BroadcastRule
 from ..model.layers.noise import Noise, direction_at_output
 from ..model.layers.patches import ConvTransposeRule
 from ..model.model_state import full_precision, twice_differentiable
@@ -38,6 +39,7 @@ from .routes import find_routing
 from .rule_check import check_rules
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import Factors, RowKind, RowSums, pooled_estimate
+from .uses import complete_uses
 from .weight_space.chunk_products import Operator
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class SampleProbes:
         """`parameters` gives the parameter of every row.
 
         Raises NotApplicable where noise at the outputs of layers does not do: for ρ(j) of single
-        neurons, standardized features, and parameters that no known kind of layer uses.
+        neurons, standardized features, and parameters whose uses are not known.
         """
         self.workspace, self.kind = workspace, kind
         self.surface, self.plan = workspace.surface, workspace.plan
@@ -74,22 +76,11 @@ class SampleProbes:
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
         routes = self.plan.routes
         if odd := [n for n in self.row_of if routes[n] not in ("single", "sum", "unused")]:
-            raise NotApplicable(f"no known kind of layer uses {odd[0]!r}")
-        transposed = [
-            name
-            for name in self.row_of
-            if isinstance(self.surface.rules.get(self.surface.layer_of(name)), ConvTransposeRule)
-        ]
-        if transposed:
-            raise NotApplicable(f"{transposed[0]!r} is the weight of a transposed convolution")
+            raise NotApplicable(f"the uses of {odd[0]!r} are not known")
         if workspace.products.method != "reverse":
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
-        self._matrices = {
-            self.surface.measured_names(layer).get("weight")
-            for layer, rule in self.surface.rules.items()
-            if isinstance(rule, AbstractMatrixRule)
-        }
+        self._matrices = {matrix.name: matrix for matrix in self.surface.matrices.values()}
 
     # -- what was drawn ----------------------------------------------------------------------
 
@@ -150,6 +141,8 @@ class SampleProbes:
         with torch.enable_grad(), recording as recorded:
             outputs, targets = surface.outputs(batch, where=where)
         try:
+            with torch.enable_grad():
+                complete_uses(surface, recorded, outputs)
             places = self._places(recorded.uses, outputs)
             with torch.enable_grad():
                 wide = outputs.double()
@@ -176,7 +169,6 @@ class SampleProbes:
         """
         routing = find_routing(
             self.surface,
-            self.surface.rules,
             uses,
             outputs,
             expected=self.plan.layouts,
@@ -189,14 +181,28 @@ class SampleProbes:
             if routing.routes[name] == "generic" or name in rules.wrong | later.wrong:
                 raise NotApplicable(f"a use of {name!r} cannot be divided into samples")
         for use in uses:
-            names = self.surface.measured_names(use.layer).values()
-            if not any(routing.routes[name] == "sum" for name in names):
+            self._check_use(use)
+            if not any(routing.routes[name] == "sum" for name in use.names.values()):
                 use.live_input = None
+            elif use.is_operation and isinstance(use.rule, BroadcastRule) and "weight" in use.names:
+                raise NotApplicable(f"the gain {use.names['weight']!r} is used several times")
         return [
             (use, layout)
             for use, layout in zip(uses, routing.layouts, strict=True)
             if use.edge is not None and layout is not None
         ]
+
+    def _check_use(self, use: LayerUse) -> None:
+        name = use.names.get("weight", "")
+        if name not in self.row_of:
+            return
+        if isinstance(use.rule, BroadcastRule) and name in self._matrices:
+            raise NotApplicable(f"the matrix {name!r} is also multiplied entry by entry")
+        if isinstance(use.rule, ConvTransposeRule):
+            raise NotApplicable(f"{name!r} is the weight of a transposed convolution")
+        operand = use.operands.get("weight")
+        if isinstance(use.rule, AbstractMatrixRule) and operand and not operand.is_whole:
+            raise NotApplicable(f"a part of {name!r} is used as a matrix of its own")
 
     def _gradients(
         self,
@@ -231,10 +237,8 @@ class SampleProbes:
         with torch.enable_grad():
             for (use, layout), gradient in zip(places, gradients, strict=True):
                 parts = {
-                    name: direction_at_output(
-                        self.surface.rules[use.layer], use, layout, key, noise[name]
-                    )
-                    for key, name in self.surface.measured_names(use.layer).items()
+                    name: direction_at_output(use, layout, key, noise[name])
+                    for key, name in use.names.items()
                     if name in self.row_of
                 }
                 along.append({name: v.detach() for name, v in parts.items()})
@@ -287,26 +291,24 @@ class SampleProbes:
 
     def _signs_of(self, name: str) -> tuple[int, int]:
         """How many signs a parameter takes, of two kinds: r and q, or p and q for κ."""
-        shape = self.surface.parameters[name].shape
         if self.kind == "kappa":
             matrix = self._matrix(name)
             return matrix.shape[0] * matrix.shape[2], matrix.shape[2]
         if name in self._matrices:
+            shape = self._matrices[name].shape
             return shape[0], math.prod(shape[1:])
-        return shape.numel(), 0
+        return self.surface.parameters[name].numel(), 0
 
     def _matrix(self, name: str) -> Tensor:
-        layer = self.surface.layer_of(name)
-        weight = self.surface.parameters[name].detach()
-        return self.surface.matrix_rules[layer].matrix(self.surface.module(layer), weight)
+        matrix = self._matrices[name]
+        return matrix.of(matrix.parameter.detach())
 
     def _relative(self, name: str, p: Tensor, q: Tensor) -> Noise:
         """(W p) ⊗ q: its columns have the covariance W Wᵀ, group by group."""
         matrix = self._matrix(name)  # (groups, out, in)
         p = p.unflatten(1, (matrix.shape[0], -1))
         lifted = torch.einsum("goi,ngi->ngo", matrix, p).flatten(1)
-        rows_first = self.surface.matrix_rules[self.surface.layer_of(name)].rows_first
-        return Noise(lifted, q) if rows_first else Noise(q, lifted)
+        return Noise(lifted, q) if self._matrices[name].rule.rows_first else Noise(q, lifted)
 
 
 def _edges(places: list[tuple[LayerUse, Layout]]) -> list[GradientEdge]:

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import random
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -118,19 +118,19 @@ def _of_weight(
     sweep: Sweep, name: str, gradient: Tensor, witness: Witness
 ) -> dict[tuple[str, str], Tensor]:
     """‖WᵀG‖² and Σ_j (w_j·G_j)² for the weight of a layer, where they were measured."""
-    layer = sweep.surface.layer_of(name)
+    row = sweep.surface.row_of(name)
     squares: dict[tuple[str, str], Tensor] = {}
     measured = {"kappa", "rho"} & witness.rows.keys()
-    if measured and layer in sweep.weights and name.rpartition(".")[2] == "weight":
-        rule, module = sweep.matrices[layer], sweep.surface.module(layer)
-        W = rule.matrix(module, cast(Tensor, module.weight).detach()).double()
-        G = rule.matrix(module, gradient).double()
+    if measured and row in sweep.weights:
+        matrix = sweep.surface.matrices[row]
+        W = matrix.of(matrix.parameter.detach()).double()
+        G = matrix.of(gradient).double()
         if "kappa" in witness.rows:
-            squares["kappa", layer] = (W.mT @ G).square().sum()
+            squares["kappa", row] = (W.mT @ G).square().sum()
         if "rho" in witness.rows:
             along = (W * G).sum(dim=1)  # (groups, columns)
-            by_neuron = along.reshape(len(along), -1, rule.neurons(module)).sum(dim=1)
-            squares["rho", layer] = by_neuron.square().sum()
+            by_neuron = along.reshape(len(along), -1, matrix.neurons).sum(dim=1)
+            squares["rho", row] = by_neuron.square().sum()
     return squares
 
 
@@ -174,11 +174,12 @@ def _slopes(
 
     def slope(step: float) -> tuple[float, Tensor]:
         moved = (start + step * along).requires_grad_()
-        with torch.enable_grad():
-            outputs, targets = surface.outputs(sample, where=where, parameters={name: moved})
-            loss = surface.loss.values(outputs.double(), targets).sum()
+        with surface.substituting({name: moved}):
+            with torch.enable_grad():
+                outputs, targets = surface.outputs(sample, where=where)
+                loss = surface.loss.values(outputs.double(), targets).sum()
+            (gradient,) = torch.autograd.grad(loss, moved, allow_unused=True)
         surface.cost += Cost(backwards=1)
-        (gradient,) = torch.autograd.grad(loss, moved, allow_unused=True)
         value = 0.0 if gradient is None else float((gradient * along).sum())
         return value, outputs.detach()
 

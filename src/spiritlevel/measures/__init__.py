@@ -24,6 +24,7 @@ from . import sensitivity as sensitivity
 from . import sharpness as sharpness
 from . import softmax as softmax
 from .hessian_results import hessian_measurement as hessian_measurement
+from .layer_weights import layer_weights as layer_weights
 from .layer_weights import left_out_weights as left_out_weights
 from .layer_weights import measured_weights as measured_weights
 from .registry import ALL_BUT_MIXING as ALL_BUT_MIXING

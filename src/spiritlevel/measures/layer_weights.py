@@ -12,12 +12,19 @@ from ..records import Measurement, Status
 
 
 def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:
-    """Parameter name of the weight of each layer that acts as a matrix; at least one."""
-    by_id = {id(p): name for name, p in workspace.surface.parameters.items()}
-    weights = {
-        layer: by_id[id(workspace.surface.module(layer).weight)]
-        for layer in workspace.surface.matrix_rules
-    }
+    """The parameters that act as matrices, by layer or by their own name; at least one."""
+    matrices = workspace.surface.matrices
+    return _at_least_one(workspace, measure, {row: m.name for row, m in matrices.items()})
+
+
+def layer_weights(workspace: Workspace, measure: str) -> dict[str, str]:
+    """The weights of layers of a known kind, whose inputs and outputs can be seen; at least one."""
+    surface = workspace.surface
+    weights = {layer: surface.matrices[layer].name for layer in surface.matrix_rules}
+    return _at_least_one(workspace, measure, weights)
+
+
+def _at_least_one(workspace: Workspace, measure: str, weights: dict[str, str]) -> dict[str, str]:
     if not weights:
         raise SpiritlevelError(
             f"The measure {measure!r} needs a trainable linear, convolutional or embedding layer "

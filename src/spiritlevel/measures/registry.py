@@ -55,7 +55,7 @@ class Measured:
         if left_out:
             shown = ", ".join(map(repr, left_out[:3]))
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            omission = f"{count} weights; left out, since no known kind of layer uses them: "
+            omission = f"{count} weights; left out, since they are not known to act as matrices: "
             text = "; ".join(part for part in (text.rstrip("."), omission + shown + more) if part)
         whole = dataclasses.replace(self.whole, settings=settings, text=text)
         return dataclasses.replace(self, whole=whole)

@@ -20,24 +20,39 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .exclusive import of_this_thread
+from .layers.layer_rule import AbstractRule
+from .operands import Operand
+from .operations import Operation
 
 
 @dataclasses.dataclass
 class LayerUse:
-    """One call of a module that is being recorded."""
+    """One use of parameters: a call of a module, or an operation that the graph shows."""
 
-    layer: str
-    module: nn.Module
+    layer: str  # or the parameter, if no layer of a known kind owns it
+    module: Any  # or what the rules need to know of an operation
     input: Tensor
-    output: Tensor  # detached: shape and values, no graph
+    output: Tensor  # detached, without a graph; of an operation only shape and type
     edge: GradientEdge | None  # None if the output depends on nothing trainable
     # ids of what the module had as its parameters during the call
     parameters: frozenset[int] = frozenset()
     hidden: bool = False  # whether it ran without a graph, as in a reentrant checkpoint
     input_edge: GradientEdge | None = None
     live_input: Tensor | None = None  # with its graph, where that was asked for
+    rule: AbstractRule | None = None  # None until all uses of a run are known
+    names: dict[str, str] = dataclasses.field(default_factory=dict)  # of parameters, by short name
+    operands: dict[str, Operand] = dataclasses.field(default_factory=dict)  # of an operation
     on_output: Callable[[Tensor], None] | None = None
     on_input: Callable[[Tensor], None] | None = None
+
+    @property
+    def is_operation(self) -> bool:
+        """Whether it was found in the graph, not by a hook of a module."""
+        return bool(self.operands)
+
+    def placed(self, key: str, G: Tensor) -> Tensor:
+        """A gradient of what was used as one of the whole parameter."""
+        return self.operands[key].placed(G) if key in self.operands else G
 
 
 def with_alias(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -110,6 +125,28 @@ class LayerUses:
             self._hooks.append(alias.register_hook(lambda g: use.on_input and use.on_input(g)))
         return replaced
 
+    def add(self, layer: str, operation: Operation) -> None:
+        """Add an operation that the graph shows, and hook the gradient of its result."""
+        output = torch.empty((), dtype=operation.dtype, device=operation.input.device)
+        use = LayerUse(
+            layer,
+            operation.geometry,
+            operation.input.detach(),
+            output.expand(operation.shape),
+            operation.edge,
+            live_input=operation.input if self.live else None,
+            rule=operation.rule,
+            names={key: operand.name for key, operand in operation.operands.items()},
+            operands=operation.operands,
+        )
+        self.uses.append(use)
+
+        def arrived(gradients: tuple[Tensor | None, ...]) -> None:
+            if use.on_output is not None and gradients[0] is not None:
+                use.on_output(gradients[0])
+
+        self._hooks.append(operation.edge.node.register_prehook(arrived))
+
     def close(self) -> None:
         """Remove the hooks and release the graph."""
         for hook in [*self._hooks, *self.replayed]:
@@ -117,6 +154,7 @@ class LayerUses:
         self.replayed.clear()
         for use in self.uses:
             use.on_output = use.on_input = use.edge = use.input_edge = use.live_input = None
+            use.operands = {}
         self.uses.clear()
         self._hooks.clear()
         self._aliases.clear()

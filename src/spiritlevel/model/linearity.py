@@ -95,7 +95,7 @@ _CURVED_ARGUMENTS: dict[str, tuple[int, ...]] = {
 }
 
 # Linear in the input with fixed statistics, curved with those of the batch; products with weights.
-_BATCH_NORMS = frozenset(
+BATCH_NORMS = frozenset(
     ["NativeBatchNorm", "NativeBatchNormLegit", "CudnnBatchNorm", "MiopenBatchNorm"]
 )
 
@@ -180,7 +180,7 @@ def _bent(node: Any, inputs: list[int], reached: int) -> int:
         return reached
     if operation in _HARMLESS:
         return 0
-    if operation in _BATCH_NORMS:
+    if operation in BATCH_NORMS:
         return inputs[0] if node._saved_training else inputs[0] & inputs[1]
     bent = 0
     if operation in _PRODUCTS:

@@ -20,9 +20,15 @@ class NamedLayers:
         """The path of the module that owns a parameter."""
         return parameter.rpartition(".")[0] or ROOT
 
-    def weight_of(self, layer: str) -> str:
-        """The name of a layer's weight."""
-        return "weight" if layer == ROOT else f"{layer}.weight"
+    def row_of(self, parameter: str) -> str:
+        """What the values of a matrix are listed under: its layer, or the parameter's own name."""
+        return self.layer_of(parameter) if parameter.rpartition(".")[2] == "weight" else parameter
+
+    def weight_of(self, row: str) -> str:
+        """The parameter behind such a name: the weight of a layer, or the parameter itself."""
+        if row in self.parameters:
+            return row
+        return "weight" if row == ROOT else f"{row}.weight"
 
     @functools.cached_property
     def tied(self) -> dict[str, str]:

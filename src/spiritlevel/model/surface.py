@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from .named_layers import NamedLayers
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
 from .substitution import substituted
+from .weight_matrices import WeightMatrix, find_matrices
 from .widening import PrecisionWatch, choose_width, widened
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
@@ -171,6 +173,11 @@ class Surface(NamedLayers):
                 refuse_nonfinite(last.finite, last.batch, last.where)
             self.loss.refuse_invalid(last.outputs, last.targets, where=str(last.where))
 
+    @functools.cached_property
+    def matrices(self) -> dict[str, WeightMatrix]:
+        """The measured parameters that act as matrices, in their order, by layer or own name."""
+        return find_matrices(self)
+
     def pull(
         self, outputs: Tensor, cotangent: Tensor, inputs: Sequence[Any]
     ) -> tuple[Tensor | None, ...]:
@@ -184,17 +191,25 @@ class Surface(NamedLayers):
         """The outputs as a pure function of some or all parameters, by name."""
         return lambda parameters: self._run(batch, parameters)[0]
 
+    def substituting(
+        self, parameters: dict[str, Tensor]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Let the model compute with these tensors in place of its parameters during the block.
+
+        A backward belongs into the block too: there a checkpointed part of the model runs again.
+        """
+        if not parameters:
+            return contextlib.nullcontext()
+        registered = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        return substituted(self.model, {registered[n]: value for n, value in parameters.items()})
+
     def _run(
         self, batch: Any, parameters: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        values: dict[Tensor, Tensor] = {}
-        if parameters:
-            registered = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-            values = {registered[name]: value for name, value in parameters.items()}
         # on a copy: some models write to their input, and the next call needs it as it was
         batch = _batches.map_tensors(Tensor.clone, batch)
         with (
-            substituted(self.model, values) if values else contextlib.nullcontext(),
+            self.substituting(parameters),
             # looking at every function is slow, and the first call shows what the model calls
             contextlib.nullcontext() if self._called else PlainLookups(),
         ):

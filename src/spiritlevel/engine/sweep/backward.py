@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from ...model.layer_hooks import LayerUse, recording_uses
 from ...model.layers import (
     AbstractLayerGradients,
     AbstractMatrixGradients,
+    AbstractMatrixRule,
     ContractionRequest,
     KappaWeight,
     LayerMatrix,
@@ -41,6 +42,7 @@ from ..plan import Plan
 from ..routes import Route, Routing, find_routing
 from ..rule_check import RuleCheck, check_rules
 from ..second_look import NEIGHBOURS, WITNESSES, Witness
+from ..uses import complete_uses, pull
 from ..weight_space.trust import refuse_hidden_uses
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
@@ -83,9 +85,15 @@ class Sweep:
         """
         scales = scales or {}
         self.surface, self.plan, self.rho, self.probes = surface, plan, rho, probes
-        self.sums = SweepSums(surface, None if probes is None else len(probes.streams), scales)
+        rows: dict[str, Iterable[str]] = {
+            "trace": surface.parameters,
+            "kappa": surface.matrices,
+            "rho": surface.matrices,
+        }
+        rows |= dict.fromkeys(scales, surface.matrix_rules)
+        count = None if probes is None else len(probes.streams)
+        self.sums = SweepSums(rows, surface.device, count)
         self.num_columns = plan.num_columns if probes is None else 1
-        self.rules = surface.rules
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
         self.witnesses: list[Witness] = []  # samples for a second look, with their values
@@ -94,28 +102,20 @@ class Sweep:
         self._chunks = 0
         self.request = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
         self.weights: dict[str, LayerMatrix] = {}
-        self.matrices = surface.matrix_rules
-        for layer, rule in self.matrices.items():
-            module = surface.module(layer)
-            matrix = rule.matrix(module, cast(Tensor, module.weight).detach())
-            matrix = at_least_float(matrix)
+        for layer, weight in surface.matrices.items():
+            matrix = at_least_float(weight.of(weight.parameter.detach()))
             kappas = {"kappa": KappaWeight.of(matrix)} if kappa else {}
             for kind, of_layers in scales.items():
                 if layer in of_layers:  # a layer that is never called has no features
                     kappas[kind] = KappaWeight.of(matrix, by_column(of_layers[layer], matrix))
-            self.weights[layer] = LayerMatrix(matrix, kappas, rule.neurons(module), rho)
-            count = matrix.shape[0] * rule.neurons(module)
+            self.weights[layer] = LayerMatrix(matrix, kappas, weight.neurons, rho)
+            count = matrix.shape[0] * weight.neurons
             self.sums.neurons[layer] = torch.zeros(
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
             )
         self.modules = {
-            layer: surface.module(layer) for layer in self.rules if surface.measured_names(layer)
+            layer: surface.module(layer) for layer in surface.rules if surface.measured_names(layer)
         }
-
-    def _ruled_names(self, layer: str, routes: Mapping[str, Route]) -> dict[str, str]:
-        """Those of them that its rule handles in a run with these routes."""
-        named = self.surface.measured_names(layer)
-        return {k: n for k, n in named.items() if routes[n] in ("single", "sum")}
 
     def run(
         self, batch: Any, where: BatchLocation, watch: nn.Module | None
@@ -135,6 +135,7 @@ class Sweep:
             with torch.no_grad():
                 linear_slices = in_place is not None and in_place.is_linear
                 self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
+                complete_uses(surface, recorded, outputs)
                 routing = self._routing(recorded.uses, outputs)
                 self._check_hidden(recorded.uses, routing, batch, where, outputs)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
@@ -143,7 +144,9 @@ class Sweep:
                 deep = deepest(outputs, edges) if edges else []
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
-                    generic = self._columns(outputs, columns, deep, rows, routing.routes)
+                    generic = self._columns(
+                        outputs, columns, deep, rows, recorded.uses, routing.routes
+                    )
                     with recorded.paused():
                         self._contract_generic(generic, batch, rows, routing.routes)
                     for use in recorded.uses:
@@ -194,7 +197,7 @@ class Sweep:
             name
             for use in uses
             if use.hidden
-            for name in self.surface.measured_names(use.layer).values()
+            for name in use.names.values()
             if routing.routes[name] == "unused"
         }
         refuse_hidden_uses(self.surface, batch, where, outputs, hidden)
@@ -204,7 +207,6 @@ class Sweep:
         plan = self.plan
         routing = find_routing(
             self.surface,
-            self.rules,
             uses,
             outputs,
             expected=plan.layouts,
@@ -240,6 +242,7 @@ class Sweep:
         columns: Iterable[SignedColumn],
         deep: list[Any],
         rows: ChunkRows,
+        uses: list[LayerUse],
         routes: Mapping[str, Route],
     ) -> list[tuple[Tensor, Tensor]]:
         """Pull every column; returns them, scaled, with their factors for the generic route."""
@@ -250,7 +253,7 @@ class Sweep:
             unit = unit.to(outputs.dtype).reshape(outputs.shape)
             rows.factor = sign * size.squeeze(1).square()
             if deep:
-                self.surface.pull(outputs, unit, deep)
+                pull(self.surface, outputs, unit, deep, uses)
                 self._contract_sums(rows)
             if generic:
                 units_and_factors.append((unit, rows.factor))
@@ -261,20 +264,18 @@ class Sweep:
         edges = []
         routes = routing.routes
         for use, layout in zip(uses, routing.layouts, strict=True):
-            named = self._ruled_names(use.layer, routes)
-            if use.edge is None or layout is None or not named:
+            named = {k: n for k, n in use.names.items() if routes[n] in ("single", "sum")}
+            if use.edge is None or use.rule is None or layout is None or not named:
                 continue
             a = at_least_float(use.input)
-            request = self.request_for(named, use.layer, routes)
-            gradients = self.rules[use.layer].prepare(
-                use.module, a, use.output.shape, layout, request
-            )
+            request = self.request_for(named, use, routes)
+            gradients = use.rule.prepare(use.module, a, use.output.shape, layout, request)
             hold = self._hold(gradients, use.output, named, routes)
             weight = self.weights.get(use.layer) if request.contract else None
-            use.on_output = OutputListener(rows, use.layer, hold, routes, gradients, named, weight)
+            use.on_output = OutputListener(rows, use, hold, routes, gradients, named, weight)
             edges.append(use.edge)
             if self._rho_from_input(gradients, use.layer, request):
-                use.on_input = InputListener(rows, use.layer, hold, gradients)
+                use.on_input = InputListener(rows, use, hold, gradients)
                 assert use.input_edge is not None
                 edges.append(use.input_edge)
         return edges
@@ -297,13 +298,16 @@ class Sweep:
         return columns_to_hold(output.nbytes, self.num_columns, on_cpu=on_cpu)
 
     def request_for(
-        self, named: dict[str, str], layer: str, routes: Mapping[str, Route]
+        self, named: dict[str, str], use: LayerUse, routes: Mapping[str, Route]
     ) -> ContractionRequest:
-        """What to compute for a layer: contractions only if its weight is used once."""
+        """What to compute for a use: contractions only if its weight is used once."""
         weight = named.get("weight")
         single = weight is not None and routes[weight] == "single"
-        inverses = self._inverses(layer) if single else {}
-        return dataclasses.replace(self.request, contract=single, inverses=inverses)
+        single = single and isinstance(use.rule, AbstractMatrixRule) and use.layer in self.weights
+        inverses = self._inverses(use.layer) if single else {}
+        # the gradient at the input of an operation is not heard, so ρ needs that of the weight
+        direct = use.is_operation and self.rho
+        return dataclasses.replace(self.request, contract=single, inverses=inverses, direct=direct)
 
     def _inverses(self, layer: str) -> Mapping[str, Tensor]:
         kappas = self.weights[layer].kappas if layer in self.weights else {}
@@ -348,9 +352,9 @@ class Sweep:
 
     def _contract_formed(self, name: str, G: Tensor, rows: ChunkRows, factor: Tensor) -> None:
         """Contract per-sample gradients of shape (N, B, *parameter)."""
-        layer = self.surface.layer_of(name)
-        if layer not in self.weights or name.rpartition(".")[2] != "weight":
+        row = self.surface.row_of(name)
+        if row not in self.weights:
             rows.add_trace(name, gradient_trace(G), factor)
             return
-        matrix = self.matrices[layer].matrix(self.surface.module(layer), G)
-        rows.add(name, layer, [self.weights[layer].contract(matrix, factor)])
+        matrix = self.surface.matrices[row].of(G)
+        rows.add(name, row, [self.weights[row].contract(matrix, factor)])

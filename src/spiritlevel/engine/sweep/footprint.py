@@ -6,7 +6,7 @@ import dataclasses
 
 from ...math import contractions
 from ...model.layer_hooks import LayerUse
-from ...model.layers import AbstractMatrixRule, AbstractRule, Layout
+from ...model.layers import AbstractMatrixRule, Layout
 
 # Starting many small contractions takes longer than computing them, especially on a GPU: columns
 # are collected and contracted together once a layer's gradients have this size.
@@ -68,7 +68,7 @@ class Footprint:
 
 
 def footprint(
-    uses: list[tuple[LayerUse, AbstractRule, Layout]],
+    uses: list[tuple[LayerUse, Layout]],
     *,
     saved: int,
     generic: int,
@@ -84,7 +84,8 @@ def footprint(
     """
     cached, working, largest = 0, generic, max(largest, 1)
     collecting = []
-    for use, rule, layout in uses:
+    for use, layout in uses:
+        rule = use.rule
         output = use.output.nbytes // layout.num_samples
         size = use.output.element_size()
         largest = max(largest, output)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...math.contractions import gradient_trace
+from ...model.layer_hooks import LayerUse
 from ...model.layers import (
     AbstractLayerGradients,
     AbstractMatrixGradients,
@@ -93,7 +94,7 @@ class AbstractListener(abc.ABC):
     """Collects the gradients that arrive at a layer and contracts a few columns at a time."""
 
     rows: ChunkRows
-    layer: str
+    use: LayerUse
     hold: int  # how many columns to collect
     collected: list[Tensor] = dataclasses.field(default_factory=list, init=False)
     factors: list[Tensor] = dataclasses.field(default_factory=list, init=False)
@@ -132,8 +133,9 @@ class OutputListener(AbstractListener):
         if self.weight is not None:
             assert isinstance(self.layer_gradients, AbstractMatrixGradients)
             parts = self.layer_gradients.contract(self.collected, factors, self.weight)
-            rows.add(rest.pop("weight"), self.layer, parts)
-        for name, G in zip(rest.values(), self._gradients(list(rest)), strict=True):
+            rows.add(rest.pop("weight"), self.use.layer, parts)
+        for (key, name), G in zip(rest.items(), self._gradients(list(rest)), strict=True):
+            G = self.use.placed(key, G)
             if self.routes[name] == "sum":
                 before = rows.pending.get(name)
                 rows.pending[name] = G if before is None else before + G
@@ -166,7 +168,7 @@ class InputListener(AbstractListener):
     def contract(self, factors: Tensor) -> None:
         """Add the terms of ρ, which are sums of input times gradient."""
         (terms,) = over_columns(lambda g: (self.layer_gradients.contract_input(g),), self.collected)
-        self.rows.add_neurons(self.layer, terms, factors)
+        self.rows.add_neurons(self.use.layer, terms, factors)
 
 
 def at_least_float(x: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ...model.distributed import Processes
-from ...model.surface import Surface
 from ..estimate import Estimate
 from ..moments import Moments
 
@@ -103,22 +102,14 @@ class SweepSums:
     """The sums of all kinds of rows; `num_probes` is None for an exact sweep."""
 
     def __init__(
-        self, surface: Surface, num_probes: int | None = None, more: Iterable[RowKind] = ()
+        self,
+        names: Mapping[str, Iterable[str]],
+        device: torch.device,
+        num_probes: int | None = None,
     ) -> None:
-        """The trace has one row per parameter, κ and ρ one per layer whose weight is a matrix.
-
-        `more` are further kinds of κ.
-        """
-        matrices = surface.matrix_rules
-        names: dict[str, Iterable[str]] = {
-            "trace": surface.parameters,
-            "kappa": matrices,
-            "rho": matrices,
-        }
-        for kind in more:
-            names[kind] = matrices
+        """`names` are those of the rows of each kind."""
         self.num_probes = num_probes
-        self.kinds = {kind: RowSums(rows, surface.device) for kind, rows in names.items()}
+        self.kinds = {kind: RowSums(rows, device) for kind, rows in names.items()}
         self.index = {kind: sums.between.index for kind, sums in self.kinds.items()}
         self.neurons: dict[
             str, Tensor

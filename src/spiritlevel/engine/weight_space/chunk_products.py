@@ -179,7 +179,8 @@ def _functional(
         return lambda p: surface.loss.values(model(p).double(), targets).sum()
 
     derivative = forward_derivative if method == "forward" else central_difference
-    gradient = grad if method == "forward" else plain_gradient
+    plain = functools.partial(plain_gradient, within=surface.substituting)
+    gradient: Callable[..., Any] = grad if method == "forward" else plain
 
     def product(operator: Operator) -> VectorProduct:
         def multiply(space: ParameterSpace, vector: Tensor) -> Tensor:

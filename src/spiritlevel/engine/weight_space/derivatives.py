@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -12,14 +13,21 @@ from torch.func import jvp
 Parts = dict[str, Tensor]
 
 
-def plain_gradient(value: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
-    """The gradient by a plain backward, which every function with a gradient supports."""
+def plain_gradient(
+    value: Callable[[Parts], Tensor],
+    within: Callable[[Parts], contextlib.AbstractContextManager[None]],
+) -> Callable[[Parts], Parts]:
+    """The gradient by a plain backward, which every function with a gradient supports.
+
+    `within` makes a context of the point for forward and backward.
+    """
 
     def gradient(start: Parts) -> Parts:
         leaves = {name: part.detach().requires_grad_() for name, part in start.items()}
-        with torch.enable_grad():
-            total = value(leaves)
-        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        with within(leaves):
+            with torch.enable_grad():
+                total = value(leaves)
+            gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         return {
             name: torch.zeros_like(leaf) if g is None else g
             for (name, leaf), g in zip(leaves.items(), gradients, strict=True)

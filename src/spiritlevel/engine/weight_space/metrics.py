@@ -107,12 +107,10 @@ def _identity(surface: Surface, name: str) -> _Row:
 
 def _matrix(surface: Surface, layer: str) -> tuple[str, Tensor, Tensor]:
     """The weight's name, the weight as (g, out, in), and each entry's index in the weight."""
-    module = surface.module(layer)
-    rule = surface.matrix_rules[layer]
-    weight: Tensor = module.weight.detach()  # type: ignore[operator]
+    matrix = surface.matrices[layer]
+    weight = matrix.parameter.detach()
     index = torch.arange(weight.numel(), device=weight.device).view(weight.shape)
-    name = next(n for n, p in surface.parameters.items() if p is module.weight)
-    return name, rule.matrix(module, weight), rule.matrix(module, index).flatten()
+    return matrix.name, matrix.of(weight), matrix.of(index).flatten()
 
 
 def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
@@ -144,7 +142,7 @@ def _kappa(surface: Surface, layer: str, scale: Tensor | None) -> _Row:
 
 def _rho(surface: Surface, layer: str) -> _Row:
     name, matrix, index = _matrix(surface, layer)
-    neurons = surface.matrix_rules[layer].neurons(surface.module(layer))
+    neurons = surface.matrices[layer].neurons
     g = len(matrix)
     blocks = matrix.unflatten(2, (-1, neurons))  # neuron j owns the columns j, j + neurons, ...
 

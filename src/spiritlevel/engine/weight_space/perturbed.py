@@ -168,9 +168,10 @@ class PerturbedLoss:
         with torch.enable_grad(), full_precision():
             for where, batch in batches:
                 leaves = {name: value.detach().requires_grad_() for name, value in at.items()}
-                outputs, targets = surface.outputs(batch, where=where, parameters=leaves)
-                loss = surface.loss.values(outputs.double(), targets).sum()
-                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                with surface.substituting(leaves):
+                    outputs, targets = surface.outputs(batch, where=where)
+                    loss = surface.loss.values(outputs.double(), targets).sum()
+                    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
                 surface.cost += Cost(backwards=_batches.num_samples(batch))
                 for name, gradient in zip(leaves, gradients, strict=True):
                     if gradient is not None:

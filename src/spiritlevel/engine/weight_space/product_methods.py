@@ -72,7 +72,10 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
         with torch.enable_grad():
             outputs, targets = surface.outputs(batch, where=BatchLocation(0))
         model = surface.function(batch)
-        gradient = plain_gradient(lambda p: surface.loss.values(model(p).double(), targets).sum())
+        gradient = plain_gradient(
+            lambda p: surface.loss.values(model(p).double(), targets).sum(),
+            within=surface.substituting,
+        )
         return trust.untrusted_parameter(
             surface,
             lambda space, vector: product["hessian"](space, vector[None])[0],

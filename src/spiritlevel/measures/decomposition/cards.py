@@ -11,13 +11,13 @@ from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
 from ..hessian_results import ROUND_OFF
-from ..layer_weights import largest_layer, measured_weights
+from ..layer_weights import largest_layer, layer_weights
 from ..registry import Measured, measure
 from ..requirements import softmax
 from .path_matrices import forms_matrices, path_matrices
 from .paths import centered_by_probes, check_paths
 
-REQUIRES = (softmax, measured_weights, check_paths)
+REQUIRES = (softmax, layer_weights, check_paths)
 PAPER = "Sharpness can be manipulated and misleading for generalization"
 COST = (
     "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs 2k+1 backwards for "
@@ -52,7 +52,7 @@ COST = (
 def centered(workspace: Workspace) -> Measured:
     """From the path matrices if they are formed, otherwise from factor columns or probes."""
     name = "decomposition.centered"
-    layers = list(measured_weights(workspace, name))
+    layers = list(layer_weights(workspace, name))
     if forms_matrices(workspace):
         matrices = path_matrices(workspace)
         rows = {layer: _mean(matrices.centered, [layer]) for layer in layers}
@@ -119,7 +119,7 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
 def upper_bound(workspace: Workspace) -> Measured:
     """The bound of each layer and their sum."""
     name = "decomposition.upper_bound"
-    layers = list(measured_weights(workspace, name))
+    layers = list(layer_weights(workspace, name))
     whole = _eigenvalues(workspace, name, "bound", layers)
     return Measured(
         whole, {layer: _eigenvalues(workspace, name, "bound", [layer]) for layer in layers}
@@ -149,7 +149,7 @@ def path_lambda_max(workspace: Workspace) -> Measured:
     name = "decomposition.path_lambda_max"
     layers = {
         layer: _eigenvalues(workspace, name, "top", [layer])
-        for layer in measured_weights(workspace, name)
+        for layer in layer_weights(workspace, name)
     }
     return Measured(largest_layer(name, layers), layers)
 

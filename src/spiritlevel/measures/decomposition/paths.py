@@ -19,6 +19,7 @@ from ...engine.plan import Plan, make_plan
 from ...engine.routes import find_routing
 from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
 from ...engine.sweep.sums import RowSums
+from ...engine.uses import name_uses
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.curvature import SoftmaxCurvature, scaled_to_one
@@ -50,7 +51,7 @@ def check_paths(workspace: Workspace, measure: str) -> None:
     plan, surface = path_plan(workspace), workspace.surface
     for layer in surface.matrix_rules:
         name = next(n for n in surface.layers()[layer] if n.endswith("weight"))
-        if plan.routes[name] == "generic":
+        if plan.routes[name] == "generic" or name in plan.operations:
             raise SpiritlevelError(
                 f"The measure {measure!r} needs the output of every measured layer. The weight "
                 f"{name!r} is used outside the forward of its own module {layer!r} (or its samples "
@@ -89,9 +90,9 @@ class Paths:
 
     def _layouts(self, recorded: LayerUses, outputs: Tensor) -> list[Layout]:
         """Where the samples are at each use in this batch; others may do other things."""
+        name_uses(self.surface, recorded.uses)
         routing = find_routing(
             self.surface,
-            self.rules,
             recorded.uses,
             outputs,
             expected=self.plan.layouts,

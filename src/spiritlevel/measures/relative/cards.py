@@ -10,7 +10,7 @@ from ...engine.sweep.sums import RowKind
 from ...engine.workspace import Workspace
 from ...records import Measurement
 from ..hessian_results import hessian_measurement
-from ..layer_weights import largest_layer, measured_weights
+from ..layer_weights import largest_layer, layer_weights, measured_weights
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from ..requirements import inputs
 
@@ -79,7 +79,7 @@ def kappa_max(workspace: Workspace) -> Measured:
     invariant=ALL_BUT_MIXING,
     misleads=STANDARDIZED,
     needs=FEATURES,
-    requires=(measured_weights, inputs),
+    requires=(layer_weights, inputs),
     default=False,
     cost=TWO_PASSES,
 )
@@ -101,7 +101,7 @@ def kappa_std(workspace: Workspace) -> Measured:
         + STANDARDIZED
     ),
     needs=FEATURES,
-    requires=(measured_weights, inputs),
+    requires=(layer_weights, inputs),
     default=False,
     cost=TWO_PASSES,
 )
@@ -112,7 +112,7 @@ def kappa_var(workspace: Workspace) -> Measured:
 
 def _standardized(workspace: Workspace, name: str, kind: RowKind) -> Measured:
     """From the sweep of all other κ; the features' scales took a forward pass of their own."""
-    weights = measured_weights(workspace, name)
+    weights = layer_weights(workspace, name)
     rows = estimate_rows(workspace, kind, weights, dict.fromkeys(weights, 1.0))
 
     def measured(factors: dict[str, float] | None) -> Measurement:

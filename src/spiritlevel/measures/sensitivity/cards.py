@@ -12,7 +12,7 @@ from ...engine.workspace import Workspace
 from ...records import Measurement, Status
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
-from ..layer_weights import measured_weights
+from ..layer_weights import layer_weights
 from ..registry import EVERY, Measured, measure
 from .jacobian import ALL, OUTSIDE, check_input, check_region, input_jacobian
 from .robustness import feature_layer, robustness, turned_layer
@@ -164,7 +164,7 @@ def feature_robustness(workspace: Workspace) -> Measured:
 def robustness_prediction(workspace: Workspace) -> Measured:
     """κ of the same layer, with its error."""
     name = "sensitivity.robustness_prediction"
-    turned, weights = turned_layer(workspace, name), measured_weights(workspace, name)
+    turned, weights = turned_layer(workspace, name), layer_weights(workspace, name)
     kappa = estimate_rows(workspace, "kappa", weights, {turned.layer: 1.0}).result()
     text = f"layer {turned.layer!r}" + (f"; κ: {kappa.text}" if kappa.text else "")
     scaled = kappa.estimate.scaled(turned.factor)
@@ -195,7 +195,7 @@ def robustness_bound(workspace: Workspace) -> Measured:
     name = "sensitivity.robustness_bound"
     turned = turned_layer(workspace, name)
     half = turned.delta**2 / 2
-    weight = measured_weights(workspace, name)[turned.layer]
+    weight = layer_weights(workspace, name)[turned.layer]
     pairs, cost = of_weights(workspace, [weight])[weight]
     squares = float(workspace.surface.parameters[weight].detach().double().square().sum())
     m = eigenvalue_measurement(workspace, name, pairs, cost=cost, factor=half * squares)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...math import contractions
 from ...math.contractions import Shape
@@ -20,7 +20,7 @@ from .layout import Layout
 class EmbeddingGradients(AbstractMatrixGradients):
     """One use of an embedding, whose positions interact where their tokens are equal."""
 
-    module: nn.Embedding
+    module: Any  # an nn.Embedding, or a lookup that the graph shows
     layout: Layout
     tokens: Tensor  # shape: (N, T)
     memory: Tensor  # 1 where two positions hold the same token, shape: (N, 1, T, T)
@@ -85,7 +85,6 @@ class EmbeddingRule(AbstractMatrixRule):
         self, module: Any, a: Tensor, out: torch.Size, layout: Layout, request: ContractionRequest
     ) -> EmbeddingGradients:
         """Find out which positions share a token, once for all factor columns."""
-        assert isinstance(module, nn.Embedding)
         split = layout.split(a)
         tokens = split.reshape(len(split), -1)
         same = tokens[:, None, :, None] == tokens[:, None, None, :]

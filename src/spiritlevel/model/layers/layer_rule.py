@@ -22,6 +22,7 @@ class ContractionRequest:
     kappa: bool
     num_columns: int
     contract: bool = True  # False where only `gradients` will be called
+    direct: bool = False  # whether a matrix must form its gradients, whatever is cheapest
     # V⁻¹ by kind of κ, for the kinds with scaled features; shape: (g, 1, in)
     inverses: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..layer_hooks import LayerUse
+from .broadcast import BroadcastRule
+from .broadcast import placed as broadcast_placed
 from .embedding import EmbeddingRule
-from .layer_rule import AbstractRule, ContractionRequest
+from .layer_rule import AbstractMatrixRule, ContractionRequest
 from .layout import Layout
 from .patches import ConvRule, LinearRule
 from .scale import ScaleRule
@@ -27,22 +29,18 @@ class Noise:
     second: Tensor | None  # along all others, shape: (N, size)
 
 
-def direction_at_output(
-    rule: AbstractRule, use: LayerUse, layout: Layout, key: str, noise: Noise
-) -> Tensor:
+def direction_at_output(use: LayerUse, layout: Layout, key: str, noise: Noise) -> Tensor:
     """The change of a use's output if each sample had its own parameter, changed by ξ.
 
     `key` is the short name of the parameter. The output is linear in it. If the use has its input
     with a graph, the change has one too.
     """
     a = use.input if use.live_input is None else use.live_input
-    return _direction(rule, use, a, layout, key, noise).to(use.output.dtype)
+    return _direction(use, a, layout, key, noise).to(use.output.dtype)
 
 
-def _direction(
-    rule: AbstractRule, use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise
-) -> Tensor:
-    shape = use.output.shape
+def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise) -> Tensor:
+    shape, rule = use.output.shape, use.rule
     rows = layout.sample_of_rows(shape).to(a.device)
 
     def placed(values: Tensor, *dims: int) -> Tensor:
@@ -62,13 +60,17 @@ def _direction(
         else:
             along = placed(noise.first, *range(len(shape) - len(scale.shape), len(shape)))
         return (along if key == "bias" else along * scale.basis).expand(shape)
+    if isinstance(rule, BroadcastRule):
+        view = use.operands[key].taken(noise.first)
+        aligned = use.module.aligned(key, len(shape))
+        along = broadcast_placed(view, aligned, rows, layout.dim, shape)
+        return along * a if key == "weight" else along
     channel = 1 if isinstance(rule, ConvRule) else len(shape) - 1
     if key == "bias":
         return placed(noise.first, channel).expand(shape)
+    assert isinstance(rule, AbstractMatrixRule)
     assert noise.second is not None
-    out, into = (
-        (noise.first, noise.second) if rule.rows_first else (noise.second, noise.first)  # type: ignore[attr-defined]
-    )
+    out, into = (noise.first, noise.second) if rule.rows_first else (noise.second, noise.first)
     if isinstance(rule, EmbeddingRule):
         tokens = a.movedim(layout.dim, 0)
         signs = into[rows].gather(1, tokens.reshape(len(rows), -1)).reshape(tokens.shape)

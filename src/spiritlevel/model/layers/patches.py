@@ -134,6 +134,7 @@ class PatchRule(AbstractMatrixRule):
         """Choose the form and compute once what all factor columns share."""
         shape = self.shape(module, a, out, layout)
         form = contractions.choose_form(shape, num_columns=request.num_columns, kappa=request.kappa)
+        form = "direct" if request.direct else form
         prepared = PatchGradients(self, module, layout, a, out, shape, form)
         if form != "direct" and request.contract:
             patches = self.patches(module, a, out, layout)
