@@ -92,7 +92,7 @@ def test_efficientnet_from_pypi(generator):
             torch.autograd.grad(z, list(model.parameters()), retain_graph=True) for z in outputs
         ]
         for module in model.modules():
-            for key, w in module.named_parameters(recurse=False):
+            for w in module.parameters(recurse=False):
                 index = next(i for i, each in enumerate(model.parameters()) if each is w)
                 G = torch.stack([row[index] for row in rows])
                 trace += float(torch.einsum("ij,ip,jp->", A, G.flatten(1), G.flatten(1))) / len(x)
