@@ -20,7 +20,7 @@ PRODUCTS = ["curvature.lambda_max", "curvature.lambda_min", "scaled.lambda_max"]
 
 def network(case: str) -> nn.Module:
     torch.manual_seed(0)
-    activation = nn.Tanh() if case in ("smooth", "hutch++") else nn.ReLU()
+    activation = nn.Tanh() if "smooth" in case or case == "hutch++" else nn.ReLU()
     classes = 24 if case in ("probes", "smooth") else 5
     return nn.Sequential(nn.Linear(6, 8), activation, nn.Linear(8, classes)).double().eval()
 
@@ -51,6 +51,8 @@ CASES = {
     "ddp": {"measures": EXACT},
     "bad": {"measures": EXACT},
     "fully_shard": {"measures": EXACT},
+    "fully_shard smooth": {"measures": ["curvature.*", "relative.*"], "max_passes": 12},
+    "tensor parallel": {"measures": EXACT},
     "FullyShardedDataParallel": {"measures": EXACT},
 }
 
@@ -69,10 +71,18 @@ def run(case: str, part: slice) -> dict:
     model = network(case)
     if dist.is_initialized() and case == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
-    if dist.is_initialized() and case == "fully_shard":
+    if dist.is_initialized() and case.startswith("fully_shard"):
         from torch.distributed.fsdp import fully_shard
 
+        for layer in list(model)[:3]:
+            if any(True for _ in layer.parameters()):
+                fully_shard(layer)
         fully_shard(model)
+    if dist.is_initialized() and case == "tensor parallel":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        parallelize_module(model, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel()})
     if dist.is_initialized() and case == "FullyShardedDataParallel":
         from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -84,9 +94,24 @@ def run(case: str, part: slice) -> dict:
         if case == "eigenvalues":
             found["top"] = sl.eigenvalues(model, data(case, part), num=3, which="both").values
             found["moment"] = sl.density(model, data(case, part), num_vectors=2, steps=5).moment(1)
+        if case.startswith("fully_shard") and dist.is_initialized():
+            found["afterwards"] = after_a_step(model)
         return found
     except sl.SpiritlevelError as error:
         return {"error": str(error)}
+
+
+def after_a_step(model: nn.Module) -> dict:
+    """What a training step does to a sharded model that was measured."""
+    kinds = {type(p).__name__ for p in model.parameters()}
+    before = [p.full_tensor().clone() for p in model.parameters()]
+    model(torch.ones(2, 6, dtype=torch.float64)).square().mean().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    changed = [
+        float((p.full_tensor() - b).abs().max())
+        for p, b in zip(model.parameters(), before, strict=True)
+    ]
+    return {"kinds": sorted(kinds), "changed": changed}
 
 
 def main(*arguments: str) -> None:

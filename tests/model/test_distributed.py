@@ -84,11 +84,24 @@ def test_an_error_in_one_process_is_raised_in_all(together):
     assert "Process 0" in told[0] or "Process 1" in told[0]
 
 
-@pytest.mark.parametrize("case", ["fully_shard", "FullyShardedDataParallel"])
-def test_sharded_models_are_refused(together, case):
+@pytest.mark.parametrize(
+    ("case", "how"),
+    [("FullyShardedDataParallel", "FSDP1"), ("tensor parallel", "by tensor parallelism")],
+)
+def test_models_that_are_divided_in_another_way_are_refused(together, case, how):
     for found in together:
-        assert "sharded (FSDP)" in found[case]["error"]
+        assert how in found[case]["error"]
         assert "full_state_dict=True" in found[case]["error"]
+
+
+@pytest.mark.parametrize("case", ["fully_shard", "fully_shard smooth"])
+def test_a_sharded_model_has_the_values_of_a_whole_one(alone, together, case):
+    for found in together:
+        same_numbers(found[case], alone[case])
+        assert found[case]["afterwards"]["kinds"] == ["DTensor"]  # divided again
+    steps = [found[case]["afterwards"]["changed"] for found in together]
+    assert steps[0] == steps[1]
+    assert min(steps[0]) > 0  # it trains on
 
 
 def test_one_process_may_measure_alone(tmp_path):

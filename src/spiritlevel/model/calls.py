@@ -23,6 +23,7 @@ from .bit_hashes import hash_tensor
 from .distributed import Processes, refuse_sharded, unwrapped
 from .exclusive import claimed, process_state
 from .fingerprint import DataRecord
+from .sharding import gathered
 from .weights import fixed_weights
 
 Arguments = ParamSpec("Arguments")
@@ -92,6 +93,7 @@ def _surrounded(verb: str, arguments: Mapping[str, Any]) -> Iterator[None]:
         stack.enter_context(_plain_modes(call))
         stack.enter_context(processes.together())
         for model in models:
+            stack.enter_context(gathered(model))
             refuse_sharded(model)
         if processes.size > 1:
             _check_arguments(verb, arguments, processes)

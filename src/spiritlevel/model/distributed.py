@@ -185,15 +185,21 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def refuse_sharded(model: torch.nn.Module) -> None:
-    """Raise SpiritlevelError if each process holds only a part of the model."""
+    """Raise SpiritlevelError if each process holds only a part of the model.
+
+    What `fully_shard` has divided was gathered before.
+    """
     kinds = {type(module).__name__ for module in model.modules()}
     parameters = {type(parameter).__name__ for parameter in model.parameters()}
     if "FullyShardedDataParallel" in kinds or "DTensor" in parameters:
+        how = "by FullyShardedDataParallel (FSDP1)" if "DTensor" not in parameters else ""
         raise SpiritlevelError(
-            "The model is sharded (FSDP): no process holds a whole weight, so the norms, products "
-            "and per-sample gradients of a layer cannot be formed. Gather the weights into an "
-            "unwrapped copy first: state = torch.distributed.checkpoint.state_dict."
-            "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)), then "
+            f"The model's weights are divided among processes {how or 'by tensor parallelism'}: no "
+            "process holds a whole weight, so the norms, products and per-sample gradients of a "
+            "layer cannot be formed. Models sharded by torch.distributed.fsdp.fully_shard can be "
+            "measured as they are. Others: gather the weights into an unwrapped copy first: "
+            "state = torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)), then "
             "load them into the plain model in every process and measure that; its data may stay "
             "split over the processes."
         )
