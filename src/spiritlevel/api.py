@@ -108,7 +108,7 @@ def measure_also(
     model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **arguments: Any
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
-    workspace, chosen, named = _prepare(model, data, also=also, **_parsed(arguments))
+    workspace, chosen, named, left_out = _prepare(model, data, also=also, **_parsed(arguments))
     measured = {}
     with workspace.surface.preserved():
         workspace.run(workspace.wanted)
@@ -116,14 +116,18 @@ def measure_also(
             try:
                 with workspace.surface.processes.together():
                     measured[card.name] = _completed(card, card.function(workspace), workspace)
-            except NotApplicable:  # what only a pattern matched is left out
+            except NotApplicable as error:  # what only a pattern matched is left out
                 if card.name in named or len(chosen) == 1:
                     raise
+                left_out[card.name] = str(error)
     workspace.cache.clear()  # it refers to the workspace: the cycle would keep both in memory
+    # those of the default set, and those of callers who ask for more, come and go with the network
+    asked = [] if arguments.get("measures") is None else _choose(arguments["measures"])[0]
+    missed = {card.name: left_out[card.name] for card in asked if card.name in left_out}
     return Report(
         {name: m.whole for name, m in measured.items()},
         layers={name: m.layers for name, m in measured.items() if m.layers},
-        settings=workspace.settings(),
+        settings=workspace.settings() | ({"left_out": missed} if missed else {}),
         cost=workspace.cost,
     )
 
@@ -213,7 +217,7 @@ def preflight(
         "distributed": distributed,
         "progress": progress,
     }
-    workspace, chosen, _ = _prepare(model, data, **_parsed(arguments))
+    workspace, chosen, *_ = _prepare(model, data, **_parsed(arguments))
     needs = workspace.wanted
     with workspace.surface.preserved():
         plan = workspace.plan
@@ -311,8 +315,8 @@ def _prepare(
     measures: str | Sequence[str] | None = None,
     also: Iterable[str] = (),
     **arguments: Any,
-) -> tuple[Workspace, list[catalogue.Card], set[str]]:
-    """The workspace, the cards that apply to the network, and which were asked for by name."""
+) -> tuple[Workspace, list[catalogue.Card], set[str], dict[str, str]]:
+    """The workspace, the cards that apply, which were asked for by name, and why others do not."""
     cards, named = _choose(measures)
     asked_for = {card.name for card in cards}
     cards = cards + [catalogue.get(name) for name in also if name not in asked_for]
@@ -329,7 +333,7 @@ def _prepare(
         raise refusals[wrong[0]]
     workspace.want(_needs(chosen))
     workspace.asked = frozenset(card.name for card in chosen)
-    return workspace, chosen, named
+    return workspace, chosen, named, {name: str(error) for name, error in refusals.items()}
 
 
 def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | None:

@@ -26,6 +26,7 @@ SETTINGS: dict[str, Any] = {
     "sizes": Mapping[str, int],
     "matrix": str,
     "which": str,
+    "left_out": Mapping[str, str],
 }
 Record = TypeVar("Record")
 

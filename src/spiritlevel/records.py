@@ -239,6 +239,9 @@ class Report(Mapping[str, Measurement]):
         lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
         if "autocast" in self.settings:
             lines.append(f"autocast: {self.settings['autocast']}")
+        if left_out := list(self.settings.get("left_out", ())):
+            more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+            lines.append(f"left out, since they do not apply: {', '.join(left_out[:3])}{more}")
         return visible("\n".join(lines), keep="\n")
 
     def to_dict(self) -> dict[str, Any]:

@@ -57,3 +57,17 @@ def test_a_whole_network_has_no_note(generator):
     assert m.settings["weights"] == "2 of 2"
     assert m.settings["weights_left_out"] == []
     assert "left out" not in m.text
+
+
+def test_measures_that_only_a_pattern_matched_are_left_out_and_named(generator):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Flatten(0, 0)).double()
+    x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    y = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    report = sl.measure(model, (x, y), measures=["head.trace", "softmax.*"], loss="mse")
+    assert list(report) == ["head.trace"]
+    assert "softmax.gini" in report.settings["left_out"]
+    assert "cross_entropy" in report.settings["left_out"]["softmax.gini"]
+    assert "left out, since they do not apply: softmax." in str(report)
+    assert sl.results.Report.from_json(report.to_json()) == report

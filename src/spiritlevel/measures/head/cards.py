@@ -11,7 +11,7 @@ from ...engine.data_pass import Needs, PassResult
 from ...engine.head.rows import RowBlock
 from ...engine.weight_space.lanczos import Eigenpairs, eigenpairs
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...errors import NotApplicable
 from ...math.head import head_trace_squared_pairs
 from ...math.normals import random_normals
 from ...records import Cost, Measurement
@@ -244,7 +244,7 @@ def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:
     """The rows of all processes in blocks of at most PAIR_BLOCK."""
     stored = [block for block in workspace.head_blocks() if isinstance(block, RowBlock)]
     if run.streamed:
-        raise SpiritlevelError(
+        raise NotApplicable(
             "The measure 'head.trace_squared' needs the outputs of all samples, and those of "
             f"{workspace.plan.num_outputs} outputs a sample do not fit in "
             f"memory={workspace.memory}. "
