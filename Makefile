@@ -4,7 +4,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test breaks nightly lint bench docs clean
+.PHONY: help demo test breaks nightly lint bench bench-peers docs clean
 
 help:
 	@echo "make demo    train a population of small networks, measure, analyse and report it"
@@ -15,6 +15,8 @@ help:
 	@echo "             another night"
 	@echo "make lint    formatting, lint and types only"
 	@echo "make bench   time the measures against a plain forward and backward pass"
+	@echo "make bench-peers   the same questions to other libraries, in an environment of its own;"
+	@echo "             DEVICE=cuda for a GPU"
 	@echo "make docs    build the documentation into site/; open site/index.html"
 	@echo "make clean   remove the environment, caches and outputs"
 	@echo "The first target you run sets up $(VENV), which takes a few minutes."
@@ -43,12 +45,24 @@ lint: $(READY)
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/run.py
 
+# Other libraries want other versions of what we use, so they get an environment of their own.
+PEERS := .venv-peers
+bench-peers: $(PEERS)/.ready
+	$(PEERS)/bin/python benchmarks/peers/run.py --device $(or $(DEVICE),cpu)
+	$(PEERS)/bin/python benchmarks/peers/table.py
+
+$(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --disable-pip-version-check -c constraints.txt \
+		-e '.[dev]' -r benchmarks/peers/requirements.txt
+	@touch $@
+
 # --strict: a link that leads nowhere, or a page that nothing leads to, is an error.
 docs: $(READY)
 	$(VENV)/bin/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) build dist site spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) build dist site spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is written last, so an interrupted installation is resumed and not taken for a whole one.

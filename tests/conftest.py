@@ -32,6 +32,23 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+# -- what a run of the tests leaves to the night -----------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)  # before those of the night are taken out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked sampled(n), every n-th case runs at once, and the others at night."""
+    numbers: dict[tuple[Any, str], int] = {}
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is None or config.option.all_samples:
+            continue
+        key = item.path, getattr(item, "originalname", item.name)
+        numbers[key] = numbers.get(key, -1) + 1
+        if numbers[key] % mark.args[0]:
+            item.add_marker("nightly")
+
+
 # -- the random networks of a night (tests/fuzz): those of another date are other networks ---------
 
 NETWORKS_IN_A_TEST = 50
@@ -40,6 +57,7 @@ NETWORKS_IN_A_TEST = 50
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fuzz")
     group.addoption("--fuzz-cases", type=int, default=5000, help="random networks of a night")
+    group.addoption("--all-samples", action="store_true", help="leave no case to the night")
     group.addoption("--fuzz-offset", type=int, help="number of the first (default: from the date)")
 
 

@@ -135,7 +135,14 @@ def run_pytest(
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # the copy is used once
     }
-    arguments = ["-q", "-p", "no:cacheprovider", *options, *find_tests(names, copy / "tests")]
+    arguments = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--all-samples",
+        *options,
+        *find_tests(names, copy / "tests"),
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *arguments],
         cwd=copy,

@@ -142,6 +142,7 @@ def audits():
     return audit
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_finds_the_moves_that_exist(audits, name):
     result = audits(name)

@@ -151,6 +151,7 @@ def estimates_of(problem, kind, **precision):
 KINDS = [(name, "trace") for name in SMOOTH] + [("smooth, trained", kind) for kind in OTHER_KINDS]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "kind", "method"),
     some_of(
@@ -184,6 +185,7 @@ STOPPING = [  # each takes two to ten times the first look
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "method", "rtol", "kind"),
     some_of(
@@ -228,6 +230,7 @@ def test_trace_of_the_square(problems, name, rtol, max_passes):
 OUTPUT_KINDS = [(name, "trace") for name in LINEAR] + [("confident", k) for k in OTHER_KINDS]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "kind"),
     some_of(
@@ -249,6 +252,7 @@ def test_output_probes_at_first_look(problems, name, kind):
     check_unbiased(found, problem.value(kind))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "kind", "rtol"),
     some_of(

@@ -124,6 +124,7 @@ SEVERAL_POSITIONS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["direct", "gram"])
 @pytest.mark.parametrize("name", SEVERAL_POSITIONS)
 def test_every_form_of_a_contraction_gives_the_same(name, form, monkeypatch):

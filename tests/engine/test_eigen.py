@@ -73,6 +73,7 @@ def test_three_at_each_end(name, which, matrix):
     check_vectors(found, truth.matrix(dense, list(truth.parameters)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("which", ["largest", "smallest"])
 @pytest.mark.parametrize(
     "name", ["layernorm", "attention_batch_first", "transformer_block", "gru", "mlp_with_saddle"]

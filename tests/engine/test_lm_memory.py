@@ -85,6 +85,7 @@ def measured_alone(sequences, length, **options):
     return json.loads(done.stdout)
 
 
+@pytest.mark.nightly
 @reads_proc
 @pytest.mark.parametrize(
     ("sequences", "length"),

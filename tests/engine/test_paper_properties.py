@@ -295,6 +295,7 @@ def before(population):
     return values_of([member.model for member in population], [*INVARIANT, *OTHERS])
 
 
+@pytest.mark.nightly
 def test_correlations_of_invariant_measures_survive_rescaling(population, before, generator):
     """What the correlations are is for the data to say: they are printed, not asked for."""
     gaps = [member.gap for member in population]
@@ -341,6 +342,7 @@ MARGIN = 0.05
 NUM_RESCALINGS = 3
 
 
+@pytest.mark.nightly
 def test_correlations_of_the_others_do_not_survive_rescaling(population, before, generator):
     """They become others, and not smaller: the factors let the last layer decide alone.
 

@@ -332,6 +332,7 @@ def test_restricted_to_a_layer(method):
     assert set(report.layers[TRACE]) == {"0"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [*PROBING, "output_probes"])
 def test_neither_memory_nor_batches_change_the_value(method):
     net = network(nn.ReLU if method == "output_probes" else nn.Tanh)

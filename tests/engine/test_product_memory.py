@@ -89,6 +89,7 @@ def torch_uses_malloc():
     return bytes_in_use() - before >= tensor.nbytes
 
 
+@pytest.mark.sampled(3)
 @has_mallinfo
 @pytest.mark.parametrize(
     ("name", "method"),

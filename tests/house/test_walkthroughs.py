@@ -78,6 +78,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_a_measure(folder):
     printed = follow(SECTIONS["Add a measure"], folder)
     listed, shown, measured, suite = printed.values()

@@ -36,6 +36,7 @@ def assert_sums(sums, features, weight, bias, *, rtol, rtol_quadratic=None):
 # -- the same numbers however they are cut -----------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("shape", [(7, 2, 3), (1, 50, 1), (37, 1000, 8), (50, 331, 16)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])

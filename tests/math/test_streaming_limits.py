@@ -128,6 +128,7 @@ def run_alone(work, check="", *, tokens):
     return [float(line) for line in found.stdout.split()]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("tokens", "budget"), [(1024, 64), pytest.param(4096, 256, marks=pytest.mark.nightly)]

@@ -150,6 +150,7 @@ def test_streamed_head_gives_the_numbers_of_the_whole_outputs(bias, generator, m
             assert streamed[name].data_stderr == pytest.approx(error, rel=1e-9), name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("budget", [1, 5_000, 2**30])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("lead", [0.0, 20.0, 60.0])

@@ -28,6 +28,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_of_layer_against_dense_matrices(name):
     case = CASES[name]

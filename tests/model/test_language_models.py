@@ -53,6 +53,7 @@ def dense_values(name):
     return float(H.trace()), dense.kappa(H)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "probes"),
     [*((name, "weight probes") for name in HEADS), *((n, "sample probes") for n in ATTENTION)],
@@ -131,6 +132,7 @@ def test_layers_that_name_a_tied_head_are_told_its_other_name():
 # -- the streamed head ---------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "memory"), [*((name, 1) for name in HEADS), ("gpt2", 4000)])
 def test_a_streamed_head_has_the_values_of_a_dense_one(name, memory):
     model, data = build(name), batches(name)
@@ -155,6 +157,7 @@ def record_outputs(head):
     return made
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["gpt2", "bert masked", "t5"])
 def test_a_streamed_head_forms_no_outputs_over_the_data(name):
     model, data = build(name), batches(name, sizes=(12,))

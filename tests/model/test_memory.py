@@ -101,6 +101,7 @@ USES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_model_dies_with_its_last_reference(use):
     assert still_alive(network, use) == 0
@@ -111,6 +112,7 @@ def test_the_test_would_see_a_model_that_stays():
     assert still_alive(network, kept.append) == 5
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", sorted({card.name.split(".")[0] for card in sl.cards()}))
 def test_no_measure_keeps_the_model(family):
     def use(model):
@@ -120,6 +122,7 @@ def test_no_measure_keeps_the_model(family):
     assert still_alive(lambda: network(nn.ReLU), use) == 0
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", [name for name in CASES if not name.startswith("mlp_with_")])
 def test_no_kind_of_layer_keeps_the_model(case):
     def use(model):

@@ -148,6 +148,7 @@ def test_two_scales_stand_on_one_page(store, tmp_path):
     assert summary.count("*Also run with the preset quick* (18 runs), ") == 1
 
 
+@pytest.mark.nightly
 def test_quick_class_separation(tmp_path):
     study = control.find("002-fig-3").with_preset("quick")
     with control.run(study, tmp_path / "quick") as opened:

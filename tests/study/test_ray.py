@@ -40,6 +40,7 @@ def make(kind, marks):
 """
 
 
+@pytest.mark.nightly
 def test_a_study_on_a_cluster_loses_workers_and_ends_with_the_rows_of_an_undisturbed_one(
     tmp_path, monkeypatch
 ):

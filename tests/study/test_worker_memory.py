@@ -47,6 +47,7 @@ def tensors() -> int:
     return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("work", [local.run_here, vmap.work_together], ids=["local", "vmap"])
 @pytest.mark.parametrize("runs", [40, pytest.param(300, marks=pytest.mark.nightly)])
 def test_many_runs_in_one_worker(tmp_path, born, work, runs):

@@ -53,6 +53,7 @@ def assert_same_function(
     assert float((now - then).abs().max() / then.abs().max()) < tolerance
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NETS)
 def test_the_moves_a_network_has_are_found_and_no_others(name):
     found = found_of(name)
@@ -89,6 +90,7 @@ def test_every_group_moves_the_outputs_when_half_of_it_is_left_out(name):
                 assert not torch.allclose(moved(samples), outputs, rtol=1e-6), (kind, group)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", cases.CASES)
 def test_moves_of_any_wiring_keep_the_function(name):
     model, batches = cases.CASES[name].make()

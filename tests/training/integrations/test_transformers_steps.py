@@ -73,6 +73,7 @@ def penalty_of(name, model, **options):
     return make_penalty(name, model, layer="classifier", **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PENALTIES)
 def test_penalty_trainer_adds_what_a_plain_loop_adds(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -120,6 +121,7 @@ def test_penalty_trainer_logs_the_penalty_beside_the_loss(tmp_path):
 RESUMED = ("own", "trace_squared")  # the state of the others travels in the same way
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "restore"),
     [

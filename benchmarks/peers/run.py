@@ -1,0 +1,198 @@
+"""Every tool, every question, every network, side by side in one run.
+
+    make bench-peers                      on the CPU, in an environment of its own
+    make bench-peers DEVICE=cuda          on a GPU
+    python benchmarks/peers/run.py --networks VGG-small --questions "exact trace"
+
+Whole calls: what a user waits for. A tool that does not know when to stop is given 3, 9, 27, …
+products until three runs with other seeds all lie within the tolerance; that last budget counts,
+although a user would not know it. Every answer is held against the best one: the exact value, or
+ours to 2 %. What a tool cannot answer, or not within the time, stays empty, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+import math
+import pathlib
+import sys
+from collections.abc import Callable
+
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import networks
+from harness import RESULTS, machine, seconds
+from tools import TOOLS, Spiritlevel, Tool
+
+NETWORKS: dict[str, Callable[[torch.device], networks.Network]] = {
+    "MLP": networks.mlp,
+    "VGG-small": networks.vgg_small,
+    "ResNet-18": networks.resnet18,
+    "ResNet-50": networks.resnet50,
+    "ViT-B/16": networks.vit,
+    "GPT-2 small": networks.gpt2,
+}
+CERTIFIED = ("MLP", "VGG-small", "ResNet-18", "ResNet-50")  # whose GGN is the Hessian
+ON_CPU = ("MLP", "VGG-small")
+QUESTIONS = ("exact trace", "trace to 10 %", "trace to 3 %", "trace to 1 %", "default trace")
+QUESTIONS += ("largest eigenvalue", "density", "traces of all layers to 10 %")
+BUDGETS = (3, 9, 27, 81, 243)
+SEEDS = 3
+PATIENCE = 30.0  # seconds for one answer
+
+
+@dataclasses.dataclass
+class Answer:
+    """What a tool said, what it took, and how far it is from the truth."""
+
+    network: str
+    question: str
+    tool: str
+    seconds: float | None = None
+    peak_bytes: int | None = None
+    value: float | None = None
+    error: float | None = None  # relative
+    products: int | None = None  # that it was given
+    note: str = ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--networks", nargs="*", default=None, choices=NETWORKS)
+    parser.add_argument("--questions", nargs="*", default=list(QUESTIONS), choices=QUESTIONS)
+    parser.add_argument("--out", type=pathlib.Path, default=None)
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    torch.backends.cudnn.allow_tf32 = False  # the same precision for all
+    out = options.out or RESULTS / f"peers-{device.type}.json"
+    answers = [Answer(**row) for row in json.loads(out.read_text())["rows"]] if out.exists() else []
+    chosen = options.networks or (ON_CPU if device.type == "cpu" else list(NETWORKS))
+    for network in chosen:
+        for question in options.questions:
+            for answer in asked(network, question, device):
+                known = (answer.network, answer.question, answer.tool)
+                answers = [a for a in answers if (a.network, a.question, a.tool) != known]
+                answers.append(answer)
+                print(answer, flush=True)
+                record = {
+                    "machine": machine(device),
+                    "rows": [dataclasses.asdict(a) for a in answers],
+                }
+                out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def asked(network: str, question: str, device: torch.device) -> list[Answer]:
+    """One question to all tools, each on a network of its own."""
+    answers: list[Answer] = []
+    truth = reference(network, question, Spiritlevel(*NETWORKS[network](device)))
+    for make in TOOLS:
+        model, data = NETWORKS[network](device)
+        tool = make(model, data)
+        answer = Answer(network, question, tool.name)
+        try:
+            ask(answer, tool, device, truth)
+        except torch.OutOfMemoryError:
+            answer.note = "out of memory"
+        except Exception as error:  # whatever a tool raises is its answer
+            answer.note = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
+        if answer.value is not None and truth:
+            answer.error = abs(answer.value - truth) / abs(truth)
+        answers.append(answer)
+        del model, data, tool
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return answers
+
+
+def reference(network: str, question: str, tool: Spiritlevel) -> float | None:
+    """The value that answers are held against."""
+    if question == "largest eigenvalue":
+        return tool.largest_eigenvalue()
+    if question == "traces of all layers to 10 %":
+        return None
+    trace = tool.exact_trace() if network in CERTIFIED[:3] else tool.trace(0.02, 0, seed=17)
+    if question == "density" and trace is not None:
+        return trace / sum(p.numel() for p in tool.model.parameters())
+    return trace
+
+
+def ask(answer: Answer, tool: Tool, device: torch.device, truth: float | None) -> None:
+    question = answer.question
+    simple = {
+        "exact trace": tool.exact_trace,
+        "default trace": tool.default_trace,
+        "largest eigenvalue": tool.largest_eigenvalue,
+        "density": tool.mean_eigenvalue,
+    }
+    if question in simple:
+        timed(answer, simple[question], device)
+    elif question.startswith("traces of all layers"):
+        layer_traces(answer, tool, device)
+    else:
+        to_tolerance(answer, tool, device, truth, float(question.split()[2]) / 100)
+    if answer.value is None and not answer.note:
+        answer.note, answer.seconds, answer.peak_bytes = "no answer", None, None
+
+
+def timed(answer: Answer, call: Callable[[], float | None], device: torch.device) -> None:
+    """Twice if it is short: the first call of a tool also loads kernels."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    values: list[float | None] = []
+    answer.seconds = seconds(lambda: values.append(call()), device)
+    if answer.seconds < 10:
+        answer.seconds = seconds(lambda: values.append(call()), device)
+    answer.value = values[-1]
+    if device.type == "cuda":
+        answer.peak_bytes = torch.cuda.max_memory_allocated(device)
+
+
+def to_tolerance(
+    answer: Answer, tool: Tool, device: torch.device, truth: float | None, rtol: float
+) -> None:
+    if tool.stops_by_itself:
+        timed(answer, lambda: tool.trace(rtol, 0, seed=0), device)
+        return
+    for products in BUDGETS:
+        timed(answer, lambda n=products: tool.trace(rtol, n, seed=0), device)
+        answer.products = products
+        if answer.value is None or truth is None:
+            return
+        others = [answer.value]
+        if abs(answer.value / truth - 1) <= rtol:
+            others += [tool.trace(rtol, products, seed) or math.nan for seed in range(1, SEEDS)]
+            if all(abs(value / truth - 1) <= rtol for value in others):
+                return
+        if (answer.seconds or 0.0) > PATIENCE / 3:
+            break
+    answer.note = f"not reached with {answer.products} products"
+
+
+def layer_traces(answer: Answer, tool: Tool, device: torch.device) -> None:
+    """Of every weight's block, with 27 products each where the tool does not stop by itself."""
+    names = [name for name, p in tool.model.named_parameters() if p.dim() > 1]
+
+    def all_layers() -> float | None:
+        if isinstance(tool, Spiritlevel):  # one call has them all
+            return tool.trace(0.1, 0, seed=0)
+        values = []
+        for name in names:
+            value = tool.layer_trace(name, 27)
+            if value is None:
+                return None
+            values.append(value)
+        return sum(values)
+
+    timed(answer, all_layers, device)
+    answer.products = None if tool.stops_by_itself else 27 * len(names)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The recorded answers as a table and a picture, for docs/peers.md."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+HERE = pathlib.Path(__file__).parent
+RESULTS, DOCS = HERE.parent / "results", HERE.parents[1] / "docs"
+MARKS = "<!-- table of peers: {} -->"
+TOOLS = ("spiritlevel", "BackPACK", "PyHessian", "curvlinops", "hessian-eigenthings")
+COLORS = ("#1b6ca8", "#c66b3d", "#7a9a3a", "#8a5a9e", "#6b6b6b")
+Rows = list[dict[str, Any]]
+
+
+def main() -> None:
+    page = DOCS / "peers.md"
+    text = page.read_text(encoding="utf-8")
+    parts = []
+    for device in ("cuda", "cpu"):
+        recorded = RESULTS / f"peers-{device}.json"
+        if recorded.exists():
+            found = json.loads(recorded.read_text(encoding="utf-8"))
+            parts.append(table(found["rows"], found["machine"]))
+            picture(found["rows"], DOCS / "pictures" / f"peers-{device}.svg")
+    if not parts:
+        sys.exit("Nothing was recorded yet: run benchmarks/peers/run.py first.")
+    begin, end = MARKS.format("begin"), MARKS.format("end")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n\n" + "\n".join(parts) + f"\n{end}{after}", encoding="utf-8")
+
+
+def table(rows: Rows, machine: dict[str, Any]) -> str:
+    """One line a question and network, one column a tool."""
+    lines = [f"On {machine['device']}, torch {machine['torch']}:", ""]
+    lines.append("| network | question | " + " | ".join(TOOLS) + " |")
+    lines.append("| --- | --- | " + " | ".join("---" for _ in TOOLS) + " |")
+    for network, question in dict.fromkeys((r["network"], r["question"]) for r in rows):
+        by_tool = {
+            r["tool"]: r for r in rows if (r["network"], r["question"]) == (network, question)
+        }
+        cells = [cell(by_tool.get(tool)) for tool in TOOLS]
+        lines.append(f"| {network} | {question} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def cell(row: dict[str, Any] | None) -> str:
+    if row is None or row["seconds"] is None:
+        return "—" if row is None or row["note"] in ("", "no answer") else row["note"]
+    parts = [f"{row['seconds']:.2g} s"]
+    if row["error"] is not None:
+        parts.append("exact" if row["error"] < 1e-5 else f"{row['error']:.1%} off")
+    if row["peak_bytes"]:
+        parts.append(f"{row['peak_bytes'] / 1e9:.2g} GB")
+    return ", ".join(parts) + (f" ({row['note']})" if row["note"] else "")
+
+
+def picture(rows: Rows, path: pathlib.Path) -> None:
+    """Seconds of every tool, one line a question; hollow where the answer misses the tolerance."""
+    questions = list(dict.fromkeys((r["network"], r["question"]) for r in rows))[::-1]
+    figure, axes = plt.subplots(figsize=(8, 0.32 * len(questions) + 1.2))
+    for tool, color in zip(TOOLS, COLORS, strict=True):
+        mine = [r for r in rows if r["tool"] == tool and r["seconds"] is not None]
+        places = [questions.index((r["network"], r["question"])) for r in mine]
+        faces = ["white" if r["note"] else color for r in mine]
+        axes.scatter(
+            [r["seconds"] for r in mine], places, c=faces, edgecolors=color, label=tool, zorder=3
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds for the whole call; hollow: tolerance not reached")
+    axes.set_yticks(range(len(questions)), [f"{n}, {q}" for n, q in questions], fontsize=8)
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="upper center", ncols=len(TOOLS), fontsize=8, frameon=False)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    main()
