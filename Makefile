@@ -25,9 +25,10 @@ demo: $(READY)
 	$(VENV)/bin/spiritlevel demo
 
 # One thread a worker: two workers with two threads each are slower on two cores than one alone.
+# Three workers: some tests wait for a browser or for other processes.
 test: export OMP_NUM_THREADS := 1
 test: lint
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
+	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
 
 breaks: $(READY)
 	$(VENV)/bin/python tests/planted_breaks.py

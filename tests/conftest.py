@@ -1,4 +1,5 @@
 import datetime
+import gc
 import shutil
 import signal
 from collections.abc import Iterator
@@ -30,6 +31,12 @@ def browser() -> Iterator[Any]:
         started = running.chromium.launch(executable_path=chromium, args=arguments)
         yield started
         started.close()
+
+
+def pytest_collection_finish() -> None:
+    """Whatever was imported stays: the collector need not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 # -- what a run of the tests leaves to the night -----------------------------------------------

@@ -54,6 +54,7 @@ def assert_same(before, after):
     assert after[2] == facts
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("error", "phase"),
     [

@@ -52,6 +52,7 @@ def test_the_audited_network_is_one_of_them(glance):
     assert glance.audit.factor("neuron.rho_sum", "layer_rescale") == pytest.approx(1.0, rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_started_again_it_trains_nothing_writes_the_same_and_says_what_was_found(glance):
     names = ("report.html", "audit.html", "gap-log.png")
     before = {name: (glance.folder / name).read_bytes() for name in names}

@@ -73,6 +73,7 @@ def check_against_dense(report, truth, case, rel):
             assert report[m].value == pytest.approx(value, rel=rel, abs=0), m
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_dense_matrices(name):
     case = CASES[name]

@@ -25,6 +25,7 @@ from spiritlevel.engine.weight_space.lockstep import solve
 from zoo.plain import random
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("max_basis", [24, 100], ids=["restarted", "whole"])
 @pytest.mark.parametrize("num", [1, 3])
 @pytest.mark.parametrize("which", ["largest", "smallest", "both"])

@@ -308,6 +308,7 @@ def test_correlations_of_invariant_measures_survive_rescaling(population, before
         assert now[name] == pytest.approx(was[name], abs=1e-6)
 
 
+@pytest.mark.nightly
 def test_rescaling_neurons_leaves_those_of_neurons_and_not_those_of_layers(
     population, before, generator
 ):

@@ -199,6 +199,7 @@ def gini(truth, shape, weight=None, ignore_index=-100):
 # -- the numbers -------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CROSS_ENTROPIES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_measure_is_that_of_the_dense_hessian(shape, name):

@@ -264,6 +264,7 @@ def spread_of_the_trace(activation):
     return statistics.stdev(trace_of(net, *other_data(activation, seed)) for seed in range(40))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [*PROBING, "exact", "output_probes"])
 def test_data_error_is_that_of_other_data(method):
     """Against the spread of the true value, within a factor."""

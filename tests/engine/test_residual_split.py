@@ -124,6 +124,7 @@ def test_it_has_learned_something(trained):
     assert variances(*trained)[2] > 0
 
 
+@pytest.mark.nightly
 def test_twenty_times_fewer_products_after_training(trained):
     """To the same interval, over several seeds, all counted.
 
@@ -193,6 +194,7 @@ def test_auto_takes_the_residual_after_training(trained):
     assert "of the residual H − GGN" in found.text
 
 
+@pytest.mark.nightly
 def test_nothing_is_gained_at_initialization(initial):
     """So that the next test is about the case it means."""
     of_hessian, of_residual, _ = variances(*initial)

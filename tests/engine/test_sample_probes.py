@@ -150,7 +150,7 @@ def test_a_single_weight_that_is_used_three_times(generator):
         assert value == pytest.approx(factor * expected, rel=1e-10), name
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["curvature.trace", "relative.kappa"])
 def test_intervals_hold_the_truth(name, generator):
     """200 seeds of a few probes; 95 % minus three standard deviations of 200 draws are 90 %."""

@@ -57,6 +57,7 @@ def test_a_record_that_nobody_touched_is_read(kind):
     assert attempt(kind, texts()[kind]) == "read"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_edits(kind):
     outcomes = [
@@ -97,6 +98,7 @@ def page(path: pathlib.Path) -> str:
     return "read"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", PAGES)
 def test_pages_of_some_edits(tmp_path, kind):
     path = tmp_path / "record.json"

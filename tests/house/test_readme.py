@@ -110,7 +110,7 @@ def test_links_within_the_repository_lead_somewhere(name):
     assert [link for link in local if not (ROOT / link).exists()] == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(path):
     assert "assert " in path.read_text(encoding="utf-8")

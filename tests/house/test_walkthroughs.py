@@ -92,12 +92,14 @@ def test_an_operation(folder):
     assert follow(SECTIONS["Add an operation"], folder) == {"python check_my_layers.py": ""}
 
 
+@pytest.mark.nightly
 def test_a_study(folder):
     listed, _, report = follow(SECTIONS["Add a study"], folder).values()
     assert "my-study" in listed
     assert "relative.kappa" in report
 
 
+@pytest.mark.nightly
 def test_an_experiment(folder):
     _, report = follow(SECTIONS["Add a paper's experiment"], folder).values()
     text = " ".join(report.split())

@@ -182,6 +182,7 @@ def test_state_is_untouched(card):
 # -- 4. seeds -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @each_card
 def test_the_same_seed_gives_the_same_value(card):
     problem = suitable(card, "relu_mlp", "relu_convnet")

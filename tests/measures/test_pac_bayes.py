@@ -111,6 +111,7 @@ def confident_and_right(target):
     return problem.model, [(x, y)], expected
 
 
+@pytest.mark.sampled(2)
 @BOTH
 @pytest.mark.parametrize("target", ["loss", "error"])
 def test_softmax_regression_meets_the_gaussian_integral(name, target):

@@ -20,7 +20,9 @@ def outcomes():
     chosen = " and ".join(["planted", *(f"not {name}" for name in ABOUT_FILES)])
     options = ["-p", "measures.planted_measures", "-p", "no:cacheprovider", "--tb=no", "-rA", "-q"]
     paths = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(fresh.SRC)])}
-    result = fresh.run("-m", "pytest", *options, SUITE, "-k", chosen, cwd=TESTS.parent, env=paths)
+    result = fresh.run(
+        "-m", "pytest", "--all-samples", *options, SUITE, "-k", chosen, cwd=TESTS.parent, env=paths
+    )
     assert result.returncode == 1, result.stdout + result.stderr  # ran, and some checks failed
     found = {"PASSED": {}, "FAILED": {}}
     for outcome, check, case in re.findall(

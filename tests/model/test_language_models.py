@@ -33,6 +33,7 @@ def assert_head(report, name, model, data, rel):
 # -- dense truths --------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HEADS)
 def test_the_ggn_and_the_head_are_exact(name):
     model, data = build(name), batches(name)

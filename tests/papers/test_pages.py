@@ -103,6 +103,7 @@ def test_summary_lists_what_was_not_run(tmp_path):
         assert f"| {name} |" in text
 
 
+@pytest.mark.nightly
 def test_store_to_record_to_page(store, tmp_path):
     found = record(store, preset="quick", note="A <b>trial</b> | of ours")
     assert len(found.rows) == 18

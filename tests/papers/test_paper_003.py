@@ -211,6 +211,7 @@ def test_lenet_study_takes_the_networks_of_the_other_paper():
     assert all(network in theirs for network in ours)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_quick_study_runs_on_small_data(name, tmp_path):
     """The whole way to the outcome: the columns it asks for are those that the task gives."""

@@ -251,6 +251,7 @@ def test_chunks_of_members_give_the_same_results(tmp_path, monkeypatch):
     assert_same(study, tmp_path, rtol=1e-9)
 
 
+@pytest.mark.nightly
 def test_two_processes_share_one_group(tmp_path):
     study = tiny(model=SMALL, training=training(), grid={"lr": [0.05, 0.1]}, seeds=3)
     assert_same(study, tmp_path, rtol=1e-9, workers=2)

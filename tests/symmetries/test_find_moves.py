@@ -65,6 +65,7 @@ def test_the_moves_a_network_has_are_found_and_no_others(name):
     assert all(found.absent.values())  # every one comes with a reason
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETS)
 def test_a_move_keeps_the_function_on_samples_it_was_not_found_on(name):
     model, _, others = NETS[name].make()

@@ -31,6 +31,7 @@ def tensors(spatial, groups=1, bias=True):
     return made if bias else made[:2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_convolutions_and_their_derivatives(name, bias):

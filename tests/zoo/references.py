@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -53,6 +54,13 @@ def _twice_differentiable(model: nn.Module) -> nn.Module:
     return model
 
 
+SMALL = 400  # parameters: blocks of several layers are then taken out of one matrix
+
+
+def _ends(parameters: Iterable[Tensor]) -> list[int]:
+    return list(itertools.accumulate(p.numel() for p in parameters))
+
+
 class Truth:
     """The loss of a model over all its data, as dense matrices of chosen parameters."""
 
@@ -94,6 +102,8 @@ class Truth:
     def hessian(self, names: list[str]) -> Tensor:
         """The Hessian of the mean loss in the named parameters, shape (P, P)."""
         key = ("hessian", tuple(names))
+        if self._is_block(names):
+            return self._block(self.hessian(list(self.parameters)), names)
         if key not in self._cache:
             outputs, start = self._function(names)
             # row by row: under vmap torch's second derivative of LayerNorm is wrong (2.13)
@@ -107,6 +117,8 @@ class Truth:
     def ggn(self, names: list[str]) -> Tensor:
         """J' A J with A the Hessian of the mean loss in all outputs, shape (P, P)."""
         key = ("ggn", tuple(names))
+        if self._is_block(names):
+            return self._block(self.ggn(list(self.parameters)), names)
         if key not in self._cache:
             outputs, start = self._function(names)
             z = outputs(start)
@@ -115,6 +127,17 @@ class Truth:
                 J = jacrev(lambda w: outputs(w).flatten())(start)
             self._cache[key] = (J.T @ A @ J).detach()
         return self._cache[key]
+
+    def _is_block(self, names: list[str]) -> bool:
+        """Whether the matrix of all parameters is small enough to take blocks out of it."""
+        everything = list(self.parameters)
+        return names != everything and sum(p.numel() for p in self.parameters.values()) <= SMALL
+
+    def _block(self, whole: Tensor, names: list[str]) -> Tensor:
+        ends = dict(zip(self.parameters, _ends(self.parameters.values()), strict=True))
+        parts = [torch.arange(ends[n] - self.parameters[n].numel(), ends[n]) for n in names]
+        index = torch.cat(parts)
+        return whole[index][:, index]
 
     def matrix(self, kind: str, names: list[str]) -> Tensor:
         """`hessian` or `ggn` by name."""

@@ -83,6 +83,7 @@ INKS = """() => {
 }"""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dark", [False, True])
 def test_colours_as_painted(open_page, an_audit, dark):
     page = open_page(report.html(an_audit()), dark=dark)

@@ -17,10 +17,12 @@ def html(tmp_path_factory):
         return render(page_of(store, resamples=0))
 
 
+@pytest.mark.nightly
 def test_page_of_a_large_study_is_small(html):
     assert len(html.encode()) < 12e6
 
 
+@pytest.mark.nightly
 def test_page_of_a_large_study_opens(html, open_page, record_property):
     shown = open_page(html)
     shown.locator("#scatter .main-svg").first.wait_for()

@@ -41,6 +41,7 @@ def draw_all(shown) -> None:
         figure.locator(".main-svg").first.wait_for()
 
 
+@pytest.mark.nightly
 def test_every_view_can_be_chosen(open_page, page, done):
     shown = open_page(render(page))
     draw_all(shown)

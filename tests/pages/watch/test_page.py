@@ -57,6 +57,7 @@ def test_a_study_is_followed(browser, tmp_path):
         visit.page.close()
 
 
+@pytest.mark.nightly
 def test_a_monitor_is_followed_on_a_phone(browser, tmp_path):
     path = tmp_path / "run.jsonl"
     with serving(tmp_path) as served:
