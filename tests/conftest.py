@@ -44,13 +44,17 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before those of the night are taken out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test marked sampled(n), every n-th case runs at once, and the others at night."""
+    """Of a test marked sampled(n), every n-th case runs at once, and the others at night.
+
+    So does every n-th test of a file that is marked as a whole.
+    """
     numbers: dict[tuple[Any, str], int] = {}
     for item in items:
-        mark = item.get_closest_marker("sampled")
+        node, mark = next(item.iter_markers_with_node("sampled"), (None, None))
         if mark is None or config.option.all_samples:
             continue
-        key = item.path, getattr(item, "originalname", item.name)
+        whole_file = isinstance(node, pytest.Module)
+        key = item.path, "" if whole_file else getattr(item, "originalname", item.name)
         numbers[key] = numbers.get(key, -1) + 1
         if numbers[key] % mark.args[0]:
             item.add_marker("nightly")

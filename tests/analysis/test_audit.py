@@ -13,6 +13,8 @@ from spiritlevel.analysis.audit import Audit
 from spiritlevel.measures import get
 from spiritlevel.measures.confounders import MEASURED_ALONG
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 CHOSEN = [
     "curvature.trace",
     "curvature.lambda_max",

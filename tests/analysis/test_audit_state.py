@@ -6,6 +6,8 @@ from torch import nn
 
 import spiritlevel as sl
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 CHOSEN = ["curvature.trace", "curvature.lambda_max"]
 SEARCH, FIRST, LATER = "looking for symmetries", "measuring", "measuring after weight_scale"
 

@@ -21,6 +21,8 @@ from spiritlevel.study.data import digits
 from spiritlevel.study.models import build, mlp
 from spiritlevel.symmetries import SYMMETRIES
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 ROOT = pathlib.Path(__file__).parents[2]
 FEW = ["--samples", "40"]
 

@@ -13,6 +13,8 @@ from zoo.cases import CASES
 from zoo.losses import LOSSES
 from zoo.plain import random
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 REL = 1e-6
 
 

@@ -20,6 +20,8 @@ from spiritlevel.math.sample_lanczos import LEAST_STEPS, largest_eigenvalues
 from zoo import references
 from zoo.plain import classes, random
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 SIZES = [1, 2, 3, 4, 6, 9, 20]
 RTOL = 1e-6  # of the largest eigenvalue: what is asked of the residual
 SYMMETRIC = torch.tensor([[1.0, 0.8], [0.8, 1.0]]).double()  # its eigenvectors are signs

@@ -13,6 +13,8 @@ import spiritlevel as sl
 from spiritlevel.model.losses import CrossEntropy
 from zoo import references
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 C = 3
 WEIGHTS = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
 SWEPT = ["curvature.trace", "curvature.ggn_trace", "relative.*", "neuron.*", "scaled.trace*"]

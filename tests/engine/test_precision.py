@@ -16,6 +16,8 @@ from spiritlevel.engine.weight_space.probes import PILOT
 from zoo import references
 from zoo.plain import classes, network, random
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 PROBING = ["hutchinson", "hutch++", "split", "auto"]
 TRACE = "curvature.trace"
 

@@ -18,6 +18,8 @@ from zoo import wirings
 from zoo.cases import Case, normal
 from zoo.wirings import CLASSES
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 OPERATORS = get_args(Operator)
 PASSES, VECTORS = 4, 25  # 100 products an operator
 

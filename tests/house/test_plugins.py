@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 SRC = pathlib.Path(__file__).parents[2] / "src"
 MEASURE = """
 from spiritlevel.measures import EVERY, Measured, Measurement, Needs, measure

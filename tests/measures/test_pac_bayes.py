@@ -17,6 +17,8 @@ from spiritlevel.engine.weight_space.noise import normal_numbers
 from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.measures import get
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 BOTH = pytest.mark.parametrize("name", ["pac_bayes.sigma", "pac_bayes.magnitude"])
 SEEDS = 200
 

@@ -9,6 +9,8 @@ import spiritlevel as sl
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures import names
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 KINDS = ("forwards", "backwards", "products")
 ENDS = ("curvature.lambda_max", "curvature.lambda_min")
 EIGENVALUES = (*ENDS, "scaled.lambda_max")

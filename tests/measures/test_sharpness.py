@@ -19,6 +19,8 @@ from spiritlevel.engine.options import Options
 from spiritlevel.measures import get, names
 from spiritlevel.measures.sharpness.worst_case import Ball
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 SHARPNESS = names("sharpness.*")
 
 

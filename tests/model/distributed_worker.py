@@ -18,8 +18,26 @@ EXACT = ["curvature.trace", "relative.*", "neuron.*", "scaled.trace", "head.*", 
 PRODUCTS = ["curvature.lambda_max", "curvature.lambda_min", "scaled.lambda_max"]
 
 
+class Bare(nn.Module):
+    """Weights that only the graph shows; one of them is used by some samples alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.expert = nn.Parameter(torch.randn(6, 8)), nn.Parameter(torch.randn(8, 8))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = (x @ self.first).relu()
+        chosen = x[:, 0] > 1
+        if chosen.any():
+            hidden = torch.where(chosen[:, None], (hidden @ self.expert).relu(), hidden)
+        return self.head(hidden)
+
+
 def network(case: str) -> nn.Module:
     torch.manual_seed(0)
+    if case == "bare":
+        return Bare().double().eval()
     activation = nn.Tanh() if "smooth" in case or case == "hutch++" else nn.ReLU()
     classes = 24 if case in ("probes", "smooth") else 5
     return nn.Sequential(nn.Linear(6, 8), activation, nn.Linear(8, classes)).double().eval()
@@ -49,6 +67,7 @@ CASES = {
         "options": {"target": "loss", "draws": 4, "ascent_steps": 5, "restarts": 0},
     },
     "ddp": {"measures": EXACT},
+    "bare": {"measures": ["curvature.trace", "relative.kappa", "neuron.rho_sum"]},
     "bad": {"measures": EXACT},
     "fully_shard": {"measures": EXACT},
     "fully_shard smooth": {"measures": ["curvature.*", "relative.*"], "max_passes": 12},

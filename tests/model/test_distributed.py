@@ -40,7 +40,7 @@ def together(request, by_cuts):
     return [found[request.param] for found in by_cuts]
 
 
-@pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp", "others"])
+@pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp", "bare", "others"])
 def test_two_processes_equal_one(alone, together, case):
     for found in together:
         same_numbers(found[case], alone[case])

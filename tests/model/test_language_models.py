@@ -13,6 +13,8 @@ pytest.importorskip("transformers")
 
 from zoo.language_models import FLOAT32_INSIDE, HEADS, TIED, Dense, V, batches, build, head_by_hand
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 # the keys of BERT have a bias, which softmax leaves without any effect
 ATTENTION = ["gpt2", "bert masked", "llama"]
 CLOSED = ["head.trace", "head.kappa", "head.lambda_max", "softmax.gini"]

@@ -16,6 +16,8 @@ from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(3, (9,), generator=torch.Generator().manual_seed(1))
 DATA = [(X[:5], Y[:5]), (X[5:], Y[5:])]

@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 HOOK_DICTS = [
     "_forward_hooks",
     "_forward_pre_hooks",

@@ -21,6 +21,8 @@ from spiritlevel.study.runs.run_data import derived_generator
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.settings.measuring import MeasureSettings
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)

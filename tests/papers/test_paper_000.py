@@ -17,6 +17,8 @@ from spiritlevel.papers.paper_000.tasks_dynamics import SHARES
 from spiritlevel.study import control
 from spiritlevel.study.statistics import spearman
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 OURS = [name for name in names() if name.startswith("000-")]
 LABEL_NOISE = "interventions.label_noise"
 HELD, NOT, OPEN = "held", "not held", "undecided"

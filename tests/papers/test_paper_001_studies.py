@@ -9,6 +9,8 @@ from spiritlevel.papers import ScaleResult, find, render
 from spiritlevel.papers.publishing.records import Record
 from spiritlevel.study import control
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 NAMES = [
     "001-a6",
     *(f"001-fig-{i}" for i in range(3, 10)),

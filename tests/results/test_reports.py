@@ -75,13 +75,14 @@ def test_a_report_becomes_a_frame(report):
 def test_a_report_prints_as_a_table(report):
     lines = str(report).splitlines()
     assert lines[0].split() == ["measure", "value", "±", "data", "note"]
-    assert len(lines) == len(report) + 3
+    assert len(lines) == len(report) + 4
+    assert lines[-1].startswith("left out, since they do not apply: ")
     line = next(line for line in lines if line.startswith("softmax.gini"))
     assert f"{report['softmax.gini'].value:.6g}" in line
     assert "exact" in line
     line = next(line for line in lines if line.startswith("curvature.lambda_max"))
     assert f"± {report['curvature.lambda_max'].residual:.2g}" in line
-    assert lines[-1].startswith("7 samples, ")
+    assert lines[-2].startswith("7 samples, ")
 
 
 def test_a_measurement_without_any_claim_is_refused():

@@ -21,6 +21,8 @@ from study.tiny_study import (
     write_half,
 )
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 
 def watched():
     """A study with rows in every table."""

@@ -5,6 +5,8 @@ import pytest
 from spiritlevel.study import control
 from spiritlevel.study.registry import study_names
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_study_has_a_quick_and_a_paper_preset(name):

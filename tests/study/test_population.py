@@ -17,6 +17,8 @@ from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import default_target, statistics
 from spiritlevel.study.storage.store import Counts
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 VARIANTS = {
     "plain": {"weight_decay": 0.0},
     "decay": {"weight_decay": 0.01},

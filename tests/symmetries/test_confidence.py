@@ -14,6 +14,8 @@ from spiritlevel.study.models import build
 from spiritlevel.symmetries import FoundMoves, find_moves, temperature_move
 from zoo.moves import NETS
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 
 def found_in(model: nn.Module, samples: Tensor, head: str | None = None) -> FoundMoves:
     generator = torch.Generator().manual_seed(0)

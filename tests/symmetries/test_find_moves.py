@@ -17,6 +17,8 @@ from spiritlevel.symmetries.search import STRUCTURAL
 from zoo import cases
 from zoo.moves import NETS
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 TOLERANCE = 1e-9  # of the outputs, relative; what the library promises in float64
 
 

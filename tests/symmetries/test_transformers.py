@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from spiritlevel.symmetries import FUNCTION_PRESERVING, FoundMoves, find_moves
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
 

@@ -13,6 +13,8 @@ import spiritlevel.training.monitor.monitor as monitor_module
 from spiritlevel.training import FlatnessMonitor
 from training.monitor_problem import CLASSES, problem
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 
 class Augmented(TensorDataset):
     """Samples that draw from every random state there is."""

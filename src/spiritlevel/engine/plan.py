@@ -81,6 +81,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
 
     `memories` counts the scalings of the features that κ is computed for.
     """
+    _ = surface.matrices  # all processes find them together, whatever their first samples do
     batch = surface.first_samples(PROBE_SAMPLES)
     recorded, outputs, targets, sizes, repeats = _first_run(surface, batch)
     try:

@@ -99,7 +99,7 @@ def find_matrices(surface: Surface) -> dict[str, WeightMatrix]:
 def _from_graph(surface: Surface, others: dict[str, nn.Parameter]) -> dict[str, _Acting]:
     found: dict[str, _Acting] = {}
     left = dict(others)  # parts that the first samples do not use are looked for in later ones
-    with surface.preserved():
+    with surface.preserved(), surface.processes.together():
         for part, batch in _runs(surface):
             with torch.enable_grad():
                 outputs, _ = surface.outputs(batch, where=part)

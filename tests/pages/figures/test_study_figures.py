@@ -16,6 +16,8 @@ from spiritlevel.study import Store, run
 from spiritlevel.study.population import Population
 from study.tiny_study import tiny
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 EVIL = "<img src=x onerror=alert(1)>$\\frac{1}$"
 
 

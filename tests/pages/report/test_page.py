@@ -17,6 +17,8 @@ from spiritlevel.errors import MissingExtra, SpiritlevelError
 from spiritlevel.pages.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.pages.report import formula, markup, page, scripts
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 ROWS = [
     ["beta", 2.0, "=HYPERLINK(1)"],
     ["alpha", 10.123456789, 'say "a", b'],

@@ -17,6 +17,8 @@ from spiritlevel.papers.publishing.study_section import claim_section
 from spiritlevel.study import control
 from spiritlevel.study.population import Population
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 NAME = "001-table-2"
 EXPERIMENT = registry.find(NAME)
 TRACE, GINI = "curvature.trace", "softmax.gini"

@@ -11,6 +11,8 @@ from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.study.population import Population
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 LINK = "<a href='https://evil'>l</a>"  # of the few tags that Plotly would read
 

@@ -18,6 +18,8 @@ from pages.watch.visits import (
 )
 from spiritlevel.study.executors import local
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 
 def points(number: int) -> str:
     drawn = "document.querySelectorAll('#scatter .scatterlayer .point').length"

@@ -14,6 +14,8 @@ import fresh
 import spiritlevel as sl
 from spiritlevel.training.sam.optimizers import SAM
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402

@@ -9,6 +9,8 @@ import torch
 import spiritlevel as sl
 from spiritlevel.training import FlatnessStopping
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 from spiritlevel.training.integrations.transformers import FlatnessTrainerCallback  # noqa: E402
