@@ -54,7 +54,8 @@ def cell(row: dict[str, Any] | None) -> str:
         return "—" if row is None or row["note"] in ("", "no answer") else row["note"]
     parts = [f"{row['seconds']:.2g} s"]
     if row["error"] is not None:
-        parts.append("exact" if row["error"] < 1e-5 else f"{row['error']:.1%} off")
+        same = "exact" if "trace" in row["question"] else "the same value"
+        parts.append(same if row["error"] < 1e-5 else f"{row['error']:.1%} off")
     if row["peak_bytes"]:
         parts.append(f"{row['peak_bytes'] / 1e9:.2g} GB")
     return ", ".join(parts) + (f" ({row['note']})" if row["note"] else "")

@@ -17,6 +17,8 @@ from spiritlevel.cli.app import app
 from spiritlevel.study.data import CATALOGUE
 from spiritlevel.symmetries import SYMMETRIES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 ROOT = typer.main.get_command(app)
 SMALL = ("--model", "mlp", "--model-arg", "hidden=8", "--samples", "20")
 MEASURE = ("measure", *SMALL, "--measures", "head.trace")

@@ -60,7 +60,7 @@ def check_budgets(measured, *, max_passes, seeds):
     assert sum(reached) >= 0.8 * len(reached)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("method", "kind", "rtol", "passes"),
     [

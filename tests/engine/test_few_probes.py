@@ -75,7 +75,7 @@ def hits(problem, kind, **precision):
     return count
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("numbers", SOME_OR_ALL, ids=str)
 @pytest.mark.parametrize(("name", "kind", "method"), CELLS)
 def test_weight_probes(problems, name, kind, method, numbers):

@@ -14,6 +14,8 @@ from zoo.cases import CASES
 from zoo.losses import LOSSES
 from zoo.wirings import ConvHead
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 MEASURES = [
     *("head.trace", "head.kappa", "head.trace_squared", "head.lambda_max"),
     "head.scaled_lambda_max",

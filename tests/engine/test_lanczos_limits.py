@@ -13,6 +13,8 @@ from spiritlevel.engine.weight_space.lanczos import Lanczos
 from spiritlevel.engine.weight_space.lockstep import solve
 from zoo.plain import random
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 @pytest.mark.parametrize("which", ["largest", "both"])
 def test_results_do_not_depend_on_the_chunks(which, monkeypatch):

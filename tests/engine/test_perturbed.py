@@ -15,6 +15,8 @@ from spiritlevel.engine.weight_space.noise import Draws, Noise, normal_numbers
 from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.model.surface import Surface
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def on(model, data, *, chunk=3, gradient_chunk=2, **options):
     return PerturbedLoss(

@@ -133,7 +133,7 @@ def check_products(surface, truth, method, *, names=None, chunk=100, rel=None, t
         torch.testing.assert_close(values, expected, rtol=0, atol=(rel or METHODS[method]) * scale)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_agrees_with_dense_matrices(name, method):
@@ -145,7 +145,7 @@ def test_agrees_with_dense_matrices(name, method):
     check_products(surface, truth_of(model, batches, case.loss), method)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_several_vectors_in_one_backward(name):
     case = PROBLEMS[name]
@@ -157,7 +157,7 @@ def test_several_vectors_in_one_backward(name):
     check_products(surface, truth_of(model, batches, case.loss), "reverse", together=3)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_method_that_is_chosen_agrees(name):
     case = PROBLEMS[name]

@@ -9,6 +9,8 @@ import spiritlevel as sl
 from hostile import garbage
 from hostile.records import data, network
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 TRACE = "curvature.trace"
 LEFT_OUT = ("forward", "progress", "on_report")  # functions of the user
 

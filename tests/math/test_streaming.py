@@ -10,6 +10,8 @@ from spiritlevel.math.streaming import stream_product, stream_tokens
 from zoo import decimal_softmax as exact
 from zoo.plain import linear_head, random
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 HALF = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-11}  # half an ulp: what rounding costs
 BUDGETS = [1, 3_000, 20_000, 100_000, 2**40]  # from 1 token × 16 classes to everything at once

@@ -136,7 +136,7 @@ def test_results_carry_the_name_and_the_settings(card):
 # -- 2. finite, in both precisions --------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @each_card
 @each_problem
 def test_finite_and_the_same_in_both_precisions(card, name):
@@ -231,7 +231,7 @@ def check_symmetry(card, move, problem, generator):
         assert apart > 1e-3 * abs(before.value) + margin(before, after, rel=0, probes=probes)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @each_card
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("name", ["relu_mlp", "relu_convnet"])
@@ -264,7 +264,7 @@ def test_a_false_card_is_caught(name, move, generator):
 # -- 6. cost ------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @each_card
 @each_problem
 def test_planned_cost_is_the_counted_cost(card, name):
@@ -373,7 +373,7 @@ def cut_otherwise(problem):
     return dataclasses.replace(problem, data=list(zip(x.split(3), y.split(3), strict=True)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("method", ["output_probes", "hutchinson", "hutch++"])
 @pytest.mark.parametrize("card", [c for c in CARDS if c.needs.sweep], ids=lambda c: c.name)
 def test_estimates_agree_with_the_exact_value(card, method, generator):

@@ -24,6 +24,8 @@ from spiritlevel.model.layers import Layout, rule_for
 from zoo import decimal_softmax, references
 from zoo.plain import convnet, drawn, mlp, normal
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def weights_of(model):
     return {n.rpartition(".")[0]: n for n, _ in model.named_parameters() if n.endswith("weight")}

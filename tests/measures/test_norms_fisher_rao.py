@@ -15,6 +15,8 @@ from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 FISHER = ["norms.fisher_rao", "norms.fisher_rao_model"]
 
 

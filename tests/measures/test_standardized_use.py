@@ -12,6 +12,8 @@ from measures.standardized_by_hand import NAMES, scale_of
 from spiritlevel.analysis import reference_problems as problems
 from zoo.cases import CASES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 # -- sequences with padding ----------------------------------------------------------------------
 
 

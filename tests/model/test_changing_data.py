@@ -23,6 +23,8 @@ from spiritlevel.errors import SpiritlevelError
 from spiritlevel.model.fingerprint import DataRecord
 from zoo.references import Truth
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randint(3, (50,), generator=torch.Generator().manual_seed(1))
 PAIRS = TensorDataset(X, Y)

@@ -12,6 +12,8 @@ from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import local, processes
 from study.tiny_study import lasting, tiny
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 STUDY = {"training": {"epochs": 15, "batch_size": 60}}  # rows enough to need new pages soon
 
 

@@ -26,6 +26,8 @@ from spiritlevel.study.data.download import download
 from spiritlevel.study.data.idx import read_idx
 from study.tiny_study import tiny
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 HUGE = 2**30  # bytes that no test may unpack
 ZEROS = bytes(2**22)
 

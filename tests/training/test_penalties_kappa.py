@@ -14,6 +14,8 @@ from training import penalty_truths as truths
 from training.penalty_refusals import TROUBLES, call, refused, troubled
 from zoo.losses import LOSSES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 class Residual(nn.Module):
     """The layer's input is used beside it as well."""

@@ -12,6 +12,8 @@ from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import report
 from spiritlevel.pages.report import numbers
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def run(*args, code=0):
     result = CliRunner().invoke(app, list(map(str, args)), prog_name="spiritlevel")

@@ -16,6 +16,8 @@ from spiritlevel.study.models import build
 from spiritlevel.symmetries import find_moves
 from zoo.references import Truth
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 # name, options, shape of one image
 PIECEWISE_LINEAR = {
     "resnet18-conv": ("resnet18", {"width": 1, "head": "conv"}, (1, 4, 4)),

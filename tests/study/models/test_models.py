@@ -20,6 +20,8 @@ from spiritlevel.study.models import (
     vit_small,
 )
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
