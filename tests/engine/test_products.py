@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 import spiritlevel as sl
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
@@ -369,27 +368,3 @@ def test_a_model_without_any_gradient_says_so():
     model, _, batches = twin(Broken)
     with pytest.raises(sl.SpiritlevelError, match=r"No product.*reverse: no backward here"):
         choose_method(Surface(model, batches))
-
-
-def test_a_checkpoint_runs_again_with_the_weights_that_were_put_in(generator):
-    class Checkpointed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, CLASSES)
-
-        def forward(self, x):
-            return self.head(checkpoint(lambda x: self.inner(x).tanh(), x, use_reentrant=False))
-
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = Checkpointed().double()
-    x = torch.randn(5, 4, generator=generator, dtype=torch.float64)
-    data = x, torch.arange(5) % CLASSES
-    surface = Surface(model, data)
-    H = references.Truth(model, [data], F.cross_entropy).hessian(list(surface.parameters))
-    space = ParameterSpace(surface)
-    vectors = torch.randn(2, space.size, generator=generator, dtype=torch.float64)
-    with surface.preserved():
-        products = Products(surface, chunk=5, method="difference")
-        (images,) = products.multiply([Request("hessian", space, vectors)])
-    torch.testing.assert_close(images, vectors @ H, rtol=1e-6, atol=1e-8)

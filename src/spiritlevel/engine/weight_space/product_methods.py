@@ -22,6 +22,11 @@ from .parameter_space import ParameterSpace
 PROBE_SAMPLES = 2
 
 
+# On one sample too: what is a copy for several can be a view for one, with odd strides, for which
+# torch's derivatives of batch norm are wrong (2.13).
+COUNTS = (trust.SAMPLES, 1)
+
+
 def choose_method(surface: Surface) -> ProductMethod:
     """The first method that the model supports and whose products are right, on two samples."""
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
@@ -49,7 +54,8 @@ def choose_method(surface: Surface) -> ProductMethod:
 
 
 def _check_gradient(surface: Surface) -> None:
-    trust.check_gradient(surface, surface.first_samples(trust.SAMPLES), BatchLocation(0))
+    for count in COUNTS:
+        trust.check_gradient(surface, surface.first_samples(count), BatchLocation(0))
 
 
 def _try_method(surface: Surface, method: ProductMethod) -> None:
@@ -65,8 +71,8 @@ def _try_method(surface: Surface, method: ProductMethod) -> None:
 def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
     """A parameter whose products by this method are not differences of gradients, or None."""
 
-    def look() -> str | None:
-        batch = surface.first_samples(trust.SAMPLES)
+    def look(count: int) -> str | None:
+        batch = surface.first_samples(count)
         names = tuple(surface.parameters)
         _, product = make_products(surface, batch, BatchLocation(0), ("hessian",), names, method)
         with torch.enable_grad():
@@ -81,9 +87,14 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
             lambda space, vector: product["hessian"](space, vector[None])[0],
             gradient,
             trust.gradient_rounding(surface, outputs),
+            count,
         )
 
-    return trust.beside_the_parameters(surface, 0, look)
+    for count in COUNTS:
+        found = trust.beside_the_parameters(surface, 0, functools.partial(look, count))
+        if found is not None:
+            return found
+    return None
 
 
 def _check_second_derivative(surface: Surface, batch: Any) -> None:

@@ -200,12 +200,13 @@ def untrusted_parameter(
     product: Callable[[ParameterSpace, Tensor], Tensor],
     gradient: Gradient,
     rounding: Mapping[str, float],
+    num_samples: int,
     seed: int = 0,
 ) -> str | None:
     """The first parameter whose part of a product differs from differences of the gradient.
 
-    `product` multiplies one vector by the Hessian of some samples' loss, `gradient` is that loss's
-    gradient at any parameters, and `rounding` how accurate its parts are.
+    `product` multiplies one vector by the Hessian of the loss of `num_samples` samples, `gradient`
+    is that loss's gradient at any parameters, and `rounding` how accurate its parts are.
     """
     generator = torch.Generator(surface.device).manual_seed(seed)
     space = ParameterSpace(surface)
@@ -221,7 +222,7 @@ def untrusted_parameter(
         for step in STEPS:
             ahead = gradient({name: p + step * along[name] for name, p in start.items()})
             behind = gradient({name: p - step * along[name] for name, p in start.items()})
-            surface.cost += Cost(forwards=2 * SAMPLES, backwards=2 * SAMPLES)
+            surface.cost += Cost(forwards=2 * num_samples, backwards=2 * num_samples)
             for name in sorted(suspects):
                 difference = (ahead[name].double() - behind[name].double()) / (2 * step)
                 gap = float((difference - claimed[name].double()).norm())
