@@ -62,18 +62,20 @@ def cell(row: dict[str, Any] | None) -> str:
 
 
 def picture(rows: Rows, path: pathlib.Path) -> None:
-    """Seconds of every tool, one line a question; hollow where the answer misses the tolerance."""
+    """Seconds of every tool, one line a question; hollow where the answer is of no use."""
     questions = list(dict.fromkeys((r["network"], r["question"]) for r in rows))[::-1]
     figure, axes = plt.subplots(figsize=(8, 0.32 * len(questions) + 1.2))
     for tool, color in zip(TOOLS, COLORS, strict=True):
         mine = [r for r in rows if r["tool"] == tool and r["seconds"] is not None]
         places = [questions.index((r["network"], r["question"])) for r in mine]
-        faces = ["white" if r["note"] else color for r in mine]
+        faces = ["white" if r["note"] or (r["error"] or 0) > 0.1 else color for r in mine]
         axes.scatter(
             [r["seconds"] for r in mine], places, c=faces, edgecolors=color, label=tool, zorder=3
         )
     axes.set_xscale("log")
-    axes.set_xlabel("seconds for the whole call; hollow: tolerance not reached")
+    axes.set_xlabel(
+        "seconds for the whole call; hollow: more than 10 % off, or tolerance not reached"
+    )
     axes.set_yticks(range(len(questions)), [f"{n}, {q}" for n, q in questions], fontsize=8)
     axes.grid(axis="x", alpha=0.3)
     figure.legend(loc="upper center", ncols=len(TOOLS), fontsize=8, frameon=False)
