@@ -135,14 +135,11 @@ def run_pytest(
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # the copy is used once
     }
-    arguments = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--all-samples",
-        *options,
-        *find_tests(names, copy / "tests"),
-    ]
+    tests = find_tests(names, copy / "tests")
+    every = ["-q", "-p", "no:cacheprovider", "--all-samples"]
+    if all("::" in test for test in tests):
+        every += ["-m", ""]  # a test that is named runs, also one of those for the night
+    arguments = [*every, *options, *tests]
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *arguments],
         cwd=copy,
