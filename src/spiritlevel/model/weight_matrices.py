@@ -115,16 +115,16 @@ def _from_graph(surface: Surface, others: dict[str, nn.Parameter]) -> dict[str, 
             if operations.unexplained | changed >= left.keys():
                 break
     # other processes have other samples, and all must agree
-    found = {
-        name: acting
-        for part in surface.processes.gather(found)[::-1]
-        for name, acting in part.items()
-    }
-    for name in left:
-        acting = None if name in found else _by_shape(surface, name)
+    agreed: dict[str, _Acting] = {}
+    explained: set[str] = set()
+    for matrices, names in surface.processes.gather((found, others.keys() - left.keys())):
+        agreed = matrices | agreed  # the first process that knows decides
+        explained |= names
+    for name in others.keys() - explained - agreed.keys():
+        acting = _by_shape(surface, name)
         if acting is not None:
-            found[name] = acting
-    return found
+            agreed[name] = acting
+    return agreed
 
 
 def _changed_before(operation: Operation) -> list[Operand]:
