@@ -70,7 +70,9 @@ class BroadcastRule(AbstractRule):
         return BroadcastGradients(module, layout, a)
 
 
-def placed(values: Tensor, aligned: list[int], rows: Tensor, dim: int, shape: torch.Size) -> Tensor:
+def laid_along(
+    values: Tensor, aligned: list[int], rows: Tensor, dim: int, shape: torch.Size
+) -> Tensor:
     """Values of each sample, laid along its rows and the parameter's dimensions of an output."""
     others = [size for i, size in enumerate(aligned) if i != dim]
     assert values[0].numel() == math.prod(others)

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..layer_hooks import LayerUse
-from .broadcast import BroadcastRule
-from .broadcast import placed as broadcast_placed
+from .broadcast import BroadcastRule, laid_along
 from .embedding import EmbeddingRule
 from .layer_rule import AbstractMatrixRule, ContractionRequest
 from .layout import Layout
@@ -45,12 +44,8 @@ def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise)
 
     def placed(values: Tensor, *dims: int) -> Tensor:
         """Values of each sample, laid along its rows and these dimensions of the output."""
-        view = [1] * len(shape)
-        view[layout.dim] = len(rows)
-        for dim in dims:
-            view[dim] = shape[dim]
-        moved = values[rows]
-        return moved.reshape(view) if layout.dim == 0 else _moved(moved, view, layout.dim)
+        aligned = [shape[dim] if dim in dims else 1 for dim in range(len(shape))]
+        return laid_along(values, aligned, rows, layout.dim, shape)
 
     if isinstance(rule, ScaleRule):
         scale = rule.prepare(use.module, a, shape, layout, _NOTHING)
@@ -59,15 +54,15 @@ def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise)
             along = placed(noise.first) if single else placed(noise.first, 1)
         else:
             along = placed(noise.first, *range(len(shape) - len(scale.shape), len(shape)))
-        return (along if key == "bias" else along * scale.basis).expand(shape)
+        return along if key == "bias" else along * scale.basis
     if isinstance(rule, BroadcastRule):
         view = use.operands[key].taken(noise.first)
         aligned = use.module.aligned(key, len(shape))
-        along = broadcast_placed(view, aligned, rows, layout.dim, shape)
+        along = laid_along(view, aligned, rows, layout.dim, shape)
         return along * a if key == "weight" else along
     channel = 1 if isinstance(rule, ConvRule) else len(shape) - 1
     if key == "bias":
-        return placed(noise.first, channel).expand(shape)
+        return placed(noise.first, channel)
     assert isinstance(rule, AbstractMatrixRule)
     assert noise.second is not None
     out, into = (noise.first, noise.second) if rule.rows_first else (noise.second, noise.first)
@@ -87,12 +82,6 @@ def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise)
 
 
 _NOTHING = ContractionRequest(kappa=False, num_columns=1, contract=False)
-
-
-def _moved(values: Tensor, view: list[int], dim: int) -> Tensor:
-    """Rows of values, which come first, brought to dimension `dim` of a view."""
-    others = [size for i, size in enumerate(view) if i != dim]
-    return values.reshape(len(values), *others).movedim(0, dim)
 
 
 def _along_last(values: Tensor, a: Tensor, dim: int) -> Tensor:
