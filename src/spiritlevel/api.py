@@ -108,26 +108,24 @@ def measure_also(
     model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **arguments: Any
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
-    workspace, chosen, named, left_out = _prepare(model, data, also=also, **_parsed(arguments))
-    measured = {}
+    asked = _prepare(model, data, also=also, **_parsed(arguments))
+    workspace, left_out, measured = asked.workspace, dict(asked.refusals), {}
     with workspace.surface.preserved():
         workspace.run(workspace.wanted)
-        for card in chosen:
+        for card in asked.cards:
             try:
                 with workspace.surface.processes.together():
                     measured[card.name] = _completed(card, card.function(workspace), workspace)
             except NotApplicable as error:  # what only a pattern matched is left out
-                if card.name in named or len(chosen) == 1:
+                if card.name in asked.named or len(asked.cards) == 1:
                     raise
                 left_out[card.name] = str(error)
     workspace.cache.clear()  # it refers to the workspace: the cycle would keep both in memory
-    # those of the default set, and those of callers who ask for more, come and go with the network
-    asked = [] if arguments.get("measures") is None else _choose(arguments["measures"])[0]
-    missed = {card.name: left_out[card.name] for card in asked if card.name in left_out}
+    told = {name: why for name, why in left_out.items() if name in asked.matched}
     return Report(
         {name: m.whole for name, m in measured.items()},
         layers={name: m.layers for name, m in measured.items() if m.layers},
-        settings=workspace.settings() | ({"left_out": missed} if missed else {}),
+        settings=workspace.settings() | ({"left_out": told} if told else {}),
         cost=workspace.cost,
     )
 
@@ -217,8 +215,8 @@ def preflight(
         "distributed": distributed,
         "progress": progress,
     }
-    workspace, chosen, *_ = _prepare(model, data, **_parsed(arguments))
-    needs = workspace.wanted
+    asked = _prepare(model, data, **_parsed(arguments))
+    workspace, needs = asked.workspace, asked.workspace.wanted
     with workspace.surface.preserved():
         plan = workspace.plan
         _, first = next(workspace.surface.batches())  # a guess at how large the others are
@@ -236,7 +234,7 @@ def preflight(
         memory=footprint.bytes(chunk, sweep=needs.sweep),
         products=needs.products or workspace.precision.method in ("hutchinson", "hutch++"),
         slow_parameters=tuple(n for n, route in plan.routes.items() if route == "generic"),
-        measures=tuple(card.name for card in chosen),
+        measures=tuple(card.name for card in asked.cards),
     )
 
 
@@ -308,6 +306,17 @@ def _parsed(arguments: dict[str, Any]) -> dict[str, Any]:
     return rest | {"precision": precision, "options": options}
 
 
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """What a call asks for, as far as it applies to the network."""
+
+    workspace: Workspace
+    cards: list[catalogue.Card]  # that apply
+    named: set[str]  # those that were asked for by name
+    matched: set[str]  # those that a name or a pattern of the user matched
+    refusals: dict[str, str]  # why the others do not apply
+
+
 def _prepare(
     model: nn.Module,
     data: Iterable[Any],
@@ -315,8 +324,7 @@ def _prepare(
     measures: str | Sequence[str] | None = None,
     also: Iterable[str] = (),
     **arguments: Any,
-) -> tuple[Workspace, list[catalogue.Card], set[str], dict[str, str]]:
-    """The workspace, the cards that apply, which were asked for by name, and why others do not."""
+) -> _Asked:
     cards, named = _choose(measures)
     asked_for = {card.name for card in cards}
     cards = cards + [catalogue.get(name) for name in also if name not in asked_for]
@@ -333,7 +341,10 @@ def _prepare(
         raise refusals[wrong[0]]
     workspace.want(_needs(chosen))
     workspace.asked = frozenset(card.name for card in chosen)
-    return workspace, chosen, named, {name: str(error) for name, error in refusals.items()}
+    # those of the default set, and those of `also`, come and go with the network
+    matched = set[str]() if measures is None else asked_for
+    reasons = {name: str(error) for name, error in refusals.items()}
+    return _Asked(workspace, chosen, named, matched, reasons)
 
 
 def _refusal(card: catalogue.Card, workspace: Workspace) -> SpiritlevelError | None:
