@@ -21,14 +21,13 @@ from .parameter_space import ParameterSpace
 
 PROBE_SAMPLES = 2
 
-
 # On one sample too: what is a copy for several can be a view for one, with odd strides, for which
 # torch's derivatives of batch norm are wrong (2.13).
 COUNTS = (trust.SAMPLES, 1)
 
 
 def choose_method(surface: Surface) -> ProductMethod:
-    """The first method that the model supports and whose products are right, on two samples."""
+    """The first method that the model supports and whose products are right, on a few samples."""
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
         trust.beside_the_parameters(surface, 0, functools.partial(_check_gradient, surface))
     failures = []

@@ -3,7 +3,8 @@
 A rule prepares one use of a layer on one batch. What it returns takes the gradient δ at the layer's
 output and gives the per-sample gradients of the layer's parameters, or, for weights that act as a
 matrix, directly their contractions (`math/contractions.py`). A kind without a rule is not refused:
-its parameters take the generic route (`engine/sweep/per_sample.py`).
+its operations are read off the graph (`model/operations.py`), and what is not known there takes the
+generic route (`engine/sweep/per_sample.py`).
 """
 
 from __future__ import annotations
