@@ -6,8 +6,9 @@
 
 Whole calls: what a user waits for. A tool that does not know when to stop is given 3, 9, 27, …
 products until three runs with other seeds all lie within the tolerance; that last budget counts,
-although a user would not know it. Every answer is held against the best one: the exact value, or
-ours to 2 %. What a tool cannot answer, or not within the time, stays empty, with the reason.
+although a user would not know it. Every answer is held against ours: the exact trace, or one to 2 %
+where there is none, and the largest eigenvalue. What a tool cannot answer, or not within the time,
+stays empty, with the reason.
 """
 
 from __future__ import annotations

@@ -238,9 +238,9 @@ class BackPack(Tool):
         from backpack import backpack, extend
         from backpack.extensions import DiagGGNExact
 
-        if not isinstance(self.model, nn.Sequential):
-            return None  # it knows a list of layers only
-        model, loss = extend(self.model), extend(nn.CrossEntropyLoss())
+        plain = all(not list(child.children()) for child in self.model.children())
+        model = extend(self.model, use_converter=not plain)
+        loss = extend(nn.CrossEntropyLoss())
         with backpack(DiagGGNExact()):
             loss(model(self.data[0]), self.data[1]).backward()
         total = sum(float(p.diag_ggn_exact.sum()) for p in model.parameters())
