@@ -201,9 +201,12 @@ def _add_head(
     rows = rows.reshape(2, num_samples, -1).sum(dim=2)
     result.head.add(rows, weights.reshape(num_samples, -1).sum(dim=1))
     if result.needs.features and result.blocks is not None:
-        result.blocks.append(block.on_host())
-        if sum(stored.nbytes for stored in result.blocks) > budget.memory:
+        kept = sum(stored.nbytes for stored in result.blocks) + block.nbytes
+        result.blocks.append(block)
+        if kept > budget.memory:
             result.blocks = None
+        elif kept > budget.memory // 4:  # the device has other things to hold
+            result.blocks = [stored.on_host() for stored in result.blocks]
 
 
 def _softmax_sums(

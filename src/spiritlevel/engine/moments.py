@@ -42,9 +42,14 @@ class Moments:
         return [self.sums, self.products, self.with_weights, self.weights]
 
     def reduce(self, processes: Processes) -> None:
-        """Add up the sums over all processes."""
+        """Add up the sums over all processes, and fetch them: single numbers are read from now on.
+
+        On a GPU each of them would be a wait.
+        """
         processes.sum_(*self.tensors())
         self.count = sum(processes.gather(self.count))
+        self.sums, self.products = self.sums.cpu(), self.products.cpu()
+        self.with_weights, self.weights = self.with_weights.cpu(), self.weights.cpu()
 
     @property
     def total_weight(self) -> float:
@@ -74,8 +79,8 @@ class Moments:
 
     def combination(self, names: Iterable[str], factors: Iterable[float] | None) -> Tensor:
         """A vector with each name's factor in its row."""
-        names = list(names)
+        rows = [self.index[name] for name in names]
         c = torch.zeros_like(self.sums)
-        for name, factor in zip(names, factors or [1.0] * len(names), strict=True):
-            c[self.index[name]] = factor
+        values = [1.0] * len(rows) if factors is None else list(factors)
+        c[rows] = torch.tensor(values, dtype=c.dtype, device=c.device)
         return c

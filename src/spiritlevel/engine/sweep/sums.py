@@ -60,9 +60,10 @@ class RowSums:
             self.fourth += both.square().sum(dim=0).square().sum(dim=1)
 
     def reduce(self, processes: Processes) -> None:
-        """Add up the sums over all processes."""
+        """Add up the sums over all processes, and fetch them."""
         self.between.reduce(processes)
         processes.sum_(self.within, self.fourth)
+        self.within, self.fourth = self.within.cpu(), self.fourth.cpu()
 
     def estimate(self, factors: Factors, num_probes: int | None) -> Estimate:
         """Σ over rows of factor × mean value; exact if there were no probes."""

@@ -186,7 +186,7 @@ class Quadrature:
         back = self._side[rows, step - 1] if step else torch.zeros(len(rows), dtype=torch.float64)
         a, b = alpha[:, None], back.to(alpha)[:, None]
         following = self._previous  # reuses its memory: the older vector is not needed again
-        for part in columns(3 * len(rows), self._size):
+        for part in columns(3 * len(rows), products):
             following[:, part] = (
                 products[:, part].double()
                 - a * self._current[:, part].double()
@@ -230,7 +230,7 @@ class Quadrature:
 def _dot(A: Tensor, B: Tensor) -> Tensor:
     """Inner product of each row of A with its row of B, summed in float64."""
     total = torch.zeros(len(A), dtype=torch.float64, device=A.device)
-    for part in columns(2 * len(A), A.shape[1]):
+    for part in columns(2 * len(A), A):
         total += (A[:, part].double() * B[:, part].double()).sum(dim=1)
     return total
 

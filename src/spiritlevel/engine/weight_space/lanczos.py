@@ -290,7 +290,7 @@ class Lanczos:
         total = torch.zeros(len(rows), len(onto), dtype=torch.float64)
         for _ in range(2):  # the second round removes what round-off left in the first
             coefficients = inner(rows, onto)
-            for part in columns(len(rows) + len(onto), self._size):
+            for part in columns(len(rows) + len(onto), rows):
                 rows[:, part] = rows[:, part].double() - coefficients @ onto[:, part].double()
             total += coefficients.cpu()
         return total

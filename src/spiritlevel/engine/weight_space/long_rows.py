@@ -12,21 +12,23 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 20  # entries converted to float64 at a time: 8 MiB
+CHUNK = 1 << 20  # entries converted to float64 at a time: 8 MiB, which a cache can hold
+CHUNK_ON_GPU = 1 << 24  # 128 MiB: there a small part is over before the next one is started
 DEPENDENT = 1e-10  # of the largest squared length: a smaller remainder of a row is round-off
 
 
-def columns(num_rows: int, size: int) -> Iterator[slice]:
-    """Column ranges in which `num_rows` rows of length `size` fit a bounded float64 copy."""
-    step = max(1, CHUNK // max(1, num_rows))
-    for first in range(0, size, step):
+def columns(num_rows: int, like: Tensor) -> Iterator[slice]:
+    """Column ranges in which `num_rows` rows such as those of `like` fit a bounded float64 copy."""
+    chunk = CHUNK_ON_GPU if like.device.type == "cuda" else CHUNK
+    step = max(1, chunk // max(1, num_rows))
+    for first in range(0, like.shape[1], step):
         yield slice(first, first + step)
 
 
 def inner(A: Tensor, B: Tensor) -> Tensor:
     """A Bᵀ, summed in float64."""
     total = torch.zeros(len(A), len(B), dtype=torch.float64, device=A.device)
-    for part in columns(len(A) + len(B), A.shape[1]):
+    for part in columns(len(A) + len(B), A):
         total += A[:, part].double() @ B[:, part].double().T
     return total
 
@@ -39,7 +41,7 @@ def norm(row: Tensor) -> float:
 def combine(S: Tensor, rows: Tensor, out: Tensor) -> None:
     """Write Sᵀ rows into `out`, which may be the first of the rows."""
     S = S.to(rows.device)
-    for part in columns(len(rows) + len(out), rows.shape[1]):
+    for part in columns(len(rows) + len(out), rows):
         out[:, part] = S.T @ rows[:, part].double()
 
 
@@ -62,6 +64,6 @@ def orthonormal(rows: Tensor) -> Tensor:
 def outside(rows: Tensor, basis: Tensor) -> Tensor:
     """The part of the rows that is orthogonal to an orthonormal basis."""
     remainder, along = torch.empty_like(rows), inner(rows, basis)
-    for part in columns(len(rows) + len(basis), rows.shape[1]):
+    for part in columns(len(rows) + len(basis), rows):
         remainder[:, part] = rows[:, part].double() - along @ basis[:, part].double()
     return remainder

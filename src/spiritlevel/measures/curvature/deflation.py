@@ -47,7 +47,7 @@ class LanczosDeflation(Deflation):
         """‖PHPz‖² from Hz itself: PHPz = PHz − RᵀCQz."""
         along = inner(signs, self.basis) @ self._coupling.T.to(signs.device)
         rest = outside(images, self.basis).double()
-        for part in columns(len(rest) + len(self._beyond), rest.shape[1]):
+        for part in columns(len(rest) + len(self._beyond), rest):
             rest[:, part] -= along @ self._beyond[:, part].double()
         return rest.square().sum(dim=1)
 

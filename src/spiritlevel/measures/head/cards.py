@@ -182,14 +182,13 @@ def _lanczos(workspace: Workspace, residual_rtol: float) -> Eigenpairs:
     run = workspace.run(STORED)
     weight = workspace.head.weight()
     dtype = _product_dtype(workspace)
-    device = weight.device if run.streamed else torch.device("cpu")
     total = run.head.total_weight
     processes = workspace.surface.processes
 
     def product(v: Tensor) -> Tensor:
         direction = v.reshape(weight.shape)
         # one for all blocks: vectors may be large, so there are no more of them than needed
-        image = torch.zeros(weight.shape, dtype=dtype, device=device)
+        image = torch.zeros(weight.shape, dtype=dtype, device=weight.device)
         with processes.together():
             for block in workspace.head_blocks():
                 block.add_product(direction, image)
@@ -199,7 +198,9 @@ def _lanczos(workspace: Workspace, residual_rtol: float) -> Eigenpairs:
     size = weight.numel() * dtype.itemsize
     return eigenpairs(
         product,
-        random_normals(workspace.seed, 0, torch.zeros(1, device=device), weight.numel(), dtype),
+        random_normals(
+            workspace.seed, 0, torch.zeros(1, device=weight.device), weight.numel(), dtype
+        ),
         residual_rtol=residual_rtol,
         max_products=max(MIN_PRODUCTS, workspace.precision.max_passes),
         max_basis=max(3, min(workspace.memory // size - 2, 60)),  # products and result are as large
@@ -242,7 +243,7 @@ def _settings(workspace: Workspace) -> dict[str, object]:
 
 def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:
     """The rows of all processes in blocks of at most PAIR_BLOCK."""
-    stored = [block for block in workspace.head_blocks() if isinstance(block, RowBlock)]
+    stored = [block.on_host() for block in workspace.head_blocks() if isinstance(block, RowBlock)]
     if run.streamed:
         raise NotApplicable(
             "The measure 'head.trace_squared' needs the outputs of all samples, and those of "
@@ -250,9 +251,7 @@ def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:
             f"memory={workspace.memory}. "
             "Leave it out of 'measures', use fewer samples, or raise 'memory'."
         )
-    blocks = [
-        block.on_host() for part in workspace.surface.processes.gather(stored) for block in part
-    ]
+    blocks = [block for part in workspace.surface.processes.gather(stored) for block in part]
     kind = type(blocks[0].curvature)
     features = torch.cat([block.features for block in blocks])
     arguments = [
