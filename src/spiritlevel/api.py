@@ -111,7 +111,7 @@ def measure_also(
     asked = _prepare(model, data, also=also, **_parsed(arguments))
     workspace, left_out, measured = asked.workspace, dict(asked.refusals), {}
     with workspace.surface.preserved():
-        workspace.run(workspace.wanted)
+        workspace.start()
         for card in asked.cards:
             try:
                 with workspace.surface.processes.together():

@@ -178,7 +178,7 @@ def eigenvalues(
         progress=progress,
     )
     with workspace.surface.preserved():
-        workspace.run(workspace.wanted)
+        workspace.start()
         space = ParameterSpace(workspace.surface)
         (pairs,) = eigenpairs_of(
             workspace.products,

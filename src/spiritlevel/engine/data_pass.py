@@ -52,6 +52,11 @@ class Needs:
             }
         )
 
+    @property
+    def without_sweep(self) -> Needs:
+        """What is left if nothing is pulled back through the network."""
+        return dataclasses.replace(self, sweep=False, kappa=False, standardized=False, rho=False)
+
     def covers(self, other: Needs) -> bool:
         """Whether a pass for these needs also serves `other`."""
         return (self | other) == self

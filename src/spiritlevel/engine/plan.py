@@ -21,7 +21,7 @@ from ..model.autograd_graph import refuse_hidden_graphs
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, saved_bytes
 from ..model.layers import Layout
-from ..model.linearity import SLICE_WRITTEN
+from ..model.linearity import SLICE_WRITTEN, bends
 from ..model.surface import Surface
 from ..records import Cost
 from .head.head_layer import Head, find_heads
@@ -49,6 +49,7 @@ class Plan:
     signature: Signature | None  # of runs that need no test of their layouts; None: all need it
     rules: RuleCheck  # whether the rules give the parameters' gradients
     operations: frozenset[str]  # parameters whose uses are read off the graph
+    bent: frozenset[str]  # parameters in which the outputs bend, on the first samples
     heads: dict[str, Head]
     vectorize: bool
     repeats: bool  # whether lookups that samples share can be repeated for each of them
@@ -134,6 +135,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             signature=routing.signature if routing.certain else None,
             rules=checked,
             operations=frozenset(operations),
+            bent=frozenset(bends(outputs, {id(p): n for n, p in surface.parameters.items()})),
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             repeats=repeats,
@@ -196,6 +198,7 @@ def make_head_plan(surface: Surface) -> Plan:
             signature=None,
             rules=RuleCheck(),
             operations=frozenset(),
+            bent=frozenset(),
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=False,
             repeats=False,

@@ -78,6 +78,17 @@ class Routing:
     certain: bool  # whether the layouts are the only possible ones
 
 
+def hidden_parameters(uses: Sequence[LayerUse], routing: Routing) -> set[str]:
+    """Parameters of layers that ran without a graph, of which autograd sees no other use."""
+    return {
+        name
+        for use in uses
+        if use.hidden
+        for name in use.names.values()
+        if routing.routes[name] == "unused"
+    }
+
+
 def find_routing(
     surface: Surface,
     uses: Sequence[LayerUse],

@@ -28,6 +28,7 @@ from .weight_space.products import SMALL
 from .workspace import Workspace
 
 TOO_FEW = "so few probes give no interval: raise max_passes"
+NEARLY_ALL_BEND = "the outputs bend in nearly all weights"
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
 
@@ -86,18 +87,20 @@ class RowEstimator:
                 probes.sketch("hessian", _sketch_size(self.precision))
             self._refine("hessian")
             return
+        if not self.workspace.swept and self.workspace.sweep_can_wait:
+            self.probed = tuple(self.parameters)
+            if self._run_sample_probes():
+                return
         self.workspace.run(NEEDS[self.kind])
         uncertified = self._uncertified_rows(self.parameters)
         if method in ("exact", "output_probes") or not uncertified:
+            self.probed = ()
             self._sweep(self.precision.rtol)
             return
         self.probed = tuple(uncertified)
-        if method == "sample_probes" or (method == "auto" and self._is_large()):
-            try:
-                self._run_sample_probes()
-                return
-            except NotApplicable as reason:
-                self.probes, self._not_by_samples = None, f"no sample probes: {reason}"
+        large = method == "sample_probes" or (method == "auto" and self._is_large())
+        if large and not self._not_by_samples and self._run_sample_probes():
+            return
         self._sweep(self.precision.rtol / 2)
         self.probes = probes = _shared_probes(self.workspace, self.kind, self.probed)
         if method == "split" or probes.few:
@@ -113,16 +116,32 @@ class RowEstimator:
         parameters = self.workspace.surface.parameters
         return sum(parameters[self.parameters[row]].numel() for row in self.probed) > SMALL
 
-    def _run_sample_probes(self) -> None:
-        key = ("sample probes", self.kind)
-        cache = self.workspace.cache
-        if key not in cache:
-            cache[key] = SampleProbes(self.workspace, self.kind, self.probed, self.parameters)
-        self.probes = cache[key]
-        self._choose()
-        if self.operator == "residual" or len(self.probed) < len(self.parameters):
-            self._sweep(self.precision.rtol / 2)
-        self._refine(self.operator)
+    def _run_sample_probes(self) -> bool:
+        """Whether sample probes apply; if they do, until the rows are precise enough."""
+        key, cache = ("sample probes", self.kind, self.probed), self.workspace.cache
+        try:
+            if key not in cache:
+                cache[key] = SampleProbes(self.workspace, self.kind, self.probed, self.parameters)
+            self.probes = cache[key]
+            self._choose_by_samples()
+            if self.operator == "residual" or len(self.probed) < len(self.parameters):
+                self._sweep(self.precision.rtol / 2)
+            self._refine(self.operator)
+        except NotApplicable as reason:
+            self.probes, self._not_by_samples = None, f"no sample probes: {reason}"
+        return self.probes is not None
+
+    def _choose_by_samples(self) -> None:
+        """The Hessian if two probes of it suffice, as they often do; then nothing else is needed.
+
+        Otherwise the residual too, and then whichever varies less.
+        """
+        self._draw_pilot("hessian")
+        self.operator = "hessian"
+        if len(self.probed) == len(self.parameters) and self._converged():
+            return
+        self._draw_pilot("residual")
+        self._take_less_varying()
 
     def _choose(self) -> None:
         """Probe the residual or the Hessian, whichever varies less.
@@ -271,9 +290,11 @@ class RowEstimator:
             return f"Hutch++: {count} after {self.probes.sketched} dominant directions"
         if self.precision.method == "hutchinson":
             return f"{count} of the Hessian"
-        why = "; ".join(filter(None, (self._uncertified_text(probed), self._not_by_samples)))
+        bent = self._uncertified_text(probed) if self.workspace.swept else NEARLY_ALL_BEND
+        why = "; ".join(filter(None, (bent, self._not_by_samples)))
         if self.operator == "hessian":
-            return f"{count} of the Hessian: {why}, and the residual H − GGN has {self.compared}"
+            other = f", and the residual H − GGN has {self.compared}" if self.compared else ""
+            return f"{count} of the Hessian: {why}{other}"
         exactly = f"{self.workspace.sweep_text} from {columns_text(self.workspace)}"
         swept = probes_text(self.workspace) if self.workspace.probed else exactly
         has = f", and it has {self.compared}" if self.compared else ""

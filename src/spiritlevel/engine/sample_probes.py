@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,17 +35,25 @@ from ..model.layers.patches import ConvTransposeRule
 from ..model.model_state import full_precision, twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
-from .routes import find_routing
+from .routes import Routing, find_routing, hidden_parameters
 from .rule_check import check_rules
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import Factors, RowKind, RowSums, pooled_estimate
 from .uses import complete_uses
 from .weight_space.chunk_products import Operator
+from .weight_space.trust import refuse_hidden_uses
 
 if TYPE_CHECKING:
     from .workspace import Workspace
 
 _STREAM = 1 << 20  # of random numbers, different from those of all other probes
+
+
+class _Shown(NamedTuple):
+    """What a run shows of a use."""
+
+    layer: str
+    shape: torch.Size
 
 
 class SampleProbes:
@@ -81,6 +89,9 @@ class SampleProbes:
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
         self._matrices = {matrix.name: matrix for matrix in self.surface.matrices.values()}
+        # of each chunk, for all kinds: the same weights do the same to the same data again
+        self._found: dict[BatchLocation, tuple[list[_Shown], Routing]]
+        self._found = workspace.cache.setdefault("routings of sample probes", {})
 
     # -- what was drawn ----------------------------------------------------------------------
 
@@ -143,7 +154,7 @@ class SampleProbes:
         try:
             with torch.enable_grad():
                 complete_uses(surface, recorded, outputs)
-            places = self._places(recorded.uses, outputs)
+            places = self._places(recorded.uses, outputs, batch, where)
             with torch.enable_grad():
                 wide = outputs.double()
                 total = surface.loss.values(wide, targets).sum()
@@ -159,7 +170,9 @@ class SampleProbes:
         finally:
             recorded.close()
 
-    def _places(self, uses: list[LayerUse], outputs: Tensor) -> list[tuple[LayerUse, Layout]]:
+    def _places(
+        self, uses: list[LayerUse], outputs: Tensor, batch: Any, where: BatchLocation
+    ) -> list[tuple[LayerUse, Layout]]:
         """The uses at which noise is added, and where their samples are.
 
         Where a parameter is used several times, the input of a later use changes with the noise at
@@ -167,18 +180,15 @@ class SampleProbes:
         it stands and once as its transpose, in the gradient that comes back to the earlier use. So
         these uses keep their inputs with a graph.
         """
-        routing = find_routing(
-            self.surface,
-            uses,
-            outputs,
-            expected=self.plan.layouts,
-            trusted=self.plan.signature,
-            seed=len(outputs),
-        )
-        rules = self.plan.rules
-        later = check_rules(self.surface, uses, routing, outputs, rules.unseen)
+        shown = [_Shown(use.layer, use.output.shape) for use in uses]
+        before = self._found.get(where)
+        if before is None or before[0] != shown:
+            self._found[where] = shown, self._routing(uses, outputs)
+            hidden = hidden_parameters(uses, self._found[where][1])
+            refuse_hidden_uses(self.surface, batch, where, outputs, hidden)
+        routing = self._found[where][1]
         for name in self.row_of:
-            if routing.routes[name] == "generic" or name in rules.wrong | later.wrong:
+            if routing.routes[name] == "generic":
                 raise NotApplicable(f"a use of {name!r} cannot be divided into samples")
         for use in uses:
             self._check_use(use)
@@ -191,6 +201,21 @@ class SampleProbes:
             for use, layout in zip(uses, routing.layouts, strict=True)
             if use.edge is not None and layout is not None
         ]
+
+    def _routing(self, uses: list[LayerUse], outputs: Tensor) -> Routing:
+        routing = find_routing(
+            self.surface,
+            uses,
+            outputs,
+            expected=self.plan.layouts,
+            trusted=self.plan.signature,
+            seed=len(outputs),
+        )
+        rules = self.plan.rules
+        later = check_rules(self.surface, uses, routing, outputs, rules.unseen)
+        for name in rules.wrong | later.wrong:
+            routing.routes[name] = "generic"
+        return routing
 
     def _check_use(self, use: LayerUse) -> None:
         name = use.names.get("weight", "")

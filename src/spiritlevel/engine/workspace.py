@@ -39,12 +39,13 @@ from .sweep.feature_scales import (
 from .sweep.sums import Factors, RowKind, pooled_estimate
 from .weight_space.noise import Draws
 from .weight_space.perturbed import PerturbedLoss
-from .weight_space.products import Products
+from .weight_space.products import SMALL, Products
 
 CPU_MEMORY = 640 << 20  # larger chunks outgrow the caches and get slower
 EXACT_COLUMNS = 16  # up to this many columns, all of them cost no more than a few probes
 MIN_SPREADS = 32  # least samples × (probes − 1) to estimate the error of output probes from
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
+NEARLY_ALL = 0.95  # of the parameters: if these bend, all are probed
 GRAPH_FACTOR = 6  # memory of a gradient's graph, relative to what a forward saves
 
 
@@ -78,9 +79,7 @@ class Workspace:
     def want(self, needs: Needs) -> None:
         """Announce all needs in advance, so that the first pass computes everything."""
         if self.precision.method in ("hutchinson", "hutch++"):  # these methods use no sweep
-            needs = dataclasses.replace(
-                needs, sweep=False, kappa=False, standardized=False, rho=False
-            )
+            needs = needs.without_sweep
         self._wanted = needs
 
     @property
@@ -176,15 +175,41 @@ class Workspace:
 
     # -- the pass over the data --------------------------------------------------------------
 
+    def start(self) -> None:
+        """Make the pass that was announced, as far as it is sure to be needed."""
+        if self._wanted.sweep and self.sweep_can_wait:
+            if self._wanted.without_sweep == Needs():
+                return
+            self.run(self._wanted.without_sweep)
+        else:
+            self.run(self._wanted)
+
+    @functools.cached_property
+    def sweep_can_wait(self) -> bool:
+        """Whether sample probes may give all rows, so that the GGN need not be known.
+
+        That is so in a large network in which nearly everything bends. Where it is exact for a
+        large part, the sweep is the better way to that part.
+        """
+        wanted, parameters = self._wanted, self.surface.parameters
+        if self.precision.method not in ("auto", "sample_probes") or wanted.rho:
+            return False
+        if wanted.standardized:
+            return False
+        bent = sum(parameters[name].numel() for name in self.plan.bent)
+        return bent > SMALL and bent >= NEARLY_ALL * sum(p.numel() for p in parameters.values())
+
     def run(self, needs: Needs) -> PassResult:
         """The result of a pass over the data that covers at least these needs."""
         if self._pass is None or not self._pass.needs.covers(needs):
             self._wanted = self._wanted | needs
             self._more = []
-            probes = None
-            if self._wanted.sweep and self.by_probes:
+            probes, now = None, self._wanted
+            if not needs.sweep and self._wanted.sweep and self.sweep_can_wait:
+                now = self._wanted.without_sweep
+            if now.sweep and self.by_probes:
                 probes = self._probes(0, self.pilot_count)
-            self._pass = self._run(self._wanted, probes)
+            self._pass = self._run(now, probes)
         return self._pass
 
     def head_blocks(self) -> Iterable[HeadBlock]:

@@ -31,8 +31,8 @@ def random_signs(seed: int, stream: int, rows: Tensor, count: int, dtype: torch.
 
 def random_bits(seed: int, stream: int, rows: Tensor, first: int, last: int) -> Tensor:
     """64 random bits for each row and each counter from `first` up to `last`, as int64."""
-    start = torch.tensor([seed, stream], dtype=torch.int64, device=rows.device)
-    key = _mix(_mix(start[0] + _GOLDEN) + start[1] + _GOLDEN)
+    start = torch.tensor([seed, stream], dtype=torch.int64)  # on the host: no device has to wait
+    key = int(_mix(_mix(start[0] + _GOLDEN) + start[1] + _GOLDEN))
     keys = _mix(key + _GOLDEN * rows.to(torch.int64))
     counters = torch.arange(first + 1, last + 1, device=rows.device)
     return _mix(keys[:, None] + _GOLDEN * counters)

@@ -39,7 +39,7 @@ from ...model.layers import (
 from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
 from ..plan import Plan
-from ..routes import Route, Routing, find_routing
+from ..routes import Route, Routing, find_routing, hidden_parameters
 from ..rule_check import RuleCheck, check_rules
 from ..second_look import NEIGHBOURS, WITNESSES, Witness
 from ..uses import complete_uses, pull
@@ -137,7 +137,8 @@ class Sweep:
                 self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
                 complete_uses(surface, recorded, outputs)
                 routing = self._routing(recorded.uses, outputs)
-                self._check_hidden(recorded.uses, routing, batch, where, outputs)
+                hidden = hidden_parameters(recorded.uses, routing)
+                refuse_hidden_uses(surface, batch, where, outputs, hidden)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
                 rows = ChunkRows(self.sums, len(outputs))
                 edges = self._listen(recorded.uses, routing, rows)
@@ -183,24 +184,6 @@ class Sweep:
         neighbours = _batches.take(batch, slice(start, start + NEIGHBOURS))
         location = dataclasses.replace(where, start=where.start + index, first=where.first + index)
         self.witnesses[place : place + 1] = [Witness(sample, location, rows, neighbours)]
-
-    def _check_hidden(
-        self,
-        uses: list[LayerUse],
-        routing: Routing,
-        batch: Any,
-        where: BatchLocation,
-        outputs: Tensor,
-    ) -> None:
-        """Layers that ran without a graph must not matter."""
-        hidden = {
-            name
-            for use in uses
-            if use.hidden
-            for name in use.names.values()
-            if routing.routes[name] == "unused"
-        }
-        refuse_hidden_uses(self.surface, batch, where, outputs, hidden)
 
     def _routing(self, uses: list[LayerUse], outputs: Tensor) -> Routing:
         """The routes of this chunk, whose samples may do other things than the first ones."""
