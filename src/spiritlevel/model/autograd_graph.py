@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -36,6 +36,22 @@ def parameter_uses(outputs: Tensor) -> dict[int, int]:
             if variable is not None:
                 counts[id(variable)] = counts.get(id(variable), 0) + 1
     return counts
+
+
+def shape_of_graph(outputs: Tensor, names: Mapping[int, str]) -> int:
+    """A number that is the same for the same operations on the same parameters in the same order.
+
+    `names` are those of the parameters by id. Sizes and values do not enter, so that batches of all
+    sizes agree.
+    """
+    numbers: dict[Any, int] = {}
+    parts = []
+    for node in nodes(outputs):
+        numbers[node] = len(numbers)
+        inputs = tuple(numbers.get(following, -1) for following, _ in node.next_functions)
+        name = names.get(id(getattr(node, "variable", None)))
+        parts.append((node.name(), inputs, name))
+    return hash(tuple(parts))
 
 
 def refuse_hidden_graphs(outputs: Tensor) -> None:

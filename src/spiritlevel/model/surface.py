@@ -19,10 +19,12 @@ from ..errors import SpiritlevelError, is_out_of_memory
 from ..records import Cost, Progress
 from . import batches as _batches
 from . import huggingface, model_state
+from .autograd_graph import shape_of_graph
 from .batches import BatchLocation, Forward
 from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
+from .known import Known, known_about
 from .layer_hooks import recording_calls, returning_zeros
 from .losses import Loss, as_mask, resolve
 from .named_layers import NamedLayers
@@ -33,6 +35,7 @@ from .weight_matrices import WeightMatrix, find_matrices
 from .widening import PrecisionWatch, choose_width, widened
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
+FIRST_RUN = 2  # of them that show what the model does
 
 
 class Surface(NamedLayers):
@@ -58,6 +61,9 @@ class Surface(NamedLayers):
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
         )
+        # Processes do the same work together, and each may know something else.
+        joined = processes is not None and processes.size > 1
+        self.known = Known((), ()) if joined else known_about(model, loss, forward)
         self.progress = progress
         self.processes = processes or Processes(join=False)
         self.cost = Cost()
@@ -268,6 +274,13 @@ class Surface(NamedLayers):
             return total
         # with several processes a loader may yield only a part of its data set
         return sum(_batches.num_samples(batch) for _, batch in self.batches())
+
+    def shape_of_first_run(self) -> int:
+        """What the graph of the first samples looks like now (`shape_of_graph`)."""
+        batch = self.first_samples(FIRST_RUN)
+        with torch.enable_grad():
+            outputs, _ = self.outputs(batch, where=BatchLocation(0))
+        return shape_of_graph(outputs, {id(p): name for name, p in self.parameters.items()})
 
     def first_samples(self, count: int) -> Any:
         """`count` of the first samples: those that differ and are not blank, as far as possible.

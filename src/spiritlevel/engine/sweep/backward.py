@@ -24,7 +24,7 @@ from ...math.curvature import SignedColumn, scaled_to_one
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
 from ...model import batches as _batches
-from ...model.autograd_graph import deepest
+from ...model.autograd_graph import deepest, shape_of_graph
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import LayerUse, recording_uses
 from ...model.layers import (
@@ -97,6 +97,8 @@ class Sweep:
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
         self.witnesses: list[Witness] = []  # samples for a second look, with their values
+        # what the graphs of the chunks look like; None where rows went to places of their own
+        self.graphs: set[int | None] = set()
         self._rules = plan.rules
         self._random = random.Random(0)
         self._chunks = 0
@@ -137,6 +139,8 @@ class Sweep:
                 self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
                 complete_uses(surface, recorded, outputs)
                 routing = self._routing(recorded.uses, outputs)
+                same = routing.signature.same_for_all_data
+                self.graphs.add(shape_of_graph(outputs, self.names) if same else None)
                 hidden = hidden_parameters(recorded.uses, routing)
                 refuse_hidden_uses(surface, batch, where, outputs, hidden)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
@@ -162,6 +166,11 @@ class Sweep:
             recorded.close()
         return outputs.detach(), targets, curvature
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of rows that a second look can compare."""
+        return ("trace", *["kappa"] * self.request.kappa, *["rho"] * self.rho)
+
     def _keep_witness(self, values: ChunkValues, batch: Any, where: BatchLocation) -> None:
         """Keep a sample of some chunks, each chunk with the same probability."""
         self._chunks += 1
@@ -172,9 +181,8 @@ class Sweep:
                 return
         sizes = values.rows["trace"].abs().sum(dim=0).tolist()
         (index,) = self._random.choices(range(len(sizes)), [size or 1e-300 for size in sizes])
-        kinds = ["trace", *["kappa"] * self.request.kappa, *["rho"] * self.rho]
-        if self.probes is not None:
-            kinds = []  # what probes give to a sample is not its value
+        # what probes give to a sample is not its value
+        kinds = self.kinds if self.probes is None else ()
         of_sample = {kind: values.rows[kind][:, index].tolist() for kind in kinds}
         rows = {
             kind: dict(zip(self.sums.index[kind], of_sample[kind], strict=True)) for kind in kinds

@@ -27,7 +27,15 @@ COUNTS = (trust.SAMPLES, 1)
 
 
 def choose_method(surface: Surface) -> ProductMethod:
-    """The first method that the model supports and whose products are right, on a few samples."""
+    """The first method that the model supports and whose products are right, on a few samples.
+
+    It is known from an earlier call if the model's code still does the same.
+    """
+    key = ("product method", surface.dtype, surface.shape_of_first_run())
+    return surface.known.recall(key, lambda: _find_method(surface))
+
+
+def _find_method(surface: Surface) -> ProductMethod:
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
         trust.beside_the_parameters(surface, 0, functools.partial(_check_gradient, surface))
     failures = []

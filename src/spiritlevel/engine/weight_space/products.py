@@ -82,6 +82,12 @@ class Products:
         waits = self.surface.device.type == "cuda" or space.size <= SMALL
         if self.method != "reverse" or not waits:
             return 1
+        key = ("products together", self.surface.dtype, self.surface.shape_of_first_run())
+        if not self.surface.known.recall(key, lambda: self._can_be_batched(space)):
+            return 1
+        return TOGETHER_IF_SMALL if space.size <= SMALL else TOGETHER
+
+    def _can_be_batched(self, space: ParameterSpace) -> bool:
         batch = self.surface.first_samples(PROBE_SAMPLES)
         ones = torch.ones(2, space.size, dtype=space.dtype, device=space.device)
         try:
@@ -99,8 +105,8 @@ class Products:
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
-            return 1
-        return TOGETHER_IF_SMALL if space.size <= SMALL else TOGETHER
+            return False
+        return True
 
     def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
         """The products, averaged over the data of all processes; shapes as in the requests."""

@@ -179,10 +179,9 @@ def gradient_rounding(surface: Surface, outputs: Tensor) -> dict[str, float]:
     size = 1.0 + float(outputs.detach().abs().max())
     pulled = surface.pull(outputs, torch.ones_like(outputs), list(surface.parameters.values()))
     unit = 100 * precision(surface) * size
-    return {
-        name: 0.0 if g is None else unit * float(g.norm())
-        for name, g in zip(surface.parameters, pulled, strict=True)
-    }
+    zero = outputs.new_zeros((), dtype=torch.float64)
+    lengths = torch.stack([zero if g is None else g.norm().double() for g in pulled]).tolist()
+    return {name: unit * length for name, length in zip(surface.parameters, lengths, strict=True)}
 
 
 def _refuse_gradient(name: str, claimed: float, truth: float) -> None:
@@ -223,11 +222,16 @@ def untrusted_parameter(
             ahead = gradient({name: p + step * along[name] for name, p in start.items()})
             behind = gradient({name: p - step * along[name] for name, p in start.items()})
             surface.cost += Cost(forwards=2 * num_samples, backwards=2 * num_samples)
-            for name in sorted(suspects):
+            judged = sorted(suspects)  # their sizes are read at once: a GPU would wait for each
+            lengths = []
+            for name in judged:
                 difference = (ahead[name].double() - behind[name].double()) / (2 * step)
-                gap = float((difference - claimed[name].double()).norm())
-                size = max(float(difference.norm()), float(claimed[name].norm()))
-                if gap <= TOLERANCE * size + rounding[name] / step + least:
+                said = claimed[name].double()
+                lengths.append(
+                    torch.stack([(difference - said).norm(), difference.norm(), said.norm()])
+                )
+            for name, (gap, *sizes) in zip(judged, torch.stack(lengths).tolist(), strict=True):
+                if gap <= TOLERANCE * max(sizes) + rounding[name] / step + least:
                     suspects.discard(name)
             if not suspects:
                 break

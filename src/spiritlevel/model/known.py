@@ -1,0 +1,95 @@
+"""What earlier calls found out about a network, so that later ones need not find it out again.
+
+Whether derivatives can be trusted is a question about a network's code, not about the values of
+its weights: a monitor that asks after every epoch has the same answer. It is kept for as long as
+the model lives, and used only while nothing has changed that can be seen from outside: modules,
+their settings and hooks, parameters, loss, and the graph that autograd records.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from torch import nn
+
+Found = TypeVar("Found")
+
+MOST = 4  # versions of one network that are kept apart: other losses, other modules
+_SETTING = (bool, int, float, str, type(None))
+_HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"),
+)
+_records: weakref.WeakKeyDictionary[nn.Module, list[Known]] = weakref.WeakKeyDictionary()
+
+
+class Known:
+    """Findings about a network with one loss, by what they depend on besides."""
+
+    def __init__(self, structure: Hashable, arguments: tuple[Any, ...]) -> None:
+        """`arguments` are the user's; they are not kept alive."""
+        self.structure = structure
+        self._arguments = [_reference(argument) for argument in arguments]
+        self._findings: dict[Hashable, Any] = {}
+
+    def is_about(self, structure: Hashable, arguments: tuple[Any, ...]) -> bool:
+        """Whether this is the network and the loss."""
+        if structure != self.structure:
+            return False
+        then = [reference() for reference in self._arguments]
+        return all(a is b for a, b in zip(then, arguments, strict=True))
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._findings
+
+    def add(self, key: Hashable) -> None:
+        """Note that something was found to be so."""
+        self._findings[key] = True
+
+    def recall(self, key: Hashable, find: Callable[[], Found]) -> Found:
+        """What was found before, or is found now."""
+        if key not in self._findings:
+            self._findings[key] = find()
+        found: Found = self._findings[key]
+        return found
+
+
+def known_about(model: nn.Module, *arguments: Any) -> Known:
+    """The findings of earlier calls with these arguments on the network as it is now."""
+    records, structure = _records.setdefault(model, []), _structure(model)
+    for record in records:
+        if record.is_about(structure, arguments):
+            return record
+    records.insert(0, Known(structure, arguments))
+    del records[MOST:]
+    return records[0]
+
+
+def _structure(model: nn.Module) -> Hashable:
+    modules = tuple(
+        (
+            id(module),
+            type(module),
+            id(module.__dict__.get("forward")),
+            tuple((k, v) for k, v in module.__dict__.items() if isinstance(v, _SETTING)),
+            tuple(len(module.__dict__.get(hooks) or ()) for hooks in _HOOKS),
+        )
+        for module in model.modules()
+    )
+    parameters = tuple(
+        (id(p), p.shape, p.dtype, p.device, p.requires_grad, len(p._backward_hooks or ()))
+        for p in model.parameters()
+    )
+    return modules, parameters
+
+
+def _reference(argument: Any) -> Callable[[], Any]:
+    """The argument itself, or None once it is gone: a loss may hold the model."""
+    if isinstance(argument, _SETTING):
+        return lambda: argument
+    try:
+        return weakref.ref(argument)
+    except TypeError:  # it will never be recognized
+        return object
