@@ -215,7 +215,7 @@ def test_streamed_margins_are_those_of_the_whole_matrix(dtype, budget, generator
 def test_margin_shares_the_forward_pass_with_a_sweep():
     problem = problems.relu_mlp()
     names = ["curvature.trace", "norms.margin", "softmax.entropy", "activity.frequency"]
-    alone = sl.measure(problem.model, problem.data, measures="curvature.trace")
+    alone = sl.measure(problems.relu_mlp().model, problem.data, measures="curvature.trace")
     together = sl.measure(problem.model, problem.data, measures=names)
     for name in names[1:]:
         assert together[name].cost == alone["curvature.trace"].cost

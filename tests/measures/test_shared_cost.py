@@ -46,7 +46,8 @@ def measured(problem):
     }
 
     def measure(asked):
-        return sl.measure(problem.model, problem.data, measures=asked, options=options)
+        model = copy.deepcopy(problem.model)  # a later call on the same one costs less
+        return sl.measure(model, problem.data, measures=asked, options=options)
 
     return measure
 

@@ -17,18 +17,19 @@ from ..errors import NotApplicable
 from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimates_of_columns
-from .precision import Precision
 from .sample_probes import SampleProbes
-from .sweep.feature_scales import POWERS
+from .shared_probes import shared_probes, sketch_size
 from .sweep.sums import Factors, RowKind
+from .sweep_text import columns_text, probes_text
 from .weight_space.chunk_products import Operator
-from .weight_space.metrics import Metric
 from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
 from .weight_space.products import SMALL
 from .workspace import Workspace
 
 TOO_FEW = "so few probes give no interval: raise max_passes"
 NEARLY_ALL_BEND = "the outputs bend in nearly all weights"
+MANY_SAMPLE_PROBES = 48  # if at least this many are needed, weight probes are looked at too
+WEIGHT_PROBE = 4  # what one costs, in sample probes: a product needs the gradients of all weights
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
 
@@ -82,9 +83,9 @@ class RowEstimator:
         method = self.precision.method
         if method in ("hutchinson", "hutch++"):
             self.probed = tuple(self.parameters)
-            self.probes = probes = _shared_probes(self.workspace, self.kind, self.probed)
+            self.probes = probes = shared_probes(self.workspace, self.kind, self.probed)
             if method == "hutch++" and probes.exact_part is None:
-                probes.sketch("hessian", _sketch_size(self.precision))
+                probes.sketch("hessian", sketch_size(self.precision))
             self._refine("hessian")
             return
         if not self.workspace.swept and self.workspace.sweep_can_wait:
@@ -102,7 +103,7 @@ class RowEstimator:
         if large and not self._not_by_samples and self._run_sample_probes():
             return
         self._sweep(self.precision.rtol / 2)
-        self.probes = probes = _shared_probes(self.workspace, self.kind, self.probed)
+        self.probes = probes = shared_probes(self.workspace, self.kind, self.probed)
         if method == "split" or probes.few:
             # A choice by the spread of a few probes, whose mean is the result, would favour those
             # that are small by chance.
@@ -126,6 +127,9 @@ class RowEstimator:
             self._choose_by_samples()
             if self.operator == "residual" or len(self.probed) < len(self.parameters):
                 self._sweep(self.precision.rtol / 2)
+            if self._weight_probes_are_better():
+                self.probes, self._not_by_samples = None, "sample probes vary too much"
+                return False
             self._refine(self.operator)
         except NotApplicable as reason:
             self.probes, self._not_by_samples = None, f"no sample probes: {reason}"
@@ -142,6 +146,23 @@ class RowEstimator:
             return
         self._draw_pilot("residual")
         self._take_less_varying()
+
+    def _weight_probes_are_better(self) -> bool:
+        """Where many sample probes are still needed, whether weight probes would be cheaper.
+
+        Few samples with large gradients may decide: then noise of the weights varies less.
+        """
+        samples, asked = self._probes, self.precision
+        if asked.method != "auto" or self._converged():
+            return False
+        if min(self._sufficient(), asked.max_passes) < MANY_SAMPLE_PROBES:
+            return False
+        judged = self._of_probed(self.whole)
+        rival = shared_probes(self.workspace, self.kind, self.probed)
+        if not rival.values:
+            rival.draw(["residual", "hessian"], max(2, min(rival.glance, asked.max_passes // 2)))
+        least = min(rival.spread(each, judged, rival.common) for each in rival.values)
+        return WEIGHT_PROBE * least < samples.spread(self.operator, judged, samples.common)
 
     def _choose(self) -> None:
         """Probe the residual or the Hessian, whichever varies less.
@@ -360,44 +381,6 @@ class RowEstimator:
             entries = self.probes.metric.parts[layer]
             parts.append(self.probes.estimates_of_elements(self.operator, entries))
         return parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts, strict=True)]
-
-
-def columns_text(workspace: Workspace) -> str:
-    """How many columns the sweep took."""
-    count = workspace.plan.num_columns
-    return f"{count} column{'s' * (count != 1)}"
-
-
-def probes_text(workspace: Workspace) -> str:
-    """How many output probes were taken, and why not all columns."""
-    asked_for = workspace.precision.method == "output_probes"
-    why = "" if asked_for else f", which would take {workspace.plan.num_columns} passes"
-    return f"{workspace.sweep_text}{why}"
-
-
-def _sketch_size(precision: Precision) -> int:
-    """How many dominant directions are removed first; each takes two passes."""
-    if precision.method != "hutch++":
-        return 0
-    return max(1, min(PILOT, precision.max_passes // 3))
-
-
-def _shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
-    """The probes of a kind, which all its measures share."""
-    key = ("probes", kind)
-    if key not in workspace.cache:
-        scales = workspace.feature_scales[kind] if kind in POWERS else None
-        metric = Metric(workspace.surface, kind, rows, scales)
-        count = workspace.run(Needs()).num_samples
-        workspace.cache[key] = WeightProbes(
-            workspace.products,
-            metric,
-            seed=workspace.seed,
-            num_samples=count,
-            few=workspace.precision.max_passes - 2 * _sketch_size(workspace.precision) < PILOT,
-        )
-    probes: WeightProbes = workspace.cache[key]
-    return probes
 
 
 def estimate_rows(

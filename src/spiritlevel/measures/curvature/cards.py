@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...engine.data_pass import Needs
-from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, probes_text
+from ...engine.row_estimator import RowEstimate, estimate_rows
+from ...engine.sweep_text import columns_text, probes_text
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
 from ..eigenvalues import of_network, subspace_of_network
