@@ -14,15 +14,17 @@ from .engine.head.head_layer import choose_head
 from .engine.options import Options, as_options
 from .engine.plan import make_head_plan
 from .engine.precision import Method, Precision
+from .engine.preflight import Preflight
 from .engine.workspace import Workspace
 from .errors import NotApplicable, SpiritlevelError
+from .measures import rounding
 from .measures.requirements import head as requires_head
+from .model.arithmetic import Arithmetic, full_precision
 from .model.batches import Forward, num_samples
 from .model.calls import measuring
 from .model.distributed import Processes
-from .model.model_state import full_precision
 from .model.surface import Surface
-from .records import Cost, Progress, Report
+from .records import Progress, Report
 
 Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
 PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
@@ -44,6 +46,7 @@ def measure(
     max_passes: int = 100,
     options: Options | Mapping[str, Any] | None = None,
     memory: int | None = None,
+    arithmetic: Arithmetic = "full",
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
@@ -69,6 +72,8 @@ def measure(
         max_passes: how many probes an estimate may use; each is one pass over the data.
         options: for single measures, such as {"rho": 0.1}; their cards name them. See `Options`.
         memory: bytes that a chunk of samples may use; None: 640 MiB, or half the free GPU memory.
+        arithmetic: "full" is the model's own precision; "tf32" and "bf16" are faster on a GPU. What
+            they cost in accuracy is measured on a few samples and is part of the interval.
         seed: for all random directions and signs.
         distributed: under torch.distributed, measure the data of all processes together; every
             process must call this. False measures in this process alone.
@@ -97,6 +102,7 @@ def measure(
         max_passes=max_passes,
         options=options,
         memory=memory,
+        arithmetic=arithmetic,
         seed=seed,
         distributed=distributed,
         progress=progress,
@@ -109,18 +115,12 @@ def measure_also(
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
     asked = _prepare(model, data, also=also, **_parsed(arguments))
-    workspace, left_out, measured = asked.workspace, dict(asked.refusals), {}
+    workspace = asked.workspace
     with workspace.surface.preserved():
-        workspace.start()
-        for card in asked.cards:
-            try:
-                with workspace.surface.processes.together():
-                    measured[card.name] = _completed(card, card.function(workspace), workspace)
-            except NotApplicable as error:  # what only a pattern matched is left out
-                if card.name in asked.named or len(asked.cards) == 1:
-                    raise
-                left_out[card.name] = str(error)
-    workspace.cache.clear()  # it refers to the workspace: the cycle would keep both in memory
+        measured, refused = _measured(asked)
+        if workspace.surface.arithmetic != "full":
+            measured = _with_rounding(measured, asked, model, arguments)
+    left_out = asked.refusals | refused
     told = {name: why for name, why in left_out.items() if name in asked.matched}
     return Report(
         {name: m.whole for name, m in measured.items()},
@@ -130,52 +130,47 @@ def measure_also(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Preflight:
-    """What a measurement would cost, before it is started."""
-
-    cost_per_sample: Cost
-    num_columns: int
-    num_probes: int | None  # output probes to start with; None takes all columns
-    chunk: int
-    memory: int
-    products: bool  # whether products with the Hessian are sure to follow
-    slow_parameters: tuple[str, ...]
-    measures: tuple[str, ...]
-
-    def __str__(self) -> str:
-        passes = self.cost_per_sample.passes(1)
-        lines = [
-            f"{passes} per sample, {self.chunk} samples at a time, "
-            f"about {_size(self.memory)} in addition to the model"
-        ]
-        if self.num_probes is not None:
-            lines.append(
-                f"{self.num_probes} output probes instead of {self.num_columns} columns; more "
-                "follow if the precision requires it"
-            )
-        if self.products:
-            lines.append("plus products with the Hessian, as many as it takes to converge")
-        if self.slow_parameters:
-            shown = ", ".join(self.slow_parameters[:3])
-            more = len(self.slow_parameters) - 3
-            lines.append(
-                f"twice the work, because they need per-sample gradients: {shown}"
-                + (f" and {more} more" if more > 0 else "")
-            )
-        return "\n".join(lines)
+def _measured(asked: _Asked) -> tuple[dict[str, catalogue.Measured], dict[str, str]]:
+    """The measurements, and why some of those that only a pattern matched are left out."""
+    workspace, measured, refused = asked.workspace, {}, {}
+    workspace.start()
+    for card in asked.cards:
+        try:
+            with workspace.surface.processes.together():
+                measured[card.name] = _completed(card, card.function(workspace), workspace)
+        except NotApplicable as error:
+            if card.name in asked.named or len(asked.cards) == 1:
+                raise
+            refused[card.name] = str(error)
+    workspace.cache.clear()  # it refers to the workspace: the cycle would keep both in memory
+    return measured, refused
 
 
-def _size(num_bytes: int) -> str:
-    """A number of bytes, as text.
-
-    >>> _size(700), _size(5 << 20)
-    ('1 KiB', '5 MiB')
-    """
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.3g} {unit}"
-    return f"{max(1, round(num_bytes / 1024))} KiB"
+def _with_rounding(
+    measured: dict[str, catalogue.Measured],
+    asked: _Asked,
+    model: nn.Module,
+    arguments: dict[str, Any],
+) -> dict[str, catalogue.Measured]:
+    """The measurements with what the faster arithmetic costs, where they were computed in it."""
+    names = [card.name for card in asked.cards if card.needs.sweep and card.name in measured]
+    if not names:
+        return measured
+    surface = asked.workspace.surface
+    few = [surface.first_samples(rounding.SAMPLES)]
+    both = []
+    for kind in ("full", surface.arithmetic):
+        asks = arguments | {"measures": names, "rtol": 0.5, "arithmetic": kind, "progress": None}
+        again = _prepare(model, few, **_parsed(asks))
+        with again.workspace.surface.preserved():
+            both.append(_measured(again)[0])
+        surface.cost += again.workspace.surface.cost
+    return measured | {
+        name: rounding.with_rounding(
+            measured[name], both[0][name], both[1][name], surface.arithmetic
+        )
+        for name in names
+    }
 
 
 @measuring
@@ -194,6 +189,7 @@ def preflight(
     max_passes: int = 100,
     options: Options | Mapping[str, Any] | None = None,
     memory: int | None = None,
+    arithmetic: Arithmetic = "full",
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
@@ -211,6 +207,7 @@ def preflight(
         "max_passes": max_passes,
         "options": options,
         "memory": memory,
+        "arithmetic": arithmetic,
         "seed": seed,
         "distributed": distributed,
         "progress": progress,
@@ -265,6 +262,7 @@ def open_workspace(
     precision: Precision | None = None,
     options: Options | None = None,
     memory: int | None = None,
+    arithmetic: Arithmetic = "full",
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
@@ -280,6 +278,7 @@ def open_workspace(
         "forward": forward,
         "progress": progress,
         "processes": Processes(join=distributed),
+        "arithmetic": arithmetic,
     }
     surface = Surface(model, data, **common)
     surface.check_model()

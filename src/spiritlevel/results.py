@@ -19,7 +19,7 @@ from .analysis.landscape import Landscape as Landscape
 from .analysis.landscape import Mark as Mark
 from .analysis.neurons import Neurons as Neurons
 from .analysis.spectra import Eigenvalues as Eigenvalues
-from .api import Preflight as Preflight
+from .engine.preflight import Preflight as Preflight
 from .engine.weight_space.density import SpectralDensity as SpectralDensity
 from .measures import Card as Card
 from .records import Cost as Cost

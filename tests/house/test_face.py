@@ -53,8 +53,9 @@ def test_no_verb_hides_its_arguments(verb):
     ("verb", "left_out"),
     [
         ("preflight", set()),
-        ("neurons", {"measures", "options"}),
-        ("audit", {"method"}),  # its default differs: the GGN, whose values have no noise
+        ("neurons", {"measures", "options", "arithmetic"}),
+        # its default method differs: the GGN, whose values have no noise; rounding would be some
+        ("audit", {"method", "arithmetic"}),
         ("compare", {"model"}),
     ],
 )

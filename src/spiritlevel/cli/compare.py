@@ -54,6 +54,7 @@ def compare(
     memory: subject.Memory = None,
     device: subject.Device = "cpu",
     dtype: subject.Dtype = "float32",
+    arithmetic: subject.ArithmeticName = "full",
     seed: subject.Seed = 0,
     json: subject.Json = None,
     html: subject.Html = None,
@@ -73,6 +74,7 @@ def compare(
         "rtol": rtol,
         "max_passes": max_passes,
         "memory": None if memory is None else inputs.parse_memory(memory),
+        "arithmetic": arithmetic,
         "seed": seed,
     }
     reports: dict[str, Report] = {}

@@ -35,6 +35,7 @@ def measure(
     memory: subject.Memory = None,
     device: subject.Device = "cpu",
     dtype: subject.Dtype = "float32",
+    arithmetic: subject.ArithmeticName = "full",
     seed: subject.Seed = 0,
     json: subject.Json = None,
     html: subject.Html = None,
@@ -55,6 +56,7 @@ def measure(
         "confidence": confidence,
         "max_passes": max_passes,
         "memory": None if memory is None else inputs.parse_memory(memory),
+        "arithmetic": arithmetic,
         "seed": seed,
     }
     loaded = subject.load(

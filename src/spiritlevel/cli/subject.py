@@ -92,6 +92,13 @@ Rtol = Annotated[
     float,
     typer.Option(metavar="SHARE", help="Refine estimates until they are this precise, relatively."),
 ]
+ArithmeticName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="full, or tf32 or bf16: faster on a GPU; what that costs in accuracy is shown.",
+    ),
+]
 MaxPasses = Annotated[
     int, typer.Option(metavar="N", help="Most probes per estimate; each is one pass over the data.")
 ]

@@ -26,13 +26,14 @@ from torch.autograd.graph import GradientEdge
 from ..errors import NotApplicable
 from ..math.signs import random_signs
 from ..model import batches as _batches
+from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, recording_uses
 from ..model.layers import AbstractMatrixRule, Layout
 from ..model.layers.broadcast import BroadcastRule
 from ..model.layers.noise import Noise, direction_at_output
 from ..model.layers.patches import ConvTransposeRule
-from ..model.model_state import full_precision, twice_differentiable
+from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
 from .routes import Routing, find_routing, hidden_parameters
@@ -149,7 +150,7 @@ class SampleProbes:
         }
         count = _batches.num_samples(batch) if self.plan.repeats else 1
         recording = recording_uses(modules, live=True, num_samples=count)
-        with torch.enable_grad(), recording as recorded:
+        with torch.enable_grad(), recording as recorded, surface.fast():
             outputs, targets = surface.outputs(batch, where=where)
         try:
             with torch.enable_grad():
@@ -161,11 +162,12 @@ class SampleProbes:
             weights = surface.loss.weights(outputs.detach(), targets).double()
             samples = self._numbers.of(where, len(outputs))
             for operator, row_sums in sums.items():
-                gradients = self._gradients(operator, total, wide, places)
-                draws = [
-                    self._values(gradients, places, samples, stream, len(outputs))
-                    for stream in streams
-                ]
+                with surface.fast():
+                    gradients = self._gradients(operator, total, wide, places)
+                    draws = [
+                        self._values(gradients, places, samples, stream, len(outputs))
+                        for stream in streams
+                    ]
                 row_sums.add(draws, weights)
         finally:
             recorded.close()

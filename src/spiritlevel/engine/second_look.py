@@ -51,7 +51,7 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     What was confirmed in an earlier call is not looked at again, if the model did the same in it.
     """
     surface = sweep.surface
-    key = ("confirmed", surface.dtype, sweep.probes is None, sweep.kinds, frozenset(sweep.graphs))
+    key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.graphs))
     if None not in sweep.graphs and key in surface.known:
         return {}
     certified = [name for name in surface.parameters if name not in sweep.bends]
@@ -59,7 +59,7 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
 
     def by_differences(witness: Witness, seed: int) -> dict[str, str]:
         trust.check_gradient(surface, witness.neighbours, witness.where, seed)
-        if sweep.probes is not None or not certified or surface.dtype != torch.float64:
+        if not sweep.exact or not certified or surface.dtype != torch.float64:
             return {}  # nothing is exact, or float32 is too coarse for differences of gradients
         names = random.Random(seed).sample(certified, min(DIRECTIONS, len(certified)))
         return _quadratic_forms(surface, witness, names, seed)
@@ -68,7 +68,7 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
         for number, witness in enumerate(sweep.witnesses):
             look = functools.partial(by_differences, witness, seed + number)
             doubts |= trust.beside_the_parameters(surface, seed + number, look)
-            if sweep.probes is None:
+            if sweep.exact:
                 doubts |= _alone(sweep, witness)
     for others in surface.processes.gather(doubts):
         doubts = others | doubts

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import SpiritlevelError
+from ..model.arithmetic import full_precision
 from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
-from ..model.model_state import full_precision
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites

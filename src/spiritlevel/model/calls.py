@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from .arguments import check_arguments
+from .arithmetic import full_precision
 from .bit_hashes import hash_tensor
 from .distributed import Processes, refuse_sharded, unwrapped
 from .exclusive import claimed, process_state
@@ -91,6 +92,7 @@ def _surrounded(verb: str, arguments: Mapping[str, Any]) -> Iterator[None]:
     with claimed(map(unwrapped, models)), process_state(), contextlib.ExitStack() as stack:
         call = stack.enter_context(_shared_call())
         stack.enter_context(_plain_modes(call))
+        stack.enter_context(full_precision())
         stack.enter_context(processes.together())
         for model in models:
             stack.enter_context(gathered(model))

@@ -138,18 +138,3 @@ def twice_differentiable() -> Iterator[None]:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """No TF32 during the block: results are compared there to the last digits of float32."""
-    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    with process_state():
-        before = [backend.allow_tf32 for backend in backends]
-        try:
-            for backend in backends:
-                backend.allow_tf32 = False
-            yield
-        finally:
-            for backend, allowed in zip(backends, before, strict=True):
-                backend.allow_tf32 = allowed

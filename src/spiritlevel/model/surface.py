@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, is_out_of_memory
+from ..errors import SpiritlevelError
 from ..records import Cost, Progress
 from . import batches as _batches
 from . import huggingface, model_state
+from .arithmetic import Arithmetic
 from .autograd_graph import shape_of_graph
 from .batches import BatchLocation, Forward
 from .calls import data_record
@@ -28,17 +29,18 @@ from .known import Known, known_about
 from .layer_hooks import recording_calls, returning_zeros
 from .losses import Loss, as_mask, resolve
 from .named_layers import NamedLayers
+from .number_types import NumberTypes
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
 from .substitution import substituted
 from .weight_matrices import WeightMatrix, find_matrices
-from .widening import PrecisionWatch, choose_width, widened
+from .widening import choose_width, widened
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 FIRST_RUN = 2  # of them that show what the model does
 
 
-class Surface(NamedLayers):
+class Surface(NamedLayers, NumberTypes):
     """The loss of a model on its data, as a function of the trainable parameters."""
 
     def __init__(
@@ -51,8 +53,12 @@ class Surface(NamedLayers):
         layers: str | Sequence[str] | None = None,
         progress: Progress | None = None,
         processes: Processes | None = None,
+        arithmetic: Arithmetic = "full",
     ) -> None:
-        """`layers` restricts the parameters to modules whose path matches one of the patterns."""
+        """`layers` restricts the parameters to modules whose path matches one of the patterns.
+
+        `arithmetic` is that of the blocks within `fast`.
+        """
         refuse_sharded(model)
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
@@ -76,22 +82,12 @@ class Surface(NamedLayers):
         self.parameters = select_parameters(model, layers)
         anchor = next(iter(model.parameters()), torch.empty(0))
         self.device = anchor.device
-        self.own_dtype = anchor.dtype
-        self._wide: torch.dtype | None = None  # what the model computes in while it is measured
+        self._set_types(anchor.dtype, arithmetic)
         self._measuring = False
         self._called = False  # whether the model has run
-        self.rounded_to: torch.dtype | None = None  # half precision that could not be avoided
-        self.computed_in = self.own_dtype  # in the last measurement
-        self._runs_in: dict[torch.dtype, bool] = {}
-        self._coarsest: dict[torch.dtype, torch.dtype] = {}  # inside the model, by what it is in
         self._first: Any = None  # the first samples of the data
 
     # -- the model ---------------------------------------------------------------------------
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the model's parameters are held in while it is measured."""
-        return self._wide or self.own_dtype
 
     def outputs(
         self,
@@ -218,6 +214,7 @@ class Surface(NamedLayers):
             self.substituting(parameters),
             # looking at every function is slow, and the first call shows what the model calls
             contextlib.nullcontext() if self._called else PlainLookups(),
+            self._calling(),
         ):
             outputs, targets, *mask = self.forward(self.model, batch)
         self._called = True
@@ -344,53 +341,8 @@ class Surface(NamedLayers):
                 stack.enter_context(widened(self.model, self._wide))
             yield
 
-    @contextlib.contextmanager
-    def computing_in(self, dtype: torch.dtype) -> Iterator[None]:
-        """A context in which model and data are in this type."""
-        before = self._wide
-        with widened(self.model, dtype):
-            self._wide = dtype
-            try:
-                yield
-            finally:
-                self._wide = before
-
-    def runs_in(self, dtype: torch.dtype) -> bool:
-        """Whether the model's code accepts this type."""
-        if dtype not in self._runs_in:
-            try:
-                with self.computing_in(dtype), torch.no_grad():
-                    self._run(self.first_samples(1), {})
-                self._runs_in[dtype] = True
-            except (RuntimeError, NotImplementedError) as error:
-                if is_out_of_memory(error):
-                    raise
-                self._runs_in[dtype] = False
-            self.cost += Cost(forwards=1)
-        return self._runs_in[dtype]
-
-    def coarsest_type(self) -> torch.dtype:
-        """The coarsest type that the model computes in now, wherever its code changes it."""
-        if self.dtype not in self._coarsest:
-            sample = self.first_samples(1)
-            self.cost += Cost(forwards=1)
-            with torch.no_grad(), PrecisionWatch() as watch:
-                self._run(sample, {})
-            self._coarsest[self.dtype] = watch.coarsest
-        return self._coarsest[self.dtype]
-
     def _stop_measuring(self) -> None:
         self._measuring, self._wide = False, None
-
-    def _half_seen(self, dtype: torch.dtype | None) -> torch.dtype | None:
-        """The half precision that a sample meets inside the model, held in `dtype`."""
-        self._wide = dtype
-        with model_state.preserved(self.model, self.device), widened(self.model, dtype):
-            sample = self.first_samples(1)
-            self.cost += Cost(forwards=1)
-            with torch.no_grad(), PrecisionWatch() as watch:
-                self._run(sample, {})
-        return watch.half
 
     def _look_up_all(self) -> None:
         """Run the model on all data, for what that does to its embeddings."""

@@ -17,10 +17,10 @@ from ...errors import SpiritlevelError
 from ...measures import registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...model import batches as _batches
+from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation, Forward
 from ...model.calls import measuring
 from ...model.distributed import Processes
-from ...model.model_state import full_precision
 from ...model.surface import Surface
 from ...records import Progress, Report
 from ...symmetries import CONFIDENCE_ONLY, DOWN, UP

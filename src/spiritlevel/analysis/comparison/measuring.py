@@ -12,6 +12,7 @@ from ...engine.options import Options
 from ...engine.precision import Method
 from ...errors import SpiritlevelError
 from ...measures.confounders import MEASURED_ALONG
+from ...model.arithmetic import Arithmetic
 from ...model.batches import Forward
 from ...model.calls import measuring
 from ...records import Progress, Report
@@ -38,6 +39,7 @@ def compare(
     max_passes: int = 100,
     options: Options | Mapping[str, Any] | None = None,
     memory: int | None = None,
+    arithmetic: Arithmetic = "full",
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
@@ -82,6 +84,7 @@ def compare(
         "max_passes": max_passes,
         "options": options,
         "memory": memory,
+        "arithmetic": arithmetic,
         "seed": seed,
         "distributed": distributed,
         "progress": progress,

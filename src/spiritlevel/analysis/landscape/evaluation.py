@@ -9,8 +9,8 @@ import torch
 
 from ...engine.weight_space.perturbed import Weights
 from ...errors import SpiritlevelError
+from ...model.arithmetic import full_precision
 from ...model.losses import CrossEntropy
-from ...model.model_state import full_precision
 from ...model.surface import Surface
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ...errors import NotApplicable, SpiritlevelError, is_out_of_memory
+from ...model.arithmetic import full_precision
 from ...model.losses import CrossEntropy, Loss
-from ...model.model_state import full_precision
 from ...records import Cost
 from ..workspace import STREAM_FROM, Workspace
 from .head_layer import Head, head_input

@@ -131,6 +131,7 @@ class Sweep:
             torch.enable_grad(),
             recording_uses(self.modules, inputs=inputs, num_samples=count) as recorded,
             in_place or contextlib.nullcontext(),
+            surface.fast(),
         ):
             outputs, targets = surface.outputs(batch, where=where, watch=watch)
         try:
@@ -149,22 +150,28 @@ class Sweep:
                 deep = deepest(outputs, edges) if edges else []
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
-                    generic = self._columns(
-                        outputs, columns, deep, rows, recorded.uses, routing.routes
-                    )
-                    with recorded.paused():
-                        self._contract_generic(generic, batch, rows, routing.routes)
-                    for use in recorded.uses:
-                        for listener in (use.on_output, use.on_input):
-                            if isinstance(listener, AbstractListener):
-                                listener.flush()
-                    draws.append(rows.collect(outputs.device))
+                    with surface.fast():
+                        generic = self._columns(
+                            outputs, columns, deep, rows, recorded.uses, routing.routes
+                        )
+                        with recorded.paused():
+                            self._contract_generic(generic, batch, rows, routing.routes)
+                        for use in recorded.uses:
+                            for listener in (use.on_output, use.on_input):
+                                if isinstance(listener, AbstractListener):
+                                    listener.flush()
+                        draws.append(rows.collect(outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
                 self._keep_witness(draws[0], batch, where)
         finally:
             recorded.close()
         return outputs.detach(), targets, curvature
+
+    @property
+    def exact(self) -> bool:
+        """Whether the values of single samples are exact, as far as the certificate holds."""
+        return self.probes is None and self.surface.arithmetic == "full"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -181,8 +188,8 @@ class Sweep:
                 return
         sizes = values.rows["trace"].abs().sum(dim=0).tolist()
         (index,) = self._random.choices(range(len(sizes)), [size or 1e-300 for size in sizes])
-        # what probes give to a sample is not its value
-        kinds = self.kinds if self.probes is None else ()
+        # what probes or a faster arithmetic give to a sample is not its value
+        kinds = self.kinds if self.exact else ()
         of_sample = {kind: values.rows[kind][:, index].tolist() for kind in kinds}
         rows = {
             kind: dict(zip(self.sums.index[kind], of_sample[kind], strict=True)) for kind in kinds

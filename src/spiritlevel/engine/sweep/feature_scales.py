@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from ...model import batches as _batches
+from ...model.arithmetic import full_precision
 from ...model.autograd_graph import parameter_uses
 from ...model.batches import BatchLocation
 from ...model.exclusive import of_this_thread
 from ...model.layers import AbstractMatrixRule
 from ...model.layers.embedding import EmbeddingRule
 from ...model.layers.patches import ConvRule
-from ...model.model_state import full_precision
 from ...model.surface import Surface
 from ...records import Cost
 from .sums import RowKind

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...errors import SpiritlevelError
 from ...model import batches as _batches
+from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
-from ...model.model_state import full_precision
 from ...model.surface import Surface
 from ...records import Cost
 from .parameter_space import ParameterSpace

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
+from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
-from ...model.model_state import full_precision, twice_differentiable
+from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
 from .chunk_products import Operator, ProductMethod, RowProducts, make_products

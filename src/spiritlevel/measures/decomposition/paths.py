@@ -25,12 +25,12 @@ from ...errors import SpiritlevelError
 from ...math.curvature import SoftmaxCurvature, scaled_to_one
 from ...math.positions import OutputCurvature, PositionCurvature, Positions
 from ...math.signs import random_signs
+from ...model.arithmetic import full_precision
 from ...model.autograd_graph import deepest
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import LayerUse, LayerUses, recording_uses
 from ...model.layers import AbstractMatrixRule, Layout
 from ...model.losses import CrossEntropy
-from ...model.model_state import full_precision
 
 _STREAM = 3000  # of random signs: apart from those of the sweep
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
 from ...errors import NotApplicable
+from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
-from ...model.model_state import full_precision
 from ...model.surface import Surface
 from ...records import Cost
 from .radial import squared_slopes

@@ -25,9 +25,9 @@ from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.orthogonal import haar_rows, unique_qr
 from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
+from ...model.arithmetic import full_precision
 from ...model.layers.patches import PatchRule
 from ...model.losses import MeanSquaredError
-from ...model.model_state import full_precision
 from ...records import Cost
 
 

@@ -1,0 +1,55 @@
+"""The cost of a measurement, said before it is started."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..records import Cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Preflight:
+    """What a measurement would cost, before it is started."""
+
+    cost_per_sample: Cost
+    num_columns: int
+    num_probes: int | None  # output probes to start with; None takes all columns
+    chunk: int
+    memory: int
+    products: bool  # whether products with the Hessian are sure to follow
+    slow_parameters: tuple[str, ...]
+    measures: tuple[str, ...]
+
+    def __str__(self) -> str:
+        passes = self.cost_per_sample.passes(1)
+        lines = [
+            f"{passes} per sample, {self.chunk} samples at a time, "
+            f"about {_size(self.memory)} in addition to the model"
+        ]
+        if self.num_probes is not None:
+            lines.append(
+                f"{self.num_probes} output probes instead of {self.num_columns} columns; more "
+                "follow if the precision requires it"
+            )
+        if self.products:
+            lines.append("plus products with the Hessian, as many as it takes to converge")
+        if self.slow_parameters:
+            shown = ", ".join(self.slow_parameters[:3])
+            more = len(self.slow_parameters) - 3
+            lines.append(
+                f"twice the work, because they need per-sample gradients: {shown}"
+                + (f" and {more} more" if more > 0 else "")
+            )
+        return "\n".join(lines)
+
+
+def _size(num_bytes: int) -> str:
+    """A number of bytes, as text.
+
+    >>> _size(700), _size(5 << 20)
+    ('1 KiB', '5 MiB')
+    """
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.3g} {unit}"
+    return f"{max(1, round(num_bytes / 1024))} KiB"

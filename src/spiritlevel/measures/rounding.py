@@ -1,0 +1,58 @@
+"""What a faster arithmetic costs: the same measures of a few samples, both ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..records import Measurement
+from .registry import Measured
+
+SAMPLES = 8  # on which both are compared, with the same random numbers
+
+
+def with_rounding(measured: Measured, full: Measured, fast: Measured, arithmetic: str) -> Measured:
+    """The measurements with the error that the arithmetic has on a few samples.
+
+    `full` and `fast` are of the same samples. A layer that these do not reach has the error of the
+    whole.
+    """
+    of_whole = _difference(full.whole, fast.whole)
+    both = full.layers.keys() & fast.layers.keys()
+    of_layer = {layer: _difference(full.layers[layer], fast.layers[layer]) for layer in both}
+    return Measured(
+        _marked(measured.whole, of_whole, arithmetic),
+        {
+            layer: _marked(m, of_layer.get(layer, of_whole), arithmetic)
+            for layer, m in measured.layers.items()
+        },
+    )
+
+
+def _difference(full: Measurement, fast: Measurement) -> float:
+    """Relative to the value in full precision; 0 if both are 0."""
+    if full.value == fast.value:
+        return 0.0
+    return abs(fast.value - full.value) / abs(full.value) if full.value else math.inf
+
+
+def _marked(m: Measurement, error: float, arithmetic: str) -> Measurement:
+    size = error * abs(m.value)
+    stderr = math.hypot(m.stderr or 0.0, size)
+    low, high = m.interval or (m.value, m.value)
+    return dataclasses.replace(
+        m,
+        exact=False,
+        stderr=stderr,
+        interval=(low - 2 * size, high + 2 * size),
+        settings={**m.settings, "arithmetic": arithmetic, "arithmetic_error": error},
+        text="; ".join(
+            part
+            for part in (
+                m.text.rstrip("."),
+                f"in {arithmetic}, which changes it by {error:.1g} of its value on {SAMPLES} "
+                "samples",
+            )
+            if part
+        ),
+    )
