@@ -85,6 +85,21 @@ def gpt2(device: torch.device) -> Network:
     return trained(model, data, 60, 3e-4), data
 
 
+def llama(device: torch.device) -> Network:
+    """A Llama-shaped network with 1.2 billion weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    tokens = torch.randint(1000, (4, 513)).sort(dim=1).values.to(device)
+    data = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    shape = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 32}
+    config = LlamaConfig(**shape, **heads, vocab_size=32000, attn_implementation="eager")
+    with torch.device(device):
+        model = LlamaForCausalLM(config).eval()
+    return trained(model, data, 30, 1e-4), data
+
+
 def efficientnet(device: torch.device) -> Network:
     from efficientnet_lite_pytorch import EfficientNet
 

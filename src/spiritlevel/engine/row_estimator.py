@@ -28,7 +28,8 @@ from .workspace import Workspace
 
 TOO_FEW = "so few probes give no interval: raise max_passes"
 NEARLY_ALL_BEND = "the outputs bend in nearly all weights"
-MANY_SAMPLE_PROBES = 48  # if at least this many are needed, weight probes are looked at too
+# If as many sample probes as that seem to be needed after a few more, weight probes are looked at.
+A_FEW_SAMPLE_PROBES, MANY_SAMPLE_PROBES = 6, 48
 WEIGHT_PROBE = 4  # what one costs, in sample probes: a product needs the gradients of all weights
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
@@ -155,7 +156,10 @@ class RowEstimator:
         samples, asked = self._probes, self.precision
         if asked.method != "auto" or self._converged():
             return False
-        if min(self._sufficient(), asked.max_passes) < MANY_SAMPLE_PROBES:
+        first = min(A_FEW_SAMPLE_PROBES, asked.max_passes - samples.passes)
+        if first >= samples.least:  # two alone say little about how many are needed
+            samples.draw([self.operator], first)
+        if self._converged() or self._sufficient() < MANY_SAMPLE_PROBES:
             return False
         judged = self._of_probed(self.whole)
         rival = shared_probes(self.workspace, self.kind, self.probed)

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.func import grad
 
 from ...model.batches import BatchLocation
+from ...model.convolutions import UsualConvolutions
 from ...model.surface import Surface
 from ...records import Cost
 from . import trust
@@ -68,8 +69,10 @@ def _reverse(
     """Products by a second backward, through graphs that are built once for all vectors."""
     parameters = {name: surface.parameters[name] for name in names}
     leaves = list(parameters.values())
+    on_gpu = surface.device.type == "cuda"
     with torch.enable_grad():
-        outputs, targets = surface.outputs(batch, where=where)
+        with UsualConvolutions() if on_gpu else contextlib.nullcontext():
+            outputs, targets = surface.outputs(batch, where=where)
         wide = outputs.double()
         total = surface.loss.values(wide, targets).sum()
         weight = float(surface.loss.weights(outputs.detach(), targets).double().sum())

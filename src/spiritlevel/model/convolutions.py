@@ -1,0 +1,201 @@
+"""Convolutions whose second derivatives are convolutions of the usual kinds.
+
+torch computes one part of a convolution's second derivative as a convolution with an image for a
+kernel, which takes a GPU several times as long as the same number from the kernel that computes the
+gradient of a weight. A convolution, its gradient in the input and its gradient in the weight are
+all linear in each of two arguments, and their derivatives are one another. So three functions, each
+with its usual kernel, are enough for derivatives of any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
+
+_PLAIN: dict[Callable[..., Any], int] = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+
+
+class Geometry(NamedTuple):
+    """What a convolution needs to know besides its tensors."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+
+    def gradient(self, gradient: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> Any:
+        """Gradients in input and weight, as far as wanted; of the other only the shape counts."""
+        return torch.ops.aten.convolution_backward(
+            gradient,
+            x,
+            weight,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            [0] * len(self.stride),
+            self.groups,
+            [*wanted, False],
+        )
+
+
+class Convolution(Function):
+    """w ∗ x."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """The convolution without a bias."""
+        none = [0] * len(geometry.stride)
+        result: Tensor = torch.ops.aten.convolution(
+            x,
+            weight,
+            None,
+            geometry.stride,
+            geometry.padding,
+            geometry.dilation,
+            False,
+            none,
+            geometry.groups,
+        )
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep both tensors."""
+        x, weight, ctx.geometry = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """In the input and in the weight."""
+        x, weight = ctx.saved_tensors
+        return *_gradients(ctx, gradient, x, weight), None
+
+
+class InputGradient(Function):
+    """The gradient of a convolution in its input: linear in the signal δ and in the weight."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(delta: Tensor, weight: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
+        """Of an input of this shape."""
+        empty = delta.new_empty(shape)
+        result: Tensor = geometry.gradient(delta, empty, weight, [True, False])[0]
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep both tensors."""
+        delta, weight, _, ctx.geometry = inputs
+        ctx.save_for_backward(delta, weight)
+
+    @staticmethod
+    def backward(ctx: Any, along: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        """In δ it is the convolution, in the weight the gradient in the weight."""
+        delta, weight = ctx.saved_tensors
+        in_delta = in_weight = None
+        if ctx.needs_input_grad[0]:
+            in_delta = _apply(Convolution, along, weight, ctx.geometry)
+        if ctx.needs_input_grad[1]:
+            in_weight = _apply(WeightGradient, along, delta, weight.shape, ctx.geometry)
+        return in_delta, in_weight, None, None
+
+
+class WeightGradient(Function):
+    """The gradient of a convolution in its weight: linear in the input and in the signal δ."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, delta: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
+        """Of a weight of this shape."""
+        empty = x.new_empty(shape)
+        result: Tensor = geometry.gradient(delta, x, empty, [False, True])[1]
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep both tensors."""
+        x, delta, _, ctx.geometry = inputs
+        ctx.save_for_backward(x, delta)
+
+    @staticmethod
+    def backward(ctx: Any, along: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        """In the input it is the gradient in the input, in δ the convolution."""
+        x, delta = ctx.saved_tensors
+        in_x = in_delta = None
+        if ctx.needs_input_grad[0]:
+            in_x = _apply(InputGradient, delta, along, x.shape, ctx.geometry)
+        if ctx.needs_input_grad[1]:
+            in_delta = _apply(Convolution, x, along, ctx.geometry)
+        return in_x, in_delta, None, None
+
+
+def _gradients(
+    ctx: Any, delta: Tensor, x: Tensor, weight: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    in_x = in_weight = None
+    if ctx.needs_input_grad[0]:
+        in_x = _apply(InputGradient, delta, weight, x.shape, ctx.geometry)
+    if ctx.needs_input_grad[1]:
+        in_weight = _apply(WeightGradient, x, delta, weight.shape, ctx.geometry)
+    return in_x, in_weight
+
+
+def _apply(function: type[Function], *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return result
+
+
+class UsualConvolutions(TorchFunctionMode):
+    """Replaces plain convolutions during the block; all else is left to torch."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _PLAIN and (replaced := _replaced(_PLAIN[func], *args, **kwargs)) is not None:
+            return replaced
+        return func(*args, **kwargs)
+
+
+def _by_dimension(sizes: Any, dims: int) -> list[int]:
+    given = [sizes] if isinstance(sizes, int) else list(sizes)
+    return given * dims if len(given) == 1 else given
+
+
+def _replaced(
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """The convolution by our functions; None for what they do not know."""
+    tensors = [input, weight] if bias is None else [input, weight, bias]
+    if isinstance(padding, str) or input.dim() != dims + 2:
+        return None
+    if not torch.is_grad_enabled() or len({t.dtype for t in tensors}) > 1:
+        return None  # under autocast torch rounds the arguments first
+    geometry = Geometry(
+        _by_dimension(stride, dims),
+        _by_dimension(padding, dims),
+        _by_dimension(dilation, dims),
+        groups,
+    )
+    result = _apply(Convolution, input, weight, geometry)
+    if bias is not None:
+        result = result + bias.reshape(-1, *[1] * dims)
+    return result
