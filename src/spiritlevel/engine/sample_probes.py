@@ -15,7 +15,7 @@ follows from the spread within the samples.
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,22 +24,25 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from ..errors import NotApplicable
-from ..math.signs import random_signs
 from ..model import batches as _batches
 from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, recording_uses
 from ..model.layers import AbstractMatrixRule, Layout
 from ..model.layers.broadcast import BroadcastRule
-from ..model.layers.noise import Noise, direction_at_output
+from ..model.layers.noise import direction_at_output
 from ..model.layers.patches import ConvTransposeRule
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
 from .routes import Routing, find_routing, hidden_parameters
 from .rule_check import check_rules
+from .sample_draws import SampleDraws
+from .sample_groups import SampleGroups
+from .sample_noise import SampleNoise
+from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
-from .sweep.sums import Factors, RowKind, RowSums, pooled_estimate
+from .sweep.sums import Factors, RowKind, cautious
 from .uses import complete_uses
 from .weight_space.chunk_products import Operator
 from .weight_space.trust import refuse_hidden_uses
@@ -47,7 +50,9 @@ from .weight_space.trust import refuse_hidden_uses
 if TYPE_CHECKING:
     from .workspace import Workspace
 
-_STREAM = 1 << 20  # of random numbers, different from those of all other probes
+
+_CURVATURES = "curvatures at the outputs"  # by first sample of a chunk, for all kinds
+_Piece = tuple[BatchLocation, tuple[int, ...] | None]  # a chunk, and which of its samples
 
 
 class _Shown(NamedTuple):
@@ -80,7 +85,7 @@ class SampleProbes:
         self.surface, self.plan = workspace.surface, workspace.plan
         self.row_of = {parameters[row]: row for row in rows}
         self.cost = Cost()
-        self.values: dict[Operator, list[tuple[int, RowSums]]] = {}  # with the number of probes
+        self.values: dict[Operator, SampleDraws] = {}
         if kind not in ("trace", "kappa"):
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
         routes = self.plan.routes
@@ -89,16 +94,17 @@ class SampleProbes:
         if workspace.products.method != "reverse":
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
+        self._noise = SampleNoise(self.surface, kind, self.row_of, workspace.seed)
         self._matrices = {matrix.name: matrix for matrix in self.surface.matrices.values()}
         # of each chunk, for all kinds: the same weights do the same to the same data again
-        self._found: dict[BatchLocation, tuple[list[_Shown], Routing]]
+        self._found: dict[_Piece, tuple[list[_Shown], Routing]]
         self._found = workspace.cache.setdefault("routings of sample probes", {})
 
     # -- what was drawn ----------------------------------------------------------------------
 
     def count(self, operator: Operator) -> int:
         """Probes of an operator so far."""
-        return sum(count for count, _ in self.values.get(operator, ()))
+        return round(self.values[operator].passes) if operator in self.values else 0
 
     @property
     def passes(self) -> int:
@@ -112,36 +118,86 @@ class SampleProbes:
 
     def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × value."""
-        return pooled_estimate(
-            [(count, sums.estimate(factors, count)) for count, sums in self.values[operator]]
-        )
+        return cautious(self.values[operator].estimate(factors))
 
     def spread(self, operator: Operator, factors: Factors, count: int) -> float:
         """The variance of one probe, from the first draws."""
-        number, sums = self.values[operator][0]
+        number, sums = self.values[operator].parts[0]
         return sums.estimate(factors, number).variance * number
 
     # -- drawing -----------------------------------------------------------------------------
 
     def draw(self, operators: Sequence[Operator], count: int) -> None:
         """Draw at least two more probes, with the same noise for each operator."""
-        first = min(map(self.count, operators))
-        sums = {
-            operator: RowSums(self.row_of.values(), self.surface.device, signed=True)
-            for operator in operators
-        }
         before = self.surface.cost
-        with self.surface.processes.together(), full_precision(), twice_differentiable():
-            for where, batch in self.surface.chunks(self.workspace.products.chunk):
-                self._add(batch, where, range(first, first + count), sums)
-        for operator, total in sums.items():
-            total.reduce(self.surface.processes)
-            self.values.setdefault(operator, []).append((count, total))
+        drawn = [self.values.setdefault(operator, self._new_draws()) for operator in operators]
+        if len(drawn) == 1 and drawn[0].parts:
+            drawn[0].divide(self._groups)
+        if len(drawn) == 1 and drawn[0].groups is not None:
+            self._draw_by_group(operators[0], drawn[0], drawn[0].groups.probes(count))
+        else:
+            self._draw_for_all(operators, count)
         self.cost += self.surface.processes.total_cost(self.surface.cost - before)
 
-    def _add(
-        self, batch: Any, where: BatchLocation, streams: range, sums: Mapping[Operator, RowSums]
-    ) -> None:
+    def _draw_for_all(self, operators: Sequence[Operator], count: int) -> None:
+        first = min(map(self.count, operators))
+        sums = {operator: self.values[operator].new_sums() for operator in operators}
+        kept: dict[Operator, list[tuple[Tensor, Tensor]]] = {operator: [] for operator in operators}
+        with self.surface.processes.together(), full_precision(), twice_differentiable():
+            for where, batch in self.surface.chunks(self.workspace.products.chunk):
+                found, weights = self._run(batch, where, range(first, first + count), operators)
+                for operator, draws in found.items():
+                    sums[operator].add(draws, weights)
+                    kept[operator].append((torch.stack(draws).cpu(), weights.cpu()))
+        for operator, total in sums.items():
+            total.reduce(self.surface.processes)
+            self.values[operator].add(count, total, kept[operator])
+
+    def _draw_by_group(self, operator: Operator, drawn: SampleDraws, counts: list[int]) -> None:
+        """Another number of probes for each group of samples, in one pass over the data."""
+        groups = drawn.groups
+        assert groups is not None
+        sums = [drawn.new_sums() for _ in counts]
+        with self.surface.processes.together(), full_precision(), twice_differentiable():
+            for where, batch in self.surface.chunks(self.workspace.products.chunk):
+                length = _batches.num_samples(batch)
+                group_of = groups.group_of[where.first : where.first + length]
+                for group, count in enumerate(counts):
+                    index = (group_of == group).nonzero().flatten()
+                    if count == 0 or not len(index):
+                        continue
+                    start = drawn.count_of(group)
+                    part = _batches.take(batch, index.to(self.surface.device))
+                    streams = range(start, start + count)
+                    found, weights = self._run(part, where, streams, [operator], index)
+                    sums[group].add(found[operator], weights)
+        for total in sums:
+            total.reduce(self.surface.processes)
+        drawn.add_groups(counts, sums)
+
+    def _new_draws(self) -> SampleDraws:
+        return SampleDraws(list(self.row_of.values()), self.surface)
+
+    @functools.cached_property
+    def _groups(self) -> SampleGroups | None:
+        """The groups of samples by their curvature; None if they would not pay."""
+        curvatures = self.workspace.cache[_CURVATURES]
+        ordered = [curvatures[first] for first in sorted(curvatures)]
+        groups = SampleGroups(torch.cat([*ordered, torch.zeros(0)]), self.surface.processes)
+        return groups if groups.pay else None
+
+    def _run(
+        self,
+        batch: Any,
+        where: BatchLocation,
+        streams: range,
+        operators: Sequence[Operator],
+        index: Tensor | None = None,
+    ) -> tuple[dict[Operator, list[Tensor]], Tensor]:
+        """The values of each operator, one (rows, N) for each stream, and the samples' weights.
+
+        `index` says which samples of the chunk the batch holds; None: all of them.
+        """
         surface = self.surface
         modules = {
             layer: surface.module(layer)
@@ -155,25 +211,38 @@ class SampleProbes:
         try:
             with torch.enable_grad():
                 complete_uses(surface, recorded, outputs)
-            places = self._places(recorded.uses, outputs, batch, where)
+            key = where, None if index is None else tuple(index.tolist())
+            places = self._places(recorded.uses, outputs, batch, key)
             with torch.enable_grad():
                 wide = outputs.double()
                 total = surface.loss.values(wide, targets).sum()
             weights = surface.loss.weights(outputs.detach(), targets).double()
-            samples = self._numbers.of(where, len(outputs))
-            for operator, row_sums in sums.items():
+            if index is None:
+                samples = self._numbers.of(where, len(outputs))
+                self._note_curvature(where, outputs, targets)
+            else:
+                samples = self._numbers.of(where, 1) + index.to(surface.device)
+            found = {}
+            for operator in operators:
                 with surface.fast():
                     gradients = self._gradients(operator, total, wide, places)
-                    draws = [
+                    found[operator] = [
                         self._values(gradients, places, samples, stream, len(outputs))
                         for stream in streams
                     ]
-                row_sums.add(draws, weights)
+            return found, weights
         finally:
             recorded.close()
 
+    def _note_curvature(self, where: BatchLocation, outputs: Tensor, targets: Tensor) -> None:
+        """How curved the loss is at the outputs of each sample."""
+        noted = self.workspace.cache.setdefault(_CURVATURES, {})
+        if where.first not in noted:
+            curvature = self.surface.loss.curvature(outputs.detach().double(), targets)
+            noted[where.first] = curvature.trace().reshape(len(outputs), -1).sum(dim=1).cpu()
+
     def _places(
-        self, uses: list[LayerUse], outputs: Tensor, batch: Any, where: BatchLocation
+        self, uses: list[LayerUse], outputs: Tensor, batch: Any, key: _Piece
     ) -> list[tuple[LayerUse, Layout]]:
         """The uses at which noise is added, and where their samples are.
 
@@ -183,12 +252,12 @@ class SampleProbes:
         these uses keep their inputs with a graph.
         """
         shown = [_Shown(use.layer, use.output.shape) for use in uses]
-        before = self._found.get(where)
+        before = self._found.get(key)
         if before is None or before[0] != shown:
-            self._found[where] = shown, self._routing(uses, outputs)
-            hidden = hidden_parameters(uses, self._found[where][1])
-            refuse_hidden_uses(self.surface, batch, where, outputs, hidden)
-        routing = self._found[where][1]
+            self._found[key] = shown, self._routing(uses, outputs)
+            hidden = hidden_parameters(uses, self._found[key][1])
+            refuse_hidden_uses(self.surface, batch, key[0], outputs, hidden)
+        routing = self._found[key][1]
         for name in self.row_of:
             if routing.routes[name] == "generic":
                 raise NotApplicable(f"a use of {name!r} cannot be divided into samples")
@@ -257,7 +326,7 @@ class SampleProbes:
         count: int,
     ) -> Tensor:
         """⟨v, ∂²ℓ/∂e² v⟩ of every row and sample for one probe, shape (rows, N)."""
-        noise = self._noise(samples, stream)
+        noise = self._noise.of(samples, stream)
         fixed: list[tuple[Tensor, Tensor]] = []  # ∂ℓ/∂e with a graph, and a constant direction
         moving: list[Tensor] = []  # 2⟨∂ℓ/∂e, v⟩ as a function of v alone
         along = []
@@ -292,50 +361,10 @@ class SampleProbes:
             if image is None:
                 continue
             for name, v in parts.items():
-                terms = layout.split(image.double() * v.double())
-                values[index[self.row_of[name]]] += terms.reshape(count, -1).sum(dim=1)
+                terms = layout.split(at_least_float(image) * at_least_float(v))
+                sums = terms.reshape(count, -1).sum(dim=1, dtype=torch.float64)
+                values[index[self.row_of[name]]] += sums
         return values
-
-    def _noise(self, samples: Tensor, stream: int) -> dict[str, Noise]:
-        """ξ of every parameter for every sample: r ⊗ q for matrices, full for all others.
-
-        All signs are drawn at once: a GPU would wait for Python between hundreds of draws.
-        """
-        sizes = {name: self._signs_of(name) for name in self.row_of}
-        count = sum(sum(pair) for pair in sizes.values())
-        signs = random_signs(
-            self.workspace.seed, _STREAM + stream, samples, count, self.surface.dtype
-        )
-        noise, start = {}, 0
-        for name, (first, second) in sizes.items():
-            along, across = signs[:, start : start + first + second].split([first, second], dim=1)
-            start += first + second
-            if self.kind == "kappa":
-                noise[name] = self._relative(name, along, across)
-            else:
-                noise[name] = Noise(along, across if second else None)
-        return noise
-
-    def _signs_of(self, name: str) -> tuple[int, int]:
-        """How many signs a parameter takes, of two kinds: r and q, or p and q for κ."""
-        if self.kind == "kappa":
-            matrix = self._matrix(name)
-            return matrix.shape[0] * matrix.shape[2], matrix.shape[2]
-        if name in self._matrices:
-            shape = self._matrices[name].shape
-            return shape[0], math.prod(shape[1:])
-        return self.surface.parameters[name].numel(), 0
-
-    def _matrix(self, name: str) -> Tensor:
-        matrix = self._matrices[name]
-        return matrix.of(matrix.parameter.detach())
-
-    def _relative(self, name: str, p: Tensor, q: Tensor) -> Noise:
-        """(W p) ⊗ q: its columns have the covariance W Wᵀ, group by group."""
-        matrix = self._matrix(name)  # (groups, out, in)
-        p = p.unflatten(1, (matrix.shape[0], -1))
-        lifted = torch.einsum("goi,ngi->ngo", matrix, p).flatten(1)
-        return Noise(lifted, q) if self._matrices[name].rule.rows_first else Noise(q, lifted)
 
 
 def _edges(places: list[tuple[LayerUse, Layout]]) -> list[GradientEdge]:

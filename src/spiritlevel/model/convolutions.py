@@ -152,7 +152,7 @@ def _gradients(
 
 
 def _apply(function: type[Function], *arguments: Any) -> Tensor:
-    result: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    result: Tensor = function.apply(*arguments)
     return result
 
 

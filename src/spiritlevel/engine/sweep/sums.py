@@ -145,10 +145,15 @@ class SweepSums:
 
 def pooled_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
     """One estimate from several of the same number, each with its number of probes."""
-    return _cautious(parts[0][1] if len(parts) == 1 else _mean(parts))
+    return cautious(mean_estimate(parts))
 
 
-def _cautious(estimate: Estimate) -> Estimate:
+def mean_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
+    """As `pooled_estimate`, as if the variance were well known."""
+    return parts[0][1] if len(parts) == 1 else _mean(parts)
+
+
+def cautious(estimate: Estimate) -> Estimate:
     """With a larger error, or none, if it rests on few probes of few samples.
 
     The values of probes are never negative, and the error is proportional to the value. A value

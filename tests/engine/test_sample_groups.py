@@ -1,0 +1,117 @@
+"""Probes where the curvature is: no bias, a smaller variance, and intervals that hold."""
+
+import math
+import statistics
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from spiritlevel.engine import sample_groups
+from spiritlevel.engine.sample_groups import SampleGroups
+from spiritlevel.model.distributed import Processes
+from zoo import references
+
+Problem = tuple[nn.Module, list[tuple[Tensor, Tensor]]]
+TRACE = "curvature.trace"
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    """A trained network that is sure of most of its samples, and unsure of a few."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(96, 4, generator=generator, dtype=torch.float64)
+    y = x[:, :3].argmax(dim=1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh())
+        model = nn.Sequential(*model, nn.Linear(5, 3)).double()
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(150):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model.eval(), [(x[:50], y[:50]), (x[50:], y[50:])]
+
+
+@pytest.fixture(scope="module")
+def truth(problem: Problem) -> float:
+    dense = references.Truth(*problem, F.cross_entropy)
+    return float(dense.hessian(list(dense.parameters)).trace())
+
+
+def measured(problem: Problem, seed: int = 0, **options: object) -> sl.results.Measurement:
+    asked = {"max_passes": 12, "rtol": 1e-4} | options
+    report = sl.measure(
+        *problem,
+        measures=TRACE,
+        method="sample_probes",
+        seed=seed,
+        **asked,  # type: ignore[arg-type]
+    )
+    return report[TRACE]
+
+
+def test_the_mean_is_the_trace(problem: Problem, truth: float) -> None:
+    m = measured(problem, max_passes=400)
+    assert m.stderr is not None
+    assert m.stderr < 0.02 * truth
+    assert abs(m.value - truth) <= 4 * m.stderr  # once in 15,000 times by chance
+
+
+def test_the_variance_is_smaller_at_equal_cost(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for name, worthwhile in [("groups", 1.5), ("all alike", math.inf)]:
+        monkeypatch.setattr(sample_groups, "WORTHWHILE", worthwhile)
+        runs = [measured(problem, seed=seed) for seed in range(24)]
+        found[name] = (
+            statistics.variance(m.value for m in runs),
+            statistics.mean(m.cost.products for m in runs),
+        )
+    assert found["groups"][1] <= 1.15 * found["all alike"][1]
+    # a fifth in long runs; the ratio of two variances of 24 draws is off by 1.5 or less
+    assert found["groups"][0] < 0.6 * found["all alike"][0]
+
+
+@pytest.mark.nightly
+def test_intervals_hold_the_truth(problem: Problem, truth: float) -> None:
+    """200 seeds; 95 % minus three standard deviations of 200 draws are 90 %."""
+    runs = [measured(problem, seed=seed) for seed in range(200)]
+    ends = [m.interval for m in runs if m.interval is not None]
+    assert len(ends) >= 150
+    assert sum(low <= truth <= high for low, high in ends) >= 0.9 * len(ends)
+
+
+def test_batches_do_not_matter(problem: Problem) -> None:
+    model, batches = problem
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    whole = measured((model, [(x, y)]))
+    small = measured((model, [(x[i : i + 7], y[i : i + 7]) for i in range(0, 96, 7)]))
+    assert small.value == pytest.approx(whole.value, rel=1e-9)
+    assert small.stderr == pytest.approx(whole.stderr, rel=1e-9)
+
+
+def test_shares_follow_the_curvature() -> None:
+    curvatures = torch.tensor([0.01] * 90 + [1.0] * 10)
+    groups = SampleGroups(curvatures, Processes(join=False))
+    assert groups.pay
+    assert groups.group_of.tolist() == [0] * 90 + [2] * 10
+    assert groups.sizes == pytest.approx([0.9, 0.0, 0.1])
+    counts = groups.probes(10)
+    # a tenth for all alike: 10 · (0.1 + 0.9 · 0.01/0.109), and 10 · (0.1 + 0.9 · 1/0.109)
+    assert counts == [2, 0, 84]
+    assert groups.cost(counts) == pytest.approx(0.9 * 2 + 0.1 * 84)
+    assert all(count != 1 for passes in range(1, 30) for count in groups.probes(passes))
+
+
+@pytest.mark.parametrize(
+    "curvatures",
+    [torch.ones(100), torch.zeros(100), torch.tensor([0.01] * 9 + [1.0]), torch.zeros(0)],
+    ids=["equal", "none", "few samples", "no samples"],
+)
+def test_where_nothing_is_to_be_gained_all_are_alike(curvatures: Tensor) -> None:
+    assert not SampleGroups(curvatures, Processes(join=False)).pay
