@@ -132,6 +132,22 @@ def test_the_mean_is_kappa(problem):
         assert abs(part.value - expected) <= allowed, layer
 
 
+def test_the_mean_is_rho_of_every_neuron(problem):
+    model, data = problem
+    truth = references.Truth(model, data, F.cross_entropy)
+    rows = sl.neurons(model, data, method="sample_probes", max_passes=200, rtol=0.03)
+    report = measured(problem, "neuron.rho_sum")
+    for layer, part in report.layers["neuron.rho_sum"].items():
+        weight, view = truth.parameters[f"{layer}.weight"], matrix_view(model.get_submodule(layer))
+        expected = references.rho(truth.hessian([f"{layer}.weight"]), weight, view)
+        allowed = 1e-9 * abs(sum(expected)) if part.exact else 5 * part.stderr
+        assert abs(part.value - sum(expected)) <= allowed, layer
+        found = rows[layer]
+        assert len(found.values) == len(expected)
+        gaps = (found.values - torch.tensor(expected, dtype=torch.float64)).abs()
+        assert bool((gaps <= 6 * found.stderr + 1e-12).all()), layer
+
+
 def test_a_single_weight_that_is_used_three_times(generator):
     """Noise of one sign is the weight's whole space, so every probe is the second derivative."""
     model = nn.Module()

@@ -381,9 +381,7 @@ class RowEstimator:
                 neurons = [dataclasses.replace(each, variance=math.inf) for each in neurons]
             parts.append(neurons)
         if layer in self.probed:
-            assert isinstance(self.probes, WeightProbes)  # sample probes do not give ρ
-            entries = self.probes.metric.parts[layer]
-            parts.append(self.probes.estimates_of_elements(self.operator, entries))
+            parts.append(self._probes.neurons(self.operator, layer))
         return parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts, strict=True)]
 
 

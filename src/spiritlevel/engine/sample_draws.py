@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ..model.surface import Surface
-from .estimate import Estimate
+from .estimate import Estimate, estimates_of_columns
 from .sample_groups import SampleGroups, joined
 from .sweep.sums import Factors, RowSums, mean_estimate
 
@@ -26,14 +26,26 @@ class SampleDraws:
         self.by_group: list[list[tuple[int, RowSums]]] = []  # the same, once groups were formed
         self.groups: SampleGroups | None = None
         self.passes = 0.0  # what they cost, in passes over the data
+        self._neurons: dict[str, list[Tensor]] = {}
         self._kept: list[tuple[Tensor, Tensor]] = []  # single values and weights, chunk by chunk
 
     def new_sums(self) -> RowSums:
         """Sums without values."""
         return RowSums(self._names, self._surface.device, signed=True)
 
-    def add(self, count: int, sums: RowSums, kept: list[tuple[Tensor, Tensor]]) -> None:
-        """Add probes that all samples have had; `kept` are their single values, by chunk."""
+    def add(
+        self,
+        count: int,
+        sums: RowSums,
+        kept: list[tuple[Tensor, Tensor]],
+        neurons: Mapping[str, Tensor],
+    ) -> None:
+        """Add probes that all samples have had; `kept` are their single values, by chunk.
+
+        `neurons` are ρ(j) by layer, summed over the samples, one row per probe.
+        """
+        for row, values in neurons.items():
+            self._neurons.setdefault(row, []).append(values)
         self.parts.append((count, sums))
         self.passes += count
         few = sum(values.nbytes for values, _ in kept) <= MOST_KEPT
@@ -64,6 +76,11 @@ class SampleDraws:
             if count:
                 self.by_group[group].append((count, total))
         self.passes += self.groups.cost(counts)
+
+    def neurons(self, row: str) -> list[Estimate]:
+        """ρ(j) of every neuron of a layer."""
+        values = torch.cat(self._neurons[row]) / self.parts[0][1].between.total_weight
+        return estimates_of_columns(values.tolist())
 
     def estimate(self, factors: Factors) -> Estimate:
         """Σ over rows of factor × value."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..math.signs import random_signs
-from ..model.layers.noise import Noise
+from ..model.layers.noise import ColumnNoise, Noise
 from ..model.surface import Surface
 from .sweep.sums import RowKind
 
@@ -17,33 +17,42 @@ _STREAM = 1 << 20  # of random numbers, different from those of all other probes
 
 
 class SampleNoise:
-    """Noise ξ for some parameters, such that ⟨ξ, H ξ⟩ has the trace or κ for its mean."""
+    """Noise ξ for some parameters, such that ⟨ξ, H ξ⟩ has the trace, κ or Σ ρ(j) for its mean."""
 
     def __init__(self, surface: Surface, kind: RowKind, names: Iterable[str], seed: int) -> None:
-        """`kind` is "trace" or "kappa"."""
+        """`kind` is "trace", "kappa" or "rho"."""
         self.surface, self.kind, self.names, self.seed = surface, kind, list(names), seed
         self._matrices = {matrix.name: matrix for matrix in surface.matrices.values()}
 
-    def of(self, samples: Tensor, stream: int) -> dict[str, Noise]:
+    def of(self, samples: Tensor, stream: int) -> dict[str, Noise | ColumnNoise]:
         """ξ of every parameter for every sample: r ⊗ q for matrices, full for all others.
+
+        For ρ each column of a matrix has a sign.
 
         All signs are drawn at once: a GPU would wait for Python between hundreds of draws.
         """
-        sizes = {name: self._signs_of(name) for name in self.names}
+        sizes = {name: self.signs_of(name) for name in self.names}
         count = sum(sum(pair) for pair in sizes.values())
         signs = random_signs(self.seed, _STREAM + stream, samples, count, self.surface.dtype)
-        noise, start = {}, 0
+        noise: dict[str, Noise | ColumnNoise] = {}
+        start = 0
         for name, (first, second) in sizes.items():
             along, across = signs[:, start : start + first + second].split([first, second], dim=1)
             start += first + second
-            if self.kind == "kappa":
+            if self.kind == "rho":
+                matrix = self._matrices[name]
+                on_rows = not matrix.rule.rows_first
+                noise[name] = ColumnNoise(along, matrix.parameter.detach(), on_rows)
+            elif self.kind == "kappa":
                 noise[name] = self._relative(name, along, across)
             else:
                 noise[name] = Noise(along, across if second else None)
         return noise
 
-    def _signs_of(self, name: str) -> tuple[int, int]:
+    def signs_of(self, name: str) -> tuple[int, int]:
         """How many signs a parameter takes, of two kinds: r and q, or p and q for κ."""
+        if self.kind == "rho":
+            return self._matrix(name).shape[0] * self._matrices[name].neurons, 0
         if self.kind == "kappa":
             matrix = self._matrix(name)
             return matrix.shape[0] * matrix.shape[2], matrix.shape[2]

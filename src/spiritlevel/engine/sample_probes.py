@@ -15,6 +15,7 @@ follows from the spread within the samples.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,38 +29,33 @@ from ..model import batches as _batches
 from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse, recording_uses
-from ..model.layers import AbstractMatrixRule, Layout
-from ..model.layers.broadcast import BroadcastRule
-from ..model.layers.noise import direction_at_output
-from ..model.layers.patches import ConvTransposeRule
+from ..model.layers import Layout
+from ..model.layers.noise import ColumnNoise, Noise, direction_at_output, scaled_columns
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
-from .routes import Routing, find_routing, hidden_parameters
-from .rule_check import check_rules
 from .sample_draws import SampleDraws
 from .sample_groups import SampleGroups
 from .sample_noise import SampleNoise
+from .sample_places import Piece, SamplePlaces
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import Factors, RowKind, cautious
 from .uses import complete_uses
 from .weight_space.chunk_products import Operator
-from .weight_space.trust import refuse_hidden_uses
 
 if TYPE_CHECKING:
     from .workspace import Workspace
 
 
 _CURVATURES = "curvatures at the outputs"  # by first sample of a chunk, for all kinds
-_Piece = tuple[BatchLocation, tuple[int, ...] | None]  # a chunk, and which of its samples
 
 
-class _Shown(NamedTuple):
-    """What a run shows of a use."""
+class _Values(NamedTuple):
+    """What one probe of a chunk gives."""
 
-    layer: str
-    shape: torch.Size
+    rows: Tensor  # of every row and sample, shape: (rows, N)
+    neurons: dict[str, Tensor]  # ρ(j) summed over the samples, by layer
 
 
 class SampleProbes:
@@ -78,15 +74,15 @@ class SampleProbes:
     ) -> None:
         """`parameters` gives the parameter of every row.
 
-        Raises NotApplicable where noise at the outputs of layers does not do: for ρ(j) of single
-        neurons, standardized features, and parameters whose uses are not known.
+        Raises NotApplicable where noise at the outputs of layers does not do: for standardized
+        features, and for parameters whose uses are not known.
         """
         self.workspace, self.kind = workspace, kind
         self.surface, self.plan = workspace.surface, workspace.plan
         self.row_of = {parameters[row]: row for row in rows}
         self.cost = Cost()
         self.values: dict[Operator, SampleDraws] = {}
-        if kind not in ("trace", "kappa"):
+        if kind not in ("trace", "kappa", "rho"):
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
         routes = self.plan.routes
         if odd := [n for n in self.row_of if routes[n] not in ("single", "sum", "unused")]:
@@ -95,10 +91,11 @@ class SampleProbes:
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
         self._noise = SampleNoise(self.surface, kind, self.row_of, workspace.seed)
-        self._matrices = {matrix.name: matrix for matrix in self.surface.matrices.values()}
-        # of each chunk, for all kinds: the same weights do the same to the same data again
-        self._found: dict[_Piece, tuple[list[_Shown], Routing]]
-        self._found = workspace.cache.setdefault("routings of sample probes", {})
+        self._places = SamplePlaces(workspace, self.row_of)
+
+    def neurons(self, operator: Operator, row: str) -> list[Estimate]:
+        """ρ(j) of a layer."""
+        return self.values[operator].neurons(row)
 
     # -- what was drawn ----------------------------------------------------------------------
 
@@ -131,7 +128,7 @@ class SampleProbes:
         """Draw at least two more probes, with the same noise for each operator."""
         before = self.surface.cost
         drawn = [self.values.setdefault(operator, self._new_draws()) for operator in operators]
-        if len(drawn) == 1 and drawn[0].parts:
+        if len(drawn) == 1 and drawn[0].parts and self.kind != "rho":  # whose neurons vary apart
             drawn[0].divide(self._groups)
         if len(drawn) == 1 and drawn[0].groups is not None:
             self._draw_by_group(operators[0], drawn[0], drawn[0].groups.probes(count))
@@ -142,16 +139,22 @@ class SampleProbes:
     def _draw_for_all(self, operators: Sequence[Operator], count: int) -> None:
         first = min(map(self.count, operators))
         sums = {operator: self.values[operator].new_sums() for operator in operators}
+        neurons = {operator: self._no_neurons(count) for operator in operators}
         kept: dict[Operator, list[tuple[Tensor, Tensor]]] = {operator: [] for operator in operators}
         with self.surface.processes.together(), full_precision(), twice_differentiable():
             for where, batch in self.surface.chunks(self.workspace.products.chunk):
                 found, weights = self._run(batch, where, range(first, first + count), operators)
                 for operator, draws in found.items():
-                    sums[operator].add(draws, weights)
-                    kept[operator].append((torch.stack(draws).cpu(), weights.cpu()))
+                    sums[operator].add([draw.rows for draw in draws], weights)
+                    values = torch.stack([draw.rows for draw in draws])
+                    kept[operator].append((values.cpu(), weights.cpu()))
+                    for number, draw in enumerate(draws):
+                        for row, of_row in draw.neurons.items():
+                            neurons[operator][row][number] += of_row
         for operator, total in sums.items():
             total.reduce(self.surface.processes)
-            self.values[operator].add(count, total, kept[operator])
+            self.surface.processes.sum_(*neurons[operator].values())
+            self.values[operator].add(count, total, kept[operator], neurons[operator])
 
     def _draw_by_group(self, operator: Operator, drawn: SampleDraws, counts: list[int]) -> None:
         """Another number of probes for each group of samples, in one pass over the data."""
@@ -170,7 +173,7 @@ class SampleProbes:
                     part = _batches.take(batch, index.to(self.surface.device))
                     streams = range(start, start + count)
                     found, weights = self._run(part, where, streams, [operator], index)
-                    sums[group].add(found[operator], weights)
+                    sums[group].add([draw.rows for draw in found[operator]], weights)
         for total in sums:
             total.reduce(self.surface.processes)
         drawn.add_groups(counts, sums)
@@ -193,8 +196,8 @@ class SampleProbes:
         streams: range,
         operators: Sequence[Operator],
         index: Tensor | None = None,
-    ) -> tuple[dict[Operator, list[Tensor]], Tensor]:
-        """The values of each operator, one (rows, N) for each stream, and the samples' weights.
+    ) -> tuple[dict[Operator, list[_Values]], Tensor]:
+        """The values of each operator for each stream, and the samples' weights.
 
         `index` says which samples of the chunk the batch holds; None: all of them.
         """
@@ -211,8 +214,8 @@ class SampleProbes:
         try:
             with torch.enable_grad():
                 complete_uses(surface, recorded, outputs)
-            key = where, None if index is None else tuple(index.tolist())
-            places = self._places(recorded.uses, outputs, batch, key)
+            key: Piece = where, None if index is None else tuple(index.tolist())
+            places = self._places.of(recorded.uses, outputs, batch, key)
             with torch.enable_grad():
                 wide = outputs.double()
                 total = surface.loss.values(wide, targets).sum()
@@ -241,65 +244,6 @@ class SampleProbes:
             curvature = self.surface.loss.curvature(outputs.detach().double(), targets)
             noted[where.first] = curvature.trace().reshape(len(outputs), -1).sum(dim=1).cpu()
 
-    def _places(
-        self, uses: list[LayerUse], outputs: Tensor, batch: Any, key: _Piece
-    ) -> list[tuple[LayerUse, Layout]]:
-        """The uses at which noise is added, and where their samples are.
-
-        Where a parameter is used several times, the input of a later use changes with the noise at
-        an earlier one, and with it what the same noise does there: a second-order term ξ ȧ, once as
-        it stands and once as its transpose, in the gradient that comes back to the earlier use. So
-        these uses keep their inputs with a graph.
-        """
-        shown = [_Shown(use.layer, use.output.shape) for use in uses]
-        before = self._found.get(key)
-        if before is None or before[0] != shown:
-            self._found[key] = shown, self._routing(uses, outputs)
-            hidden = hidden_parameters(uses, self._found[key][1])
-            refuse_hidden_uses(self.surface, batch, key[0], outputs, hidden)
-        routing = self._found[key][1]
-        for name in self.row_of:
-            if routing.routes[name] == "generic":
-                raise NotApplicable(f"a use of {name!r} cannot be divided into samples")
-        for use in uses:
-            self._check_use(use)
-            if not any(routing.routes[name] == "sum" for name in use.names.values()):
-                use.live_input = None
-            elif use.is_operation and isinstance(use.rule, BroadcastRule) and "weight" in use.names:
-                raise NotApplicable(f"the gain {use.names['weight']!r} is used several times")
-        return [
-            (use, layout)
-            for use, layout in zip(uses, routing.layouts, strict=True)
-            if use.edge is not None and layout is not None
-        ]
-
-    def _routing(self, uses: list[LayerUse], outputs: Tensor) -> Routing:
-        routing = find_routing(
-            self.surface,
-            uses,
-            outputs,
-            expected=self.plan.layouts,
-            trusted=self.plan.signature,
-            seed=len(outputs),
-        )
-        rules = self.plan.rules
-        later = check_rules(self.surface, uses, routing, outputs, rules.unseen)
-        for name in rules.wrong | later.wrong:
-            routing.routes[name] = "generic"
-        return routing
-
-    def _check_use(self, use: LayerUse) -> None:
-        name = use.names.get("weight", "")
-        if name not in self.row_of:
-            return
-        if isinstance(use.rule, BroadcastRule) and name in self._matrices:
-            raise NotApplicable(f"the matrix {name!r} is also multiplied entry by entry")
-        if isinstance(use.rule, ConvTransposeRule):
-            raise NotApplicable(f"{name!r} is the weight of a transposed convolution")
-        operand = use.operands.get("weight")
-        if isinstance(use.rule, AbstractMatrixRule) and operand and not operand.is_whole:
-            raise NotApplicable(f"a part of {name!r} is used as a matrix of its own")
-
     def _gradients(
         self,
         operator: Operator,
@@ -324,7 +268,7 @@ class SampleProbes:
         samples: Tensor,
         stream: int,
         count: int,
-    ) -> Tensor:
+    ) -> _Values:
         """⟨v, ∂²ℓ/∂e² v⟩ of every row and sample for one probe, shape (rows, N)."""
         noise = self._noise.of(samples, stream)
         fixed: list[tuple[Tensor, Tensor]] = []  # ∂ℓ/∂e with a graph, and a constant direction
@@ -348,7 +292,7 @@ class SampleProbes:
         index = {row: i for i, row in enumerate(self.row_of.values())}
         values = torch.zeros(len(index), count, dtype=torch.float64, device=samples.device)
         if not fixed and not moving:
-            return values
+            return _Values(values, {})
         self.surface.cost += Cost(products=count)
         second = torch.autograd.grad(
             [*[g for g, _ in fixed], *moving],
@@ -357,6 +301,8 @@ class SampleProbes:
             retain_graph=True,
             allow_unused=True,
         )
+        if self.kind == "rho":
+            return self._by_neuron(places, second, noise, values)
         for (_, layout), parts, image in zip(places, along, second, strict=True):
             if image is None:
                 continue
@@ -364,7 +310,45 @@ class SampleProbes:
                 terms = layout.split(at_least_float(image) * at_least_float(v))
                 sums = terms.reshape(count, -1).sum(dim=1, dtype=torch.float64)
                 values[index[self.row_of[name]]] += sums
-        return values
+        return _Values(values, {})
+
+    def _by_neuron(
+        self,
+        places: list[tuple[LayerUse, Layout]],
+        images: Sequence[Tensor | None],
+        noise: Mapping[str, Noise | ColumnNoise],
+        values: Tensor,
+    ) -> _Values:
+        """ρ(j) of every neuron: v is linear in its sign, whose part of ⟨v, u⟩ is the neuron's."""
+        own = {
+            name: dataclasses.replace(each, signs=each.signs.detach().requires_grad_())
+            for name, each in noise.items()
+            if isinstance(each, ColumnNoise)
+        }
+        total: list[Tensor] = []
+        with torch.enable_grad():
+            for (use, layout), image in zip(places, images, strict=True):
+                name = use.names.get("weight")
+                if image is not None and name in own:
+                    v = scaled_columns(use, use.input, layout, own[name])
+                    total.append((at_least_float(v) * at_least_float(image)).sum())
+        signs = [each.signs for each in own.values()]
+        slopes = torch.autograd.grad(total, signs, allow_unused=True)
+        neurons = {}
+        for i, (name, slope) in enumerate(zip(own, slopes, strict=True)):
+            if slope is not None:
+                terms = slope.double() * signs[i].detach().double()
+                values[i] = terms.sum(dim=1)
+                neurons[self.row_of[name]] = terms.sum(dim=0)
+        return _Values(values, neurons)
+
+    def _no_neurons(self, count: int) -> dict[str, Tensor]:
+        """ρ(j) of every layer for some probes, still 0."""
+        if self.kind != "rho":
+            return {}
+        sizes = {row: self._noise.signs_of(name)[0] for name, row in self.row_of.items()}
+        zeros = {"dtype": torch.float64, "device": self.surface.device}
+        return {row: torch.zeros(count, size, **zeros) for row, size in sizes.items()}  # type: ignore[call-overload]
 
 
 def _edges(places: list[tuple[LayerUse, Layout]]) -> list[GradientEdge]:

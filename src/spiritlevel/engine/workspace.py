@@ -192,9 +192,7 @@ class Workspace:
         large part, the sweep is the better way to that part.
         """
         wanted, parameters = self._wanted, self.surface.parameters
-        if self.precision.method not in ("auto", "sample_probes") or wanted.rho:
-            return False
-        if wanted.standardized:
+        if self.precision.method not in ("auto", "sample_probes") or wanted.standardized:
             return False
         bent = sum(parameters[name].numel() for name in self.plan.bent)
         return bent > SMALL and bent >= NEARLY_ALL * sum(p.numel() for p in parameters.values())

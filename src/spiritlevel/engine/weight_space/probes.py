@@ -133,8 +133,9 @@ class WeightProbes:
         first = None if squares is None else squares[:count]
         return _mean_of(values[:count], first, None).variance * count
 
-    def estimates_of_elements(self, operator: Operator, entries: slice) -> list[Estimate]:
-        """Some entries of E ξ∘Bξ, which are recorded for ρ alone."""
+    def neurons(self, operator: Operator, layer: str) -> list[Estimate]:
+        """ρ(j) of a layer: entries of E ξ∘Bξ, which are recorded for ρ alone."""
+        entries = self.metric.parts[layer]
         by_element = torch.stack([v[entries] for v in self.elements[operator]]).T.tolist()
         if not self.few:
             return [estimate_from_repetitions(values) for values in by_element]

@@ -28,14 +28,67 @@ class Noise:
     second: Tensor | None  # along all others, shape: (N, size)
 
 
-def direction_at_output(use: LayerUse, layout: Layout, key: str, noise: Noise) -> Tensor:
+@dataclasses.dataclass(frozen=True)
+class ColumnNoise:
+    """A change of a matrix for every sample: each of its columns times a sign."""
+
+    signs: Tensor  # one for each input neuron, shape: (N, neurons)
+    weight: Tensor  # the parameter
+    on_rows: bool  # whether the first dimension of the parameter holds the neurons
+
+
+def direction_at_output(
+    use: LayerUse, layout: Layout, key: str, noise: Noise | ColumnNoise
+) -> Tensor:
     """The change of a use's output if each sample had its own parameter, changed by ξ.
 
     `key` is the short name of the parameter. The output is linear in it. If the use has its input
     with a graph, the change has one too.
     """
     a = use.input if use.live_input is None else use.live_input
+    if isinstance(noise, ColumnNoise):
+        return scaled_columns(use, a, layout, noise)
     return _direction(use, a, layout, key, noise).to(use.output.dtype)
+
+
+def scaled_columns(use: LayerUse, a: Tensor, layout: Layout, noise: ColumnNoise) -> Tensor:
+    """What the use does with the matrix, to an input or an output times the signs.
+
+    The same parameter may be a table here and a matrix of outputs there (tied): its neurons are
+    then inputs of the one and outputs of the other.
+    """
+    shape, rule = use.output.shape, use.rule
+    rows = layout.sample_of_rows(shape).to(a.device)
+    signs = noise.signs[rows]
+    assert isinstance(rule, AbstractMatrixRule)
+    at_output = noise.on_rows == rule.rows_first
+    operand = use.operands.get("weight")
+    weight = noise.weight if operand is None else noise.weight.reshape(operand.view.shape)
+    channel = 1 if isinstance(rule, ConvRule) else len(shape) - 1
+    if isinstance(rule, EmbeddingRule):
+        tokens = a.movedim(layout.dim, 0)
+        result = weight[tokens]
+        if not at_output:
+            chosen = signs.gather(1, tokens.reshape(len(rows), -1)).reshape(tokens.shape)
+            result = result * chosen.unsqueeze(-1)
+        if use.module.padding_idx is not None:
+            result = result * (tokens != use.module.padding_idx).unsqueeze(-1)
+        result = result.movedim(0, layout.dim)
+    elif isinstance(rule, ConvRule):
+        scaled = a if at_output else a * _along(signs, a, layout.dim, 1)
+        result = _CONVOLUTIONS[len(use.module.kernel_size)](
+            padded_input(use.module, scaled),
+            weight,
+            stride=use.module.stride,
+            dilation=use.module.dilation,
+            groups=use.module.groups,
+        )
+    else:
+        scaled = a if at_output else a * _along(signs, a, layout.dim, a.dim() - 1)
+        result = scaled @ rule.matrix(use.module, weight)[0].mT
+    if at_output:
+        result = result * _along(signs, result, layout.dim, channel)
+    return result.to(use.output.dtype)
 
 
 def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise) -> Tensor:
@@ -77,17 +130,18 @@ def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise)
         by_group = out[rows].reshape(len(rows), inner.shape[1], -1, *[1] * (inner.dim() - 2))
         return (inner.unsqueeze(2) * by_group).flatten(1, 2)
     assert isinstance(rule, LinearRule)
-    inner = (a * _along_last(into[rows], a, layout.dim)).sum(dim=-1, keepdim=True)
+    inner = (a * _along(into[rows], a, layout.dim, a.dim() - 1)).sum(dim=-1, keepdim=True)
     return inner * placed(out, channel)
 
 
 _NOTHING = ContractionRequest(kappa=False, num_columns=1, contract=False)
 
 
-def _along_last(values: Tensor, a: Tensor, dim: int) -> Tensor:
-    view = [1] * a.dim()
-    view[dim], view[-1] = len(values), a.shape[-1]
-    return values.reshape(view)
+def _along(values: Tensor, like: Tensor, rows: int, dim: int) -> Tensor:
+    """Values of each row, of shape (rows, size), laid along two dimensions of a tensor."""
+    view = [1] * like.dim()
+    view[rows], view[dim] = values.shape
+    return (values if rows < dim else values.mT).reshape(view)
 
 
 def _filtered(module: Any, a: Tensor, kernels: Tensor) -> Tensor:
