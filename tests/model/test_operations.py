@@ -56,15 +56,17 @@ def test_every_value_is_that_of_the_dense_ggn(problem):
 @pytest.mark.sampled(3)
 def test_estimates_of_the_hessian_hold_its_values(problem):
     model, data = problem
-    names = ["curvature.trace", "relative.kappa"]
+    names = ["curvature.trace", "relative.kappa", "neuron.rho_sum"]
     truth = references.Truth(model, data, F.cross_entropy)
     report = sl.measure(model, data, measures=names, method="sample_probes", max_passes=40)
-    expected = [float(truth.hessian(list(truth.parameters)).trace()), 0.0]
+    expected = [float(truth.hessian(list(truth.parameters)).trace()), 0.0, 0.0]
     for row, kind in model.matrices.items():
         name = weight_name(model, row)
         parameter = truth.parameters[name]
         view = view_of(kind, parameter.shape)
-        expected[1] += references.kappa(truth.hessian([name]), parameter, view)
+        block = truth.hessian([name])
+        expected[1] += references.kappa(block, parameter, view)
+        expected[2] += sum(references.rho(block, parameter, view))
     for measure, value in zip(names, expected, strict=True):
         found = report[measure]
         if found.exact:
