@@ -128,7 +128,7 @@ def test_a_model_is_not_kept_alive_by_its_loss(data: tuple[Tensor, Tensor]) -> N
 
 def test_versions_of_a_network_are_kept_apart(model: Switched) -> None:
     plain = known_about(model, "mse", None)
-    plain.add("seen")
+    plain.put("seen", True)
     assert "seen" in known_about(model, "mse", None)
     assert "seen" not in known_about(model, "bce", None)
     model.first.bias.requires_grad_(False)

@@ -29,7 +29,7 @@ from .workspace import Workspace
 TOO_FEW = "so few probes give no interval: raise max_passes"
 NEARLY_ALL_BEND = "the outputs bend in nearly all weights"
 # If as many sample probes as that seem to be needed after a few more, weight probes are looked at.
-A_FEW_SAMPLE_PROBES, MANY_SAMPLE_PROBES = 6, 48
+A_FEW_SAMPLE_PROBES, MANY_SAMPLE_PROBES = 8, 48
 WEIGHT_PROBE = 4  # what one costs, in sample probes: a product needs the gradients of all weights
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
@@ -75,7 +75,7 @@ class RowEstimator:
         self._not_by_samples = ""  # why sample probes do not apply
         self.compared = ""  # how the variances of residual and Hessian compare, for the report
         self._run()
-        if workspace.swept:
+        if workspace.swept and self.probes is None:  # whoever forms products has looked before
             _ = workspace.run(NEEDS[kind]).doubts  # refuses a gradient that is not the loss's
 
     # -- the choice --------------------------------------------------------------------------
@@ -137,14 +137,14 @@ class RowEstimator:
         return self.probes is not None
 
     def _choose_by_samples(self) -> None:
-        """The Hessian if two probes of it suffice, as they often do; then nothing else is needed.
-
-        Otherwise the residual too, and then whichever varies less.
-        """
+        """The Hessian if a few probes of it suffice; otherwise whichever varies less."""
         self._draw_pilot("hessian")
         self.operator = "hessian"
-        if len(self.probed) == len(self.parameters) and self._converged():
-            return
+        if len(self.probed) == len(self.parameters):
+            if self._estimate(self.whole).unknown and self.precision.max_passes >= 4:
+                self._probes.draw(["hessian"], 2)  # two more often give an interval
+            if self._converged():
+                return
         self._draw_pilot("residual")
         self._take_less_varying()
 
@@ -156,10 +156,12 @@ class RowEstimator:
         samples, asked = self._probes, self.precision
         if asked.method != "auto" or self._converged():
             return False
-        first = min(A_FEW_SAMPLE_PROBES, asked.max_passes - samples.passes)
-        if first >= samples.least:  # two alone say little about how many are needed
-            samples.draw([self.operator], first)
-        if self._converged() or self._sufficient() < MANY_SAMPLE_PROBES:
+        needed = self._sufficient()
+        more = A_FEW_SAMPLE_PROBES - samples.count(self.operator)
+        if needed >= A_FEW_SAMPLE_PROBES and more >= samples.least <= asked.max_passes:
+            samples.draw([self.operator], more)  # two alone say little about how many are needed
+            needed = self._sufficient()
+        if self._converged() or needed < MANY_SAMPLE_PROBES:
             return False
         judged = self._of_probed(self.whole)
         rival = shared_probes(self.workspace, self.kind, self.probed)

@@ -52,7 +52,7 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     """
     surface = sweep.surface
     key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.graphs))
-    if None not in sweep.graphs and key in surface.known:
+    if key in surface.known:
         return {}
     certified = [name for name in surface.parameters if name not in sweep.bends]
     doubts: dict[str, str] = {}
@@ -73,7 +73,7 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     for others in surface.processes.gather(doubts):
         doubts = others | doubts
     if not doubts and sweep.witnesses:
-        surface.known.add(key)
+        surface.known.put(key, True)
     return doubts
 
 

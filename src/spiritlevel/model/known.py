@@ -44,9 +44,13 @@ class Known:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._findings
 
-    def add(self, key: Hashable) -> None:
-        """Note that something was found to be so."""
-        self._findings[key] = True
+    def get(self, key: Hashable) -> Any:
+        """What was found before, or None."""
+        return self._findings.get(key)
+
+    def put(self, key: Hashable, found: Any) -> None:
+        """Keep a finding. It must not refer to the model, or the model would never go."""
+        self._findings[key] = found
 
     def recall(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """What was found before, or is found now."""

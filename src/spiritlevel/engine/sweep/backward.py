@@ -97,8 +97,7 @@ class Sweep:
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
         self.witnesses: list[Witness] = []  # samples for a second look, with their values
-        # what the graphs of the chunks look like; None where rows went to places of their own
-        self.graphs: set[int | None] = set()
+        self.graphs: set[int] = set()  # what the graphs of the chunks look like
         self._rules = plan.rules
         self._random = random.Random(0)
         self._chunks = 0
@@ -140,8 +139,7 @@ class Sweep:
                 self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
                 complete_uses(surface, recorded, outputs)
                 routing = self._routing(recorded.uses, outputs)
-                same = routing.signature.same_for_all_data
-                self.graphs.add(shape_of_graph(outputs, self.names) if same else None)
+                self.graphs.add(shape_of_graph(outputs, self.names))
                 hidden = hidden_parameters(recorded.uses, routing)
                 refuse_hidden_uses(surface, batch, where, outputs, hidden)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)

@@ -130,11 +130,18 @@ def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise)
         by_group = out[rows].reshape(len(rows), inner.shape[1], -1, *[1] * (inner.dim() - 2))
         return (inner.unsqueeze(2) * by_group).flatten(1, 2)
     assert isinstance(rule, LinearRule)
-    inner = (a * _along(into[rows], a, layout.dim, a.dim() - 1)).sum(dim=-1, keepdim=True)
-    return inner * placed(out, channel)
+    return _inner(a, into[rows], layout.dim) * placed(out, channel)
 
 
 _NOTHING = ContractionRequest(kappa=False, num_columns=1, contract=False)
+
+
+def _inner(a: Tensor, vectors: Tensor, rows: int) -> Tensor:
+    """⟨a, v⟩ over the last dimension, with a vector of its own for every row."""
+    if rows == 0:  # without a product as large as the input
+        by_row = a.reshape(len(a), -1, a.shape[-1])
+        return (by_row @ vectors[:, :, None]).reshape(*a.shape[:-1], 1)
+    return (a * _along(vectors, a, rows, a.dim() - 1)).sum(dim=-1, keepdim=True)
 
 
 def _along(values: Tensor, like: Tensor, rows: int, dim: int) -> Tensor:
