@@ -111,7 +111,15 @@ def run_pass(
     """Go over the data once, in all processes; `scales` are those of the standardized features."""
     sweep = None
     if needs.sweep:
-        sweep = Sweep(surface, plan, kappa=needs.kappa, rho=needs.rho, probes=probes, scales=scales)
+        sweep = Sweep(
+            surface,
+            plan,
+            kappa=needs.kappa,
+            rho=needs.rho,
+            probes=probes,
+            scales=scales,
+            memory=budget.memory,
+        )
     before = surface.cost
     result = PassResult(
         needs=needs,

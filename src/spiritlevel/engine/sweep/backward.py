@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from ...math import contractions
 from ...math.contractions import gradient_trace
-from ...math.curvature import SignedColumn, scaled_to_one
+from ...math.curvature import SignedColumn
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
 from ...model import batches as _batches
-from ...model.autograd_graph import deepest, shape_of_graph
+from ...model.autograd_graph import shape_of_graph
 from ...model.batches import BatchLocation
 from ...model.layer_hooks import LayerUse, recording_uses
 from ...model.layers import (
@@ -42,8 +42,9 @@ from ..plan import Plan
 from ..routes import Route, Routing, find_routing, hidden_parameters
 from ..rule_check import RuleCheck, check_rules
 from ..second_look import NEIGHBOURS, WITNESSES, Witness
-from ..uses import complete_uses, pull
+from ..uses import complete_uses
 from ..weight_space.trust import refuse_hidden_uses
+from .batched import columns_per_backward
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
 from .listeners import (
@@ -54,6 +55,7 @@ from .listeners import (
     at_least_float,
 )
 from .per_sample import per_sample_gradients
+from .pulling import Listening, Pulling
 from .sums import ChunkValues, SweepSums
 
 
@@ -78,11 +80,14 @@ class Sweep:
         rho: bool,
         probes: Probes | None = None,
         scales: Scales | None = None,
+        memory: int = 0,
     ) -> None:
         """`kappa` and `rho` say what to compute besides the trace; `probes` replace the columns.
 
-        With `scales`, κ is also computed with features divided by these.
+        With `scales`, κ is also computed with features divided by these. `memory` is what a chunk
+        may take; with none of it columns go one by one.
         """
+        self.memory = memory
         scales = scales or {}
         self.surface, self.plan, self.rho, self.probes = surface, plan, rho, probes
         rows: dict[str, Iterable[str]] = {
@@ -139,21 +144,19 @@ class Sweep:
                 self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
                 complete_uses(surface, recorded, outputs)
                 routing = self._routing(recorded.uses, outputs)
-                self.graphs.add(shape_of_graph(outputs, self.names))
+                graph = shape_of_graph(outputs, self.names)
+                self.graphs.add(graph)
                 hidden = hidden_parameters(recorded.uses, routing)
                 refuse_hidden_uses(surface, batch, where, outputs, hidden)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
                 rows = ChunkRows(self.sums, len(outputs))
-                edges = self._listen(recorded.uses, routing, rows)
-                deep = deepest(outputs, edges) if edges else []
+                pulling = self._pulling(outputs, recorded.uses, routing, rows, graph)
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
                     with surface.fast():
-                        generic = self._columns(
-                            outputs, columns, deep, rows, recorded.uses, routing.routes
-                        )
+                        pulled = pulling.pull(columns)
                         with recorded.paused():
-                            self._contract_generic(generic, batch, rows, routing.routes)
+                            self._contract_generic(pulled, batch, rows, routing.routes)
                         for use in recorded.uses:
                             for listener in (use.on_output, use.on_input):
                                 if isinstance(listener, AbstractListener):
@@ -232,32 +235,31 @@ class Sweep:
             )
             yield curvature.probe(signs)
 
-    def _columns(
+    def _pulling(
         self,
         outputs: Tensor,
-        columns: Iterable[SignedColumn],
-        deep: list[Any],
-        rows: ChunkRows,
         uses: list[LayerUse],
-        routes: Mapping[str, Route],
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Pull every column; returns them, scaled, with their factors for the generic route."""
-        generic = "generic" in routes.values()
-        units_and_factors: list[tuple[Tensor, Tensor]] = []
-        for column, sign in columns:
-            unit, size = scaled_to_one(column)
-            unit = unit.to(outputs.dtype).reshape(outputs.shape)
-            rows.factor = sign * size.squeeze(1).square()
-            if deep:
-                pull(self.surface, outputs, unit, deep, uses)
-                self._contract_sums(rows)
-            if generic:
-                units_and_factors.append((unit, rows.factor))
-        return units_and_factors
+        routing: Routing,
+        rows: ChunkRows,
+        graph: int,
+    ) -> Pulling:
+        """What pulls columns back to the listeners of this chunk."""
+        listening = self._listen(uses, routing, rows)
+        size = sum(each.num_bytes for each in listening)
+        return Pulling(
+            self.surface,
+            outputs,
+            listening,
+            uses,
+            rows,
+            at_once=columns_per_backward(self.surface, size, self.num_columns, self.memory),
+            after_column=lambda: self._contract_sums(rows),
+            graph=graph,
+        )
 
-    def _listen(self, uses: list[LayerUse], routing: Routing, rows: ChunkRows) -> list[Any]:
-        """Attach a listener to each use; returns the edges that the backward must reach."""
-        edges = []
+    def _listen(self, uses: list[LayerUse], routing: Routing, rows: ChunkRows) -> list[Listening]:
+        """Attach a listener to each use; returns them with the edges a backward must reach."""
+        listening = []
         routes = routing.routes
         for use, layout in zip(uses, routing.layouts, strict=True):
             named = {k: n for k, n in use.names.items() if routes[n] in ("single", "sum")}
@@ -269,12 +271,14 @@ class Sweep:
             hold = self._hold(gradients, use.output, named, routes)
             weight = self.weights.get(use.layer) if request.contract else None
             use.on_output = OutputListener(rows, use, hold, routes, gradients, named, weight)
-            edges.append(use.edge)
+            size = use.output.numel() * use.output.element_size()
+            listening.append(Listening(use.edge, use.on_output, use, "on_output", size))
             if self._rho_from_input(gradients, use.layer, request):
                 use.on_input = InputListener(rows, use, hold, gradients)
                 assert use.input_edge is not None
-                edges.append(use.input_edge)
-        return edges
+                size = use.input.numel() * use.input.element_size()
+                listening.append(Listening(use.input_edge, use.on_input, use, "on_input", size))
+        return listening
 
     def _hold(
         self,
