@@ -141,7 +141,8 @@ class RowEstimator:
         self._draw_pilot("hessian")
         self.operator = "hessian"
         if len(self.probed) == len(self.parameters):
-            if self._estimate(self.whole).unknown and self.precision.max_passes >= 4:
+            most = min(A_FEW_SAMPLE_PROBES, self.precision.max_passes)
+            while self._estimate(self.whole).unknown and self._probes.passes + 2 <= most:
                 self._probes.draw(["hessian"], 2)  # two more often give an interval
             if self._converged():
                 return

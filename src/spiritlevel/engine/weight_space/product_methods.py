@@ -96,6 +96,7 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
             gradient,
             trust.gradient_rounding(surface, outputs),
             count,
+            directions=trust.DIRECTIONS if count > 1 else 1,
         )
 
     for count in COUNTS:

@@ -200,6 +200,7 @@ def untrusted_parameter(
     gradient: Gradient,
     rounding: Mapping[str, float],
     num_samples: int,
+    directions: int = DIRECTIONS,
     seed: int = 0,
 ) -> str | None:
     """The first parameter whose part of a product differs from differences of the gradient.
@@ -213,7 +214,7 @@ def untrusted_parameter(
     # A parameter without effect, like a key's bias under softmax, has a gradient of which only the
     # rounding of the terms that cancel is left. These may be as large as any other gradient.
     least = max(rounding.values(), default=0.0) / STEPS[0]
-    for _ in range(DIRECTIONS):
+    for _ in range(directions):
         fixed = padding_rows(surface)
         along = {name: direction(p, generator, fixed.get(name)) for name, p in start.items()}
         claimed = space.split(product(space, space.join(list(along.values()))))
