@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -254,7 +253,7 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-TOOLS: list[Callable[[nn.Module, Data], Tool]] = [
+TOOLS: list[type[Tool]] = [
     Spiritlevel,
     BackPack,
     PyHessian,

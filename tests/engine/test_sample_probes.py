@@ -192,6 +192,52 @@ def test_intervals_hold_the_truth(name, generator):
     assert inside >= 0.9 * claims
 
 
+def diagonal(model, x, y):
+    """Tr H, entry by entry: the matrix of a large network would be too large."""
+    parameters, total = list(model.parameters()), 0.0
+    gradients = torch.autograd.grad(F.cross_entropy(model(x), y), parameters, create_graph=True)
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        for rows in torch.eye(parameter.numel(), dtype=torch.float64).split(1024):
+            units = rows.reshape(len(rows), *parameter.shape)
+            (images,) = torch.autograd.grad(
+                gradient, parameter, units, is_grads_batched=True, retain_graph=True
+            )
+            total += float((images * units).sum())
+    return total
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", [8, 64])
+def test_few_probes_of_a_large_trained_network_hold_the_truth(count, generator):
+    """200 seeds; there an interval is given from three degrees of freedom on."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Linear(5, 128),
+            nn.Tanh(),
+            nn.LayerNorm(128),
+            nn.Linear(128, 160),
+            nn.GELU(),
+            nn.Linear(160, CLASSES),
+        ).double()
+    x = torch.randn(count, 5, generator=generator, dtype=torch.float64)
+    y = torch.randint(CLASSES, (count,), generator=generator)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    expected, ends = diagonal(model, x, y), []
+    for seed in range(200):
+        asked = {"max_passes": 40, "rtol": 0.15, "seed": seed}
+        m = measured((model, [(x, y)]), "curvature.trace", **asked)["curvature.trace"]
+        if m.interval is not None:
+            ends.append(m.interval)
+    assert len(ends) >= 180
+    assert sum(low <= expected <= high for low, high in ends) >= 0.9 * len(ends)
+
+
 @pytest.mark.sampled(3)
 def test_batches_and_chunks_do_not_matter(problem):
     model, data = problem

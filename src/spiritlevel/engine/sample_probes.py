@@ -40,14 +40,17 @@ from .sample_noise import SampleNoise
 from .sample_places import Piece, SamplePlaces
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
-from .sweep.sums import Factors, RowKind, cautious
+from .sweep.sums import FEW, Factors, RowKind, cautious
 from .uses import complete_uses
 from .weight_space.chunk_products import Operator
+from .weight_space.products import SMALL
 
 if TYPE_CHECKING:
     from .workspace import Workspace
 
 
+# Degrees of freedom from which an interval is given. In a small network noise has heavy tails.
+FEW_IF_LARGE = 3
 _CURVATURES = "curvatures at the outputs"  # by first sample of a chunk, for all kinds
 
 
@@ -92,6 +95,8 @@ class SampleProbes:
         self._numbers = SampleNumbers(workspace)
         self._noise = SampleNoise(self.surface, kind, self.row_of, workspace.seed)
         self._places = SamplePlaces(workspace, self.row_of)
+        size = sum(self.surface.parameters[name].numel() for name in self.row_of)
+        self._few = FEW_IF_LARGE if size > SMALL else FEW
 
     def neurons(self, operator: Operator, row: str) -> list[Estimate]:
         """ρ(j) of a layer."""
@@ -115,7 +120,7 @@ class SampleProbes:
 
     def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × value."""
-        return cautious(self.values[operator].estimate(factors))
+        return cautious(self.values[operator].estimate(factors), self._few)
 
     def spread(self, operator: Operator, factors: Factors, count: int) -> float:
         """The variance of one probe, from the first draws."""

@@ -153,15 +153,16 @@ def mean_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
     return parts[0][1] if len(parts) == 1 else _mean(parts)
 
 
-def cautious(estimate: Estimate) -> Estimate:
+def cautious(estimate: Estimate, few: float = FEW) -> Estimate:
     """With a larger error, or none, if it rests on few probes of few samples.
 
+    There is none below `few` degrees of freedom.
     The values of probes are never negative, and the error is proportional to the value. A value
     that is too small by chance therefore comes with an error that is too small as well.
     """
     if estimate.exact or estimate.dof >= MANY or not (estimate.value or estimate.variance):
         return estimate
-    if estimate.dof < FEW or not estimate.value:
+    if estimate.dof < few or not estimate.value:
         return dataclasses.replace(estimate, variance=math.inf)
     relative = estimate.half_width(0.95) / abs(estimate.value)
     return dataclasses.replace(estimate, variance=estimate.variance * (1 + relative / 2) ** 2)
