@@ -1,0 +1,89 @@
+"""What `auto` takes in a large smooth network: a sweep or none, noise of samples or of weights."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spiritlevel as sl
+from spiritlevel.engine import row_estimator
+
+
+def network(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Linear(192, 160), nn.LayerNorm(160), nn.GELU(), nn.Linear(160, 4)
+        ).eval()
+
+
+@pytest.fixture
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 192, generator=generator)
+    return x, torch.randint(4, (32,), generator=generator)
+
+
+def after_training(model: nn.Module, data: tuple[Tensor, Tensor]) -> nn.Module:
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(30):
+        optimizer.zero_grad()
+        F.cross_entropy(model(data[0]), data[1]).backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture
+def trained(data: tuple[Tensor, Tensor]) -> nn.Module:
+    return after_training(network(), data)
+
+
+def trace(
+    model: nn.Module, data: tuple[Tensor, Tensor], **options: object
+) -> sl.results.Measurement:
+    report = sl.measure(model, data, measures="curvature.trace", **options)  # type: ignore[arg-type]
+    return report["curvature.trace"]
+
+
+def test_weight_probes_that_vary_less_are_taken(
+    trained: nn.Module, data: tuple[Tensor, Tensor]
+) -> None:
+    found = trace(trained, data)
+    by_samples = trace(trained, data, method="sample_probes")
+    assert "weight probes" in found.text
+    assert "sample probes vary too much" in found.text
+    assert found.stderr is not None
+    assert by_samples.stderr is not None
+    assert found.stderr < 0.5 * by_samples.stderr
+    assert abs(found.value - by_samples.value) <= 4 * by_samples.stderr
+
+
+def test_they_are_not_looked_at_where_few_sample_probes_suffice(
+    trained: nn.Module, data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("weight probes were drawn")
+
+    monkeypatch.setattr(row_estimator, "shared_probes", refuse)
+    found = trace(trained, data, rtol=0.3)
+    assert "sample probes" in found.text
+
+
+def test_nothing_is_swept_where_nearly_all_weights_bend(data: tuple[Tensor, Tensor]) -> None:
+    bent = after_training(nn.Sequential(network(), nn.LayerNorm(4)), data)
+    found = trace(bent, data, rtol=0.6)
+    assert "sample probes of the Hessian: the outputs bend in nearly all weights" in found.text
+    assert "column" not in found.text
+    more = trace(bent, data, rtol=0.3)  # now the residual is worth a sweep
+    assert "the GGN exactly from 3 columns" in more.text
+
+
+def test_what_is_exact_for_a_large_part_is_swept(data: tuple[Tensor, Tensor]) -> None:
+    """The last layer holds most of the weights, and the outputs are linear in it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Linear(192, 120), nn.GELU(), nn.Linear(120, 30), nn.GELU(), nn.Linear(30, 4000)
+        ).eval()
+    report = sl.measure(model, data, measures="curvature.trace", rtol=0.3, max_passes=8)
+    assert "not certified for '0.weight'" in report["curvature.trace"].text
