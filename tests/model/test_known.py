@@ -96,6 +96,20 @@ class Doubled(torch.autograd.Function):
         return 2 * gradient
 
 
+def test_data_of_another_form_are_looked_at_anew() -> None:
+    """torch's derivatives may be wrong for some memory formats alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3)).double()
+    x, y = torch.randn(6, 2, 4, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    model(x)
+    model.eval()
+    first, again, other = (
+        sl.measure(model, (data, y), measures="curvature.trace")
+        for data in (x, x, x.contiguous(memory_format=torch.channels_last))
+    )
+    assert again.cost.forwards < first.cost.forwards == other.cost.forwards
+
+
 def test_another_loss_is_looked_at_anew(model: Switched, data: tuple[Tensor, Tensor]) -> None:
     def right(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets, reduction="none")

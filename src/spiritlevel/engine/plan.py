@@ -88,8 +88,8 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
     batch = surface.first_samples(PROBE_SAMPLES)
     recorded, outputs, targets, sizes, repeats = _first_run(surface, batch)
     names = {id(p): name for name, p in surface.parameters.items()}
-    shapes = tuple((t.shape, t.dtype) for t in [*_batches.tensors(batch), targets])
-    key = ("plan", surface.dtype, shape_of_graph(outputs, names), shapes, kappa, memories)
+    form = _batches.form_of([batch, targets])
+    key = ("plan", surface.dtype, shape_of_graph(outputs, names), form, kappa, memories)
     try:
         _check_trainable(outputs)
         if (known := surface.known.get(key)) is not None:

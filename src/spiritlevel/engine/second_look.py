@@ -51,7 +51,7 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     What was confirmed in an earlier call is not looked at again, if the model did the same in it.
     """
     surface = sweep.surface
-    key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.graphs))
+    key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.seen))
     if key in surface.known:
         return {}
     certified = [name for name in surface.parameters if name not in sweep.bends]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -39,6 +39,11 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
         values = [map_tensors(function, value) for value in batch]
         return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
+
+
+def form_of(batch: Any) -> Hashable:
+    """Type, shape and memory format of a batch's tensors, however many samples it has."""
+    return tuple((t.dtype, t.shape[1:], t.stride()[1:]) for t in tensors(batch))
 
 
 def tensors(batch: Any) -> list[Tensor]:

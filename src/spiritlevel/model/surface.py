@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -272,12 +272,13 @@ class Surface(NamedLayers, NumberTypes):
         # with several processes a loader may yield only a part of its data set
         return sum(_batches.num_samples(batch) for _, batch in self.batches())
 
-    def shape_of_first_run(self) -> int:
-        """What the graph of the first samples looks like now (`shape_of_graph`)."""
+    def first_run(self) -> Hashable:
+        """What the model does with the first samples now, and what these look like."""
         batch = self.first_samples(FIRST_RUN)
         with torch.enable_grad():
             outputs, _ = self.outputs(batch, where=BatchLocation(0))
-        return shape_of_graph(outputs, {id(p): name for name, p in self.parameters.items()})
+        names = {id(p): name for name, p in self.parameters.items()}
+        return shape_of_graph(outputs, names), _batches.form_of(batch)
 
     def first_samples(self, count: int) -> Any:
         """`count` of the first samples: those that differ and are not blank, as far as possible.

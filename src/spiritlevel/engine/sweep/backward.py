@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -102,7 +102,7 @@ class Sweep:
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
         self.witnesses: list[Witness] = []  # samples for a second look, with their values
-        self.graphs: set[int] = set()  # what the graphs of the chunks look like
+        self.seen: set[Hashable] = set()  # what the chunks and their graphs look like
         self._rules = plan.rules
         self._random = random.Random(0)
         self._chunks = 0
@@ -145,7 +145,7 @@ class Sweep:
                 complete_uses(surface, recorded, outputs)
                 routing = self._routing(recorded.uses, outputs)
                 graph = shape_of_graph(outputs, self.names)
-                self.graphs.add(graph)
+                self.seen.add((graph, _batches.form_of(batch)))
                 hidden = hidden_parameters(recorded.uses, routing)
                 refuse_hidden_uses(surface, batch, where, outputs, hidden)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)

@@ -32,7 +32,7 @@ def choose_method(surface: Surface) -> ProductMethod:
 
     It is known from an earlier call if the model's code still does the same.
     """
-    key = ("product method", surface.dtype, surface.shape_of_first_run())
+    key = ("product method", surface.dtype, surface.first_run())
     return surface.known.recall(key, lambda: _find_method(surface))
 
 

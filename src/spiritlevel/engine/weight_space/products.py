@@ -83,7 +83,7 @@ class Products:
         waits = self.surface.device.type == "cuda" or space.size <= SMALL
         if self.method != "reverse" or not waits:
             return 1
-        key = ("products together", self.surface.dtype, self.surface.shape_of_first_run())
+        key = ("products together", self.surface.dtype, self.surface.first_run())
         if not self.surface.known.recall(key, lambda: self._can_be_batched(space)):
             return 1
         return TOGETHER_IF_SMALL if space.size <= SMALL else TOGETHER
