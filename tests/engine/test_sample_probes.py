@@ -132,6 +132,7 @@ def test_the_mean_is_kappa(problem):
         assert abs(part.value - expected) <= allowed, layer
 
 
+@pytest.mark.sampled(2)
 def test_the_mean_is_rho_of_every_neuron(problem):
     model, data = problem
     truth = references.Truth(model, data, F.cross_entropy)

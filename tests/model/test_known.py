@@ -1,5 +1,6 @@
 """Later calls recall what earlier ones found out, and only while the network does the same."""
 
+import copy
 import gc
 import weakref
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.model.autograd_graph import shape_of_graph
-from spiritlevel.model.known import known_about
+from spiritlevel.model.known import known_about, share
 
 
 class Switched(nn.Module):
@@ -149,6 +150,22 @@ def test_versions_of_a_network_are_kept_apart(model: Switched) -> None:
     assert "seen" not in known_about(model, "mse", None)
     model.first.bias.requires_grad_(True)
     assert "seen" in known_about(model, "mse", None)
+
+
+def test_a_copy_recalls_what_is_known_of_the_original(
+    model: Switched, data: tuple[Tensor, Tensor]
+) -> None:
+    first = sl.measure(model, data, measures="curvature.trace")
+    moved, other = copy.deepcopy(model), copy.deepcopy(model)
+    with torch.no_grad():
+        moved.last.weight *= 2
+    other.doubles = True
+    share(model, moved)
+    share(model, other)
+    second = sl.measure(moved, data, measures="curvature.trace")
+    assert second.cost.forwards < first.cost.forwards
+    with pytest.raises(SpiritlevelError, match="is not that of the loss"):
+        sl.measure(other, data, measures="curvature.trace")
 
 
 def test_graphs_of_all_sizes_agree_and_others_differ(

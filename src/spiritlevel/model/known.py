@@ -34,6 +34,12 @@ class Known:
         self._arguments = [_reference(argument) for argument in arguments]
         self._findings: dict[Hashable, Any] = {}
 
+    def about(self, structure: Hashable) -> Known:
+        """The same findings, of another network that does the same."""
+        other = Known(structure, ())
+        other._arguments, other._findings = self._arguments, self._findings
+        return other
+
     def is_about(self, structure: Hashable, arguments: tuple[Any, ...]) -> bool:
         """Whether this is the network and the loss."""
         if structure != self.structure:
@@ -71,20 +77,35 @@ def known_about(model: nn.Module, *arguments: Any) -> Known:
     return records[0]
 
 
+def share(original: nn.Module, copied: nn.Module) -> None:
+    """Let a copy with other weights recall what is known about the original."""
+    if _kinds(original) != _kinds(copied):
+        return
+    before, now = _structure(original), _structure(copied)
+    records = [each for each in _records.get(original, ()) if each.structure == before]
+    _records.setdefault(copied, []).extend(record.about(now) for record in records)
+
+
 def _structure(model: nn.Module) -> Hashable:
+    """Everything that can be seen from outside, and which objects it consists of."""
+    modules = tuple((id(m), id(m.__dict__.get("forward"))) for m in model.modules())
+    return modules, tuple(map(id, model.parameters())), _kinds(model)
+
+
+def _kinds(model: nn.Module) -> Hashable:
+    """What the modules and parameters of a network are, whichever objects they are."""
     modules = tuple(
         (
-            id(module),
             type(module),
-            id(module.__dict__.get("forward")),
+            "forward" in module.__dict__,
             tuple((k, v) for k, v in module.__dict__.items() if isinstance(v, _SETTING)),
             tuple(len(module.__dict__.get(hooks) or ()) for hooks in _HOOKS),
         )
         for module in model.modules()
     )
     parameters = tuple(
-        (id(p), p.shape, p.dtype, p.device, p.requires_grad, len(p._backward_hooks or ()))
-        for p in model.parameters()
+        (name, p.shape, p.dtype, p.device, p.requires_grad, len(p._backward_hooks or ()))
+        for name, p in model.named_parameters()
     )
     return modules, parameters
 

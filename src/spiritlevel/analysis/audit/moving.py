@@ -21,6 +21,7 @@ from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation, Forward
 from ...model.calls import measuring
 from ...model.distributed import Processes
+from ...model.known import share
 from ...model.surface import Surface
 from ...records import Progress, Report
 from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
@@ -95,6 +96,8 @@ def audit(
     steps = sum(map(len, towards.values())) + 2
 
     def measured(subject: nn.Module) -> Report:
+        if subject is not model:
+            share(model, subject)
         return api.measure_also(
             subject,
             data,
