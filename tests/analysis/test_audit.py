@@ -190,6 +190,7 @@ VERDICTS = {
 }
 
 
+@pytest.mark.nightly
 def test_symmetries_without_a_move_are_counted(audits):
     assert audits("plain CNN").unexplored == ""
     for name in ("BatchNorm ResNet", "transformer"):

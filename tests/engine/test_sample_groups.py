@@ -61,6 +61,7 @@ def test_the_mean_is_the_trace(problem: Problem, truth: float) -> None:
     assert abs(m.value - truth) <= 4 * m.stderr  # once in 15,000 times by chance
 
 
+@pytest.mark.nightly
 def test_the_variance_is_smaller_at_equal_cost(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

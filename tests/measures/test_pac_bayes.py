@@ -53,7 +53,7 @@ def test_the_dense_loss_is_the_loss():
     assert there - here == pytest.approx(rise, rel=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 @BOTH
 def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
     problem = problems.linear_regression()
