@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import catalogue
 import head
+import hundred_products
 import hutchinson
 import lm_head
 import recorded
@@ -25,6 +26,7 @@ BENCHMARKS = {
     "head": head.run,
     "sweep": sweep.run,
     "hutchinson": hutchinson.run,
+    "hundred_products": hundred_products.run,
     "lm_head": lm_head.run,
     "training": training_steps.run,
     "catalogue": catalogue.run,
