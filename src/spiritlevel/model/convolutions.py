@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-_PLAIN: dict[Callable[..., Any], int] = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+SPATIAL: dict[Callable[..., Any], int] = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
 class Geometry(NamedTuple):
@@ -163,12 +163,13 @@ class UsualConvolutions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _PLAIN and (replaced := _replaced(_PLAIN[func], *args, **kwargs)) is not None:
+        if func in SPATIAL and (replaced := _replaced(SPATIAL[func], *args, **kwargs)) is not None:
             return replaced
         return func(*args, **kwargs)
 
 
-def _by_dimension(sizes: Any, dims: int) -> list[int]:
+def by_dimension(sizes: Any, dims: int) -> list[int]:
+    """A stride, padding or dilation with one number for each dimension."""
     given = [sizes] if isinstance(sizes, int) else list(sizes)
     return given * dims if len(given) == 1 else given
 
@@ -190,9 +191,9 @@ def _replaced(
     if not torch.is_grad_enabled() or len({t.dtype for t in tensors}) > 1:
         return None  # under autocast torch rounds the arguments first
     geometry = Geometry(
-        _by_dimension(stride, dims),
-        _by_dimension(padding, dims),
-        _by_dimension(dilation, dims),
+        by_dimension(stride, dims),
+        by_dimension(padding, dims),
+        by_dimension(dilation, dims),
         groups,
     )
     result = _apply(Convolution, input, weight, geometry)

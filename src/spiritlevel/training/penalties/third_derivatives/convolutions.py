@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....model.convolutions import SPATIAL, by_dimension
 from .deferral import may_skip, stand_in
 
-SPATIAL = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 _Geometry = tuple[list[int], list[int], list[int], bool, list[int], int]
 
 
@@ -35,14 +35,9 @@ def convolve(
     casting = torch.is_autocast_enabled(input.device.type)
     if unbatched or casting or isinstance(padding, str):
         return func(input, weight, bias, stride, padding, dilation, groups)
-    steps, edges, gaps = (_sizes(value, spatial) for value in (stride, padding, dilation))
+    steps, edges, gaps = (by_dimension(value, spatial) for value in (stride, padding, dilation))
     geometry = (steps, edges, gaps, False, [0] * spatial, groups)
     return _convolution(input, weight, bias, geometry)
-
-
-def _sizes(value: Any, spatial: int) -> list[int]:
-    given = [value] if isinstance(value, int) else list(value)
-    return given * spatial if len(given) == 1 else given
 
 
 class _Convolution(torch.autograd.Function):

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ....errors import SpiritlevelError
+from ....model.convolutions import SPATIAL
 from ....model.model_state import twice_differentiable
-from .convolutions import SPATIAL, convolve
+from .convolutions import convolve
 from .linear import linear
 from .normalizations import batch_norm, instance_norm, layer_norm
 from .relu import relu
