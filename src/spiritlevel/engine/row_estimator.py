@@ -4,7 +4,8 @@ Rows are parameters (trace) or layers (κ, ρ). The sweep gives their GGN values
 probes. Where the certificate holds, these are the Hessian's values. For the other rows the residual
 H − GGN is estimated with probes: with sample probes in a large network, with weight probes in a
 small one or where these do not apply. If a few probes of both show that the residual varies as much
-as the Hessian itself, as it does far from a minimum, the Hessian is probed instead.
+as the Hessian itself, as it does far from a minimum, the Hessian is probed instead. If nearly all
+weights of a large network bend, it is probed first, and the sweep may be needless.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class RowEstimator:
         self._not_by_samples = ""  # why sample probes do not apply
         self.compared = ""  # how the variances of residual and Hessian compare, for the report
         self._run()
-        if workspace.swept and self.probes is None:  # whoever forms products has looked before
+        if workspace.swept and self.probes is None:  # products were checked before they were used
             _ = workspace.run(NEEDS[kind]).doubts  # refuses a gradient that is not the loss's
 
     # -- the choice --------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..model.surface import Surface
 from .estimate import Estimate, estimates_of_columns
-from .sample_groups import SampleGroups, joined
+from .sample_groups import LEAST_SAMPLES, SampleGroups, joined
 from .sweep.sums import Factors, RowSums, mean_estimate
 
-MOST_KEPT = 1 << 27  # bytes of single values: with more, all samples get the same probes
+MOST_KEPT = 1 << 26  # bytes of the values of one probe: with more, all samples get the same
 
 
 class SampleDraws:
@@ -27,20 +27,26 @@ class SampleDraws:
         self.groups: SampleGroups | None = None
         self.passes = 0.0  # what they cost, in passes over the data
         self._neurons: dict[str, list[Tensor]] = {}
-        self._kept: list[tuple[Tensor, Tensor]] = []  # single values and weights, chunk by chunk
+        # single values and weights of the first probes, chunk by chunk; None if there are none
+        self._kept: list[tuple[Tensor, Tensor]] | None = None
 
     def new_sums(self) -> RowSums:
         """Sums without values."""
         return RowSums(self._names, self._surface.device, signed=True)
 
+    def keeps(self, num_samples: int) -> bool:
+        """Whether to keep the single values of the next probes, from which groups are formed."""
+        fits = 8 * len(self._names) * num_samples <= MOST_KEPT
+        return not self.parts and num_samples >= LEAST_SAMPLES and fits
+
     def add(
         self,
         count: int,
         sums: RowSums,
-        kept: list[tuple[Tensor, Tensor]],
+        kept: list[tuple[Tensor, Tensor]] | None,
         neurons: Mapping[str, Tensor],
     ) -> None:
-        """Add probes that all samples have had; `kept` are their single values, by chunk.
+        """Add probes that all samples have had; `kept` are their single values, if they are kept.
 
         `neurons` are ρ(j) by layer, summed over the samples, one row per probe.
         """
@@ -48,22 +54,29 @@ class SampleDraws:
             self._neurons.setdefault(row, []).append(values)
         self.parts.append((count, sums))
         self.passes += count
-        few = sum(values.nbytes for values, _ in kept) <= MOST_KEPT
-        self._kept = kept if few and len(self.parts) == 1 else []
+        self._kept = kept
+
+    @property
+    def can_be_divided(self) -> bool:
+        """Whether groups can be formed now; all processes say the same."""
+        return self.groups is None and self._kept is not None
 
     def divide(self, groups: SampleGroups | None) -> None:
         """Form the groups, if they pay: what all samples have so far is then theirs."""
-        if self.groups is not None or groups is None or len(self.parts) != 1 or not self._kept:
+        if groups is None:
             return
-        values = torch.cat([values for values, _ in self._kept], dim=2)
-        weights = torch.cat([weights for _, weights in self._kept])
+        assert self._kept is not None
+        count, rows = self.parts[0][0], len(self._names)
+        empty = torch.zeros(count, rows, 0, dtype=torch.float64)  # a process may have no data
+        values = torch.cat([empty, *[values for values, _ in self._kept]], dim=2)
+        weights = torch.cat([empty[0, 0], *[weights for _, weights in self._kept]])
         for group in range(len(groups.sizes)):
             sums, members = self.new_sums(), groups.group_of == group
             of_group = values[:, :, members].to(self._surface.device)
             sums.add(list(of_group), weights[members].to(of_group))
             sums.reduce(self._surface.processes)
-            self.by_group.append([(self.parts[0][0], sums)])
-        self.groups, self._kept = groups, []
+            self.by_group.append([(count, sums)])
+        self.groups, self._kept = groups, None
 
     def count_of(self, group: int) -> int:
         """Probes that each sample of a group has had."""

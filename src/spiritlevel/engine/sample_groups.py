@@ -9,6 +9,7 @@ without curvature at its outputs may still bend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,24 +32,22 @@ class SampleGroups:
         All processes must create it together.
         """
         curvatures = curvatures.double().cpu()
-        totals = torch.stack([curvatures.sum(), torch.tensor(float(len(curvatures)))]).double()
-        processes.sum_(totals)
-        mean = totals[0] / totals[1]
-        relative = curvatures / mean if mean > 0 else torch.ones_like(curvatures)
+        total, count = _summed([float(curvatures.sum()), len(curvatures)], processes).tolist()
+        relative = curvatures * (count / total) if total > 0 else torch.ones_like(curvatures)
         self.group_of = torch.bucketize(relative, torch.tensor(BOUNDS, dtype=torch.float64))
         wanted = EQUAL + (1 - EQUAL) * relative
         number = len(BOUNDS) + 1
         sums = torch.zeros(3, number, dtype=torch.float64)  # Σ 1, Σ wanted, Σ curvature²
         for row, values in enumerate((torch.ones_like(relative), wanted, relative.square())):
             sums[row].index_add_(0, self.group_of, values)
-        processes.sum_(sums)
-        self.sizes = (sums[0] / totals[1]).tolist()  # as shares of all samples
+        sums = _summed(sums.tolist(), processes)
+        self.sizes = (sums[0] / max(count, 1)).tolist()  # as shares of all samples
         means = sums[1] / sums[0].clamp(min=1.0)
         self._rates: list[float] = means.tolist()
         # If the spread of a sample's probes is proportional to its curvature
         expected = torch.where(means > 0, sums[2] / means.clamp(min=EQUAL), means).sum()
         self._gain = float(sums[2].sum() / expected) if expected > 0 else 1.0
-        self._count = float(totals[1])
+        self._count = count
 
     @property
     def pay(self) -> bool:
@@ -66,6 +65,11 @@ class SampleGroups:
     def cost(self, counts: Sequence[int]) -> float:
         """What these probes cost, in passes over the data."""
         return sum(count * size for count, size in zip(counts, self.sizes, strict=True))
+
+
+def _summed(numbers: list[Any], processes: Processes) -> Tensor:
+    """Over all processes; numbers, because a backend may take tensors of its own device only."""
+    return torch.tensor(processes.gather(numbers), dtype=torch.float64).sum(dim=0)
 
 
 def joined(groups: Sequence[tuple[float, Estimate]]) -> Estimate:

@@ -62,7 +62,7 @@ class _Values(NamedTuple):
 
 
 class SampleProbes:
-    """Probes of some rows: parameters for the trace, layers for κ."""
+    """Probes of some rows: parameters for the trace, layers for κ and ρ."""
 
     text = "sample probes"
     glance = pilot = 2  # every sample has its own noise: two show how much they vary
@@ -133,7 +133,7 @@ class SampleProbes:
         """Draw at least two more probes, with the same noise for each operator."""
         before = self.surface.cost
         drawn = [self.values.setdefault(operator, self._new_draws()) for operator in operators]
-        if len(drawn) == 1 and drawn[0].parts and self.kind != "rho":  # whose neurons vary apart
+        if len(drawn) == 1 and drawn[0].can_be_divided:
             drawn[0].divide(self._groups)
         if len(drawn) == 1 and drawn[0].groups is not None:
             self._draw_by_group(operators[0], drawn[0], drawn[0].groups.probes(count))
@@ -145,21 +145,30 @@ class SampleProbes:
         first = min(map(self.count, operators))
         sums = {operator: self.values[operator].new_sums() for operator in operators}
         neurons = {operator: self._no_neurons(count) for operator in operators}
+        # for ρ, whose neurons vary apart from each other, all samples get the same probes
+        keeping = {
+            operator: self.kind != "rho" and self.values[operator].keeps(self.workspace.num_samples)
+            for operator in operators
+        }
         kept: dict[Operator, list[tuple[Tensor, Tensor]]] = {operator: [] for operator in operators}
         with self.surface.processes.together(), full_precision(), twice_differentiable():
             for where, batch in self.surface.chunks(self.workspace.products.chunk):
-                found, weights = self._run(batch, where, range(first, first + count), operators)
+                streams = range(first, first + count)
+                noting = any(keeping.values())
+                found, weights = self._run(batch, where, streams, operators, noting=noting)
                 for operator, draws in found.items():
                     sums[operator].add([draw.rows for draw in draws], weights)
-                    values = torch.stack([draw.rows for draw in draws])
-                    kept[operator].append((values.cpu(), weights.cpu()))
+                    if keeping[operator]:
+                        values = torch.stack([draw.rows for draw in draws])
+                        kept[operator].append((values.cpu(), weights.cpu()))
                     for number, draw in enumerate(draws):
                         for row, of_row in draw.neurons.items():
                             neurons[operator][row][number] += of_row
         for operator, total in sums.items():
             total.reduce(self.surface.processes)
             self.surface.processes.sum_(*neurons[operator].values())
-            self.values[operator].add(count, total, kept[operator], neurons[operator])
+            values_kept = kept[operator] if keeping[operator] else None
+            self.values[operator].add(count, total, values_kept, neurons[operator])
 
     def _draw_by_group(self, operator: Operator, drawn: SampleDraws, counts: list[int]) -> None:
         """Another number of probes for each group of samples, in one pass over the data."""
@@ -201,10 +210,12 @@ class SampleProbes:
         streams: range,
         operators: Sequence[Operator],
         index: Tensor | None = None,
+        noting: bool = False,
     ) -> tuple[dict[Operator, list[_Values]], Tensor]:
         """The values of each operator for each stream, and the samples' weights.
 
-        `index` says which samples of the chunk the batch holds; None: all of them.
+        `index` says which samples of the chunk the batch holds; None: all of them. `noting` notes
+        their curvature at the outputs.
         """
         surface = self.surface
         modules = {
@@ -227,7 +238,8 @@ class SampleProbes:
             weights = surface.loss.weights(outputs.detach(), targets).double()
             if index is None:
                 samples = self._numbers.of(where, len(outputs))
-                self._note_curvature(where, outputs, targets)
+                if noting:
+                    self._note_curvature(where, outputs, targets)
             else:
                 samples = self._numbers.of(where, 1) + index.to(surface.device)
             found = {}
