@@ -198,7 +198,7 @@ class SampleProbes:
     @functools.cached_property
     def _groups(self) -> SampleGroups | None:
         """The groups of samples by their curvature; None if they would not pay."""
-        curvatures = self.workspace.cache[_CURVATURES]
+        curvatures = self.workspace.cache.get(_CURVATURES, {})  # a process may have no data
         ordered = [curvatures[first] for first in sorted(curvatures)]
         groups = SampleGroups(torch.cat([*ordered, torch.zeros(0)]), self.surface.processes)
         return groups if groups.pay else None
