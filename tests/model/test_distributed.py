@@ -40,7 +40,10 @@ def together(request, by_cuts):
     return [found[request.param] for found in by_cuts]
 
 
-@pytest.mark.parametrize("case", ["exact", "probes", "smooth", "hutch++", "ddp", "bare", "others"])
+SAME = ["exact", "probes", "smooth", "hutch++", "ddp", "bare", "others"]
+
+
+@pytest.mark.parametrize("case", [*SAME, "smooth, in groups of samples"])
 def test_two_processes_equal_one(alone, together, case):
     for found in together:
         same_numbers(found[case], alone[case])
