@@ -1,7 +1,13 @@
 """The chunk fits the budget and no larger one does."""
 
-import pytest
+import weakref
 
+import pytest
+import torch
+from torch import nn
+
+import spiritlevel as sl
+from spiritlevel.engine.sweep import pulling
 from spiritlevel.engine.sweep.footprint import CPU_TENSOR_BYTES, Footprint
 
 SHAPE = {"saved": 1000, "cached": 500, "working": 200, "collecting": (300, 40), "num_columns": 9}
@@ -31,3 +37,25 @@ def test_collected_columns_are_counted_up_to_the_limit():
 def test_tensors_on_a_cpu_stay_below_the_page_by_page_limit():
     footprint = Footprint(**SHAPE, largest=CPU_TENSOR_BYTES // 4, on_cpu=True)
     assert footprint.chunk(10**12, sweep=True) == 4
+
+
+def test_columns_that_were_pulled_are_let_go(monkeypatch):
+    alive, most = weakref.WeakSet(), 0
+    scaled_to_one = pulling.scaled_to_one
+
+    def counted(column):
+        nonlocal most
+        unit, size = scaled_to_one(column)
+        alive.add(unit)
+        most = max(most, len(alive))
+        return unit, size
+
+    monkeypatch.setattr(pulling, "scaled_to_one", counted)
+    torch.manual_seed(0)
+    model = nn.Linear(3, 200).double().eval()
+    x, y = torch.randn(8, 3, dtype=torch.float64), torch.randint(200, (8,))
+    trace = sl.measure(model, (x, y), measures="curvature.trace", method="exact")["curvature.trace"]
+    p = model(x).softmax(1).detach()
+    closed = ((1 - p.square().sum(1)) * (x.square().sum(1) + 1)).mean()
+    assert trace.value == pytest.approx(float(closed), rel=1e-12)
+    assert most < 10

@@ -151,12 +151,14 @@ class Sweep:
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
                 rows = ChunkRows(self.sums, len(outputs))
                 pulling = self._pulling(outputs, recorded.uses, routing, rows, graph)
+                generic = [name for name, route in routing.routes.items() if route == "generic"]
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
                     with surface.fast():
-                        pulled = pulling.pull(columns)
-                        with recorded.paused():
-                            self._contract_generic(pulled, batch, rows, routing.routes)
+                        pulled = pulling.pull(columns, keep=bool(generic))
+                        if generic:
+                            with recorded.paused():
+                                self._contract_generic(generic, pulled, batch, rows)
                         for use in recorded.uses:
                             for listener in (use.on_output, use.on_input):
                                 if isinstance(listener, AbstractListener):
@@ -332,14 +334,11 @@ class Sweep:
 
     def _contract_generic(
         self,
+        names: list[str],
         units_and_factors: list[tuple[Tensor, Tensor]],
         batch: Any,
         rows: ChunkRows,
-        routes: Mapping[str, Route],
     ) -> None:
-        names = [name for name, route in routes.items() if route == "generic"]
-        if not names:
-            return
         columns = torch.stack([unit for unit, _ in units_and_factors], dim=1)
         factors = torch.stack([factor for _, factor in units_and_factors], dim=1)
         # vmap was tried with the parameters of the plan; for others one sample at a time is safe

@@ -56,8 +56,11 @@ class Pulling:
         self._deep = deepest(outputs, self.edges) if listening else []
         self._key = ("columns at once", surface.dtype, surface.arithmetic, graph)
 
-    def pull(self, columns: Iterable[SignedColumn]) -> list[Scaled]:
-        """Pull every column; returns them, scaled, with their factors."""
+    def pull(self, columns: Iterable[SignedColumn], *, keep: bool) -> list[Scaled]:
+        """Pull every column; returns them, scaled, with their factors, if they are to be kept.
+
+        As many columns as outputs, each as large as the outputs, do not fit in memory.
+        """
         done: list[Scaled] = []
         waiting: list[Scaled] = []
         for column, sign in columns:
@@ -65,11 +68,13 @@ class Pulling:
             unit = unit.to(self.outputs.dtype).reshape(self.outputs.shape)
             waiting.append((unit, sign * size.squeeze(1).square()))
             if len(waiting) == self.at_once:
-                done += self._pull(waiting)
+                self._pull(waiting)
+                done += waiting if keep else []
                 waiting = []
-        return done + self._pull(waiting)
+        self._pull(waiting)
+        return done + waiting if keep else []
 
-    def _pull(self, columns: list[Scaled]) -> list[Scaled]:
+    def _pull(self, columns: list[Scaled]) -> None:
         together = self._together([unit for unit, _ in columns])
         for number, (unit, self.rows.factor) in enumerate(columns):
             if together is not None:
@@ -79,7 +84,6 @@ class Pulling:
             elif self._deep:
                 pull(self.surface, self.outputs, unit, self._deep, self.uses)
             self.after_column()
-        return columns
 
     def _together(self, units: list[Tensor]) -> Gradients | None:
         """The gradients of several columns at every listener; None if they go one by one."""
