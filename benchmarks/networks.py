@@ -85,6 +85,16 @@ def gpt2(device: torch.device) -> Network:
     return trained(model, data, 60, 3e-4), data
 
 
+def language_model_head(device: torch.device) -> Network:
+    """The last layer of that network as one of its own, on the features that reach it."""
+    model, (tokens, targets) = gpt2(device)
+    with torch.no_grad():
+        features = model.transformer(tokens).last_hidden_state.flatten(0, 1)
+    head = nn.Linear(*reversed(model.lm_head.weight.shape), bias=False, device=device)
+    head.weight.data.copy_(model.lm_head.weight)
+    return head.eval(), (features, targets.flatten())
+
+
 def llama(device: torch.device) -> Network:
     """A Llama-shaped network with 1.2 billion weights."""
     from transformers import LlamaConfig, LlamaForCausalLM

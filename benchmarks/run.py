@@ -11,6 +11,7 @@ import torch
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import catalogue
+import growth
 import head
 import hundred_products
 import hutchinson
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "head": head.run,
     "sweep": sweep.run,
     "hutchinson": hutchinson.run,
+    "growth": growth.run,
     "hundred_products": hundred_products.run,
     "lm_head": lm_head.run,
     "training": training_steps.run,
