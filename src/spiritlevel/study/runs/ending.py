@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from ...errors import SpiritlevelError
 from ..settings.stop import StopSettings
 from .results import EpochRow, MeasurementRow
+from .step_means import EpochSteps
 
 DIVERGED = "diverged"
+OF_STEPS = ("running_loss", "gradient_norm", "head_gradient")
 
 
 class Ending:
@@ -19,11 +21,16 @@ class Ending:
         self._stop, self._epochs = stop, epochs
         self._rule = stop.new_rule()
 
-    def after(self, row: EpochRow, measured: Sequence[MeasurementRow] | None) -> str:
+    def after(
+        self,
+        row: EpochRow,
+        measured: Sequence[MeasurementRow] | None,
+        steps: EpochSteps | None = None,
+    ) -> str:
         """Why training ends after this epoch; "" if it goes on.
 
         `measured` is None for an epoch at which nothing was measured; a rule on flatness does not
-        count such epochs.
+        count such epochs. `steps` is what the steps of the epoch saw.
         """
         if not math.isfinite(row.train_loss):
             return DIVERGED
@@ -32,6 +39,10 @@ class Ending:
             return "train_loss"
         if accuracy is not None and row.train_accuracy >= accuracy:
             return "train_accuracy"
+        for name in OF_STEPS:
+            level, seen = getattr(self._stop, name), getattr(steps, name, None)
+            if level is not None and seen is not None and seen <= level:
+                return name
         if self._met(row, measured):
             return f"{self._stop.rule}_rule"
         return "epochs" if row.epoch >= self._epochs else ""

@@ -92,6 +92,10 @@ def _set_weights(model: nn.Module, settings: RunSettings) -> None:
         for _, param in model.named_parameters():
             if param.dim() > 1:  # biases and the scales of norm layers keep their own start
                 SCHEMES[scheme](param, generator)
+    if settings.model.init_bias == "zero":
+        for module in model.modules():
+            if isinstance(module, LAYERS) and module.bias is not None:
+                module.bias.zero_()
     if start := settings.model.init_from:
         load_start(
             model,

@@ -24,11 +24,12 @@ from .cuda_graphs import Captured, Recorded, recordable
 from .ending import Ending
 from .measuring import measure_epoch
 from .network_run import NetworkRun
-from .networks import build_model
+from .networks import build_model, head_path
 from .results import EpochRow
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
 from .stacked_optimizers import StackedOptimizer, Tensors
+from .step_means import EpochSteps, StepMeans
 
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
 ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once,
@@ -40,6 +41,7 @@ ALONE = {  # keys of `training` that work for a single network only, and why
     "freeze": "trains a part of one network",
     "lr_backbone": "trains the parts of one network differently",
 }
+STARTS = ("init", "init_bias", "init_from", "init_head")  # keys of `model`
 COPIES = 6  # of the weights: themselves, gradients, two moments, two in passing
 
 
@@ -58,7 +60,11 @@ def group_key(settings: RunSettings) -> str:
     # Labels are each member's own; what changes inputs, steps or the network must be the same.
     of_labels = ("label_noise", "label_noise_kind")
     changes = {k: v for k, v in settings.interventions.to_dict().items() if k not in of_labels}
-    parts = [settings.model.to_dict(), settings.data.to_dict(), training, changes]
+    # A rule on the head's gradient looks at the head that the measures have.
+    head = settings.measure_options.head if settings.stop.head_gradient is not None else None
+    # Weights are each member's own, however they start.
+    model = {k: v for k, v in settings.model.to_dict().items() if k not in STARTS}
+    parts = [model, settings.data.to_dict(), training, changes, head]
     return json.dumps(parts, sort_keys=True)
 
 
@@ -127,7 +133,7 @@ def train_together(
     epoch = 0
     while active:
         epoch += 1
-        _train_epoch(stack, active, shared.x, epoch)
+        steps = _train_epoch(stack, active, shared.x, epoch)
         rows = _evaluated(stack, shared, epoch, len(active))
         going = []
         for i, (member, row) in enumerate(zip(active, rows, strict=True)):
@@ -135,7 +141,7 @@ def train_together(
                 stack.write_back(i, member.model)
             measured = measure_epoch(member, row)
             member.history.add(row, measured)
-            member.history.outcome = member.ending.after(row, measured)
+            member.history.outcome = member.ending.after(row, measured, steps[i])
             if member.history.outcome:
                 stack.write_back(i, member.model)
             else:
@@ -148,7 +154,9 @@ def train_together(
     return members
 
 
-def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int) -> None:
+def _train_epoch(
+    stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int
+) -> list[EpochSteps]:
     first = active[0].settings
     size, repeats = first.training.batch_size, first.interventions.batch_cycles
     orders = torch.stack([torch.randperm(len(x), generator=m.generator) for m in active])
@@ -163,6 +171,7 @@ def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int)
                     [rate_factor(m.settings.training, step=step, steps=steps) for m in active]
                 )
             stack.step(x[batch], stack.labels.gather(1, batch))
+    return [EpochSteps()] * len(active) if stack.means is None else stack.means.take(len(active))
 
 
 def _evaluated(stack: _Stack, data: RunData, epoch: int, count: int) -> list[EpochRow]:
@@ -195,6 +204,7 @@ class _Stack:
         params = {name: value.detach().clone() for name, value in params.items()}
         self.labels = torch.stack([m.data.y for m in members])
         self.optimizer = StackedOptimizer(params, [m.settings.training for m in members])
+        self.means = _means(members)
         base = copy.deepcopy(members[0].model).to("meta")
 
         def forward(params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
@@ -212,9 +222,13 @@ class _Stack:
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One step of every member, each on its own batch."""
-        grads = self._find(x, y)
+        losses, *found = self._find(x, y)
+        grads = dict(zip(self.optimizer.params, found, strict=True))
+        if self.means is not None:
+            assert losses is not None
+            self.means.add(losses, grads)
         with torch.no_grad():
-            self.optimizer.step(dict(zip(self.optimizer.params, grads, strict=True)))
+            self.optimizer.step(grads)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor) -> list[tuple[float, float]]:
@@ -252,14 +266,25 @@ def _gradients(
     x: Tensor,
     y: Tensor,
 ) -> Sequence[Tensor | None]:
-    """Of every member's loss on its own batch, in the order of the parameters.
+    """Every member's mean loss on its own batch, and its gradients in the order of the parameters.
 
     The members' losses are added up and differentiated outside of vmap, which is faster than
     vmap(grad) and the same: the loss of one member does not depend on the weights of another.
     """
     params = {n: p.requires_grad_() for n, p in optimizer.params.items()}
-    loss = _losses(forward(params, buffers, x), y).sum() / y.shape[1]
-    return torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    losses = _losses(forward(params, buffers, x), y)
+    loss = losses.sum() / y.shape[1]
+    found = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    return losses.detach().mean(dim=1), *found
+
+
+def _means(members: Sequence[Member]) -> StepMeans | None:
+    """What adds up the steps of an epoch, where the end of a member depends on them."""
+    stops = [member.settings.stop for member in members]
+    if not any(stop.of_steps for stop in stops):
+        return None
+    head = head_path(members[0].model, members[0].settings.measure_options.head)
+    return StepMeans(stops, f"{head}.weight")
 
 
 def _losses(outputs: Tensor, y: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class TrainingSettings:
     schedule `step`, rho and draws without their method.
     """
 
-    optimizer: str = one_of("sgd", "adam", "adamw", default="sgd")
+    optimizer: str = one_of("sgd", "adam", "adamw", "rmsprop", default="sgd")
     lr: float = number(float, 0.1, "a number above 0", lambda v: v > 0)
     batch_size: int = number(int, 32, "a whole number of at least 1", lambda v: v >= 1)
     epochs: int = number(int, 20, "a whole number of at least 1", lambda v: v >= 1)
