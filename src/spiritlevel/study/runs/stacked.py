@@ -28,6 +28,7 @@ from .networks import build_model, head_path
 from .results import EpochRow
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
+from .stacked_convolutions import patch_numbers, suits, use_patches
 from .stacked_optimizers import StackedOptimizer, Tensors
 from .step_means import EpochSteps, StepMeans
 
@@ -111,7 +112,8 @@ def members_that_fit(
             memory = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     data = load_data(settings)
-    activations = _bytes_a_sample(model, data.x) * settings.training.batch_size
+    on_gpu = device.type == "cuda"
+    activations = _bytes_a_sample(model, data.x, patches=on_gpu) * settings.training.batch_size
     return max(1, memory // (COPIES * weights + 3 * activations))
 
 
@@ -206,14 +208,12 @@ class _Stack:
         self.optimizer = StackedOptimizer(params, [m.settings.training for m in members])
         self.means = _means(members)
         base = copy.deepcopy(members[0].model).to("meta")
-
-        def forward(params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-            return functional_call(base, (params, buffers), (x,))
-
-        self._each_its_own: Callable[..., Tensor] = vmap(forward)
-        self._all_the_same: Callable[..., Tensor] = vmap(forward, in_dims=(0, 0, None))
+        # Inputs that all share make the first convolution a common one, which needs no patches.
+        self._all_the_same: Callable[..., Tensor] = vmap(_forward(base), in_dims=(0, 0, None))
+        trained = use_patches(copy.deepcopy(base)) if self.labels.is_cuda else base
+        self._each_its_own: Callable[..., Tensor] = vmap(_forward(trained))
         first = members[0]
-        self._bytes = _bytes_a_sample(first.model, first.data.x)
+        self._bytes = _bytes_a_sample(first.model, first.data.x, patches=self.labels.is_cuda)
         self._find: Captured = functools.partial(
             _gradients, self._each_its_own, self.optimizer, self.buffers
         )
@@ -259,6 +259,11 @@ class _Stack:
             param.copy_(self.optimizer.params[name][index])
 
 
+def _forward(base: nn.Module) -> Callable[[Tensors, Tensors, Tensor], Tensor]:
+    """The outputs of a network with these weights instead of its own."""
+    return lambda params, buffers, x: functional_call(base, (params, buffers), (x,))
+
+
 def _gradients(
     forward: Callable[..., Tensor],
     optimizer: StackedOptimizer,
@@ -296,14 +301,18 @@ def _losses(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _bytes_a_sample(model: nn.Module, x: Tensor) -> int:
-    """What the forward pass of one sample keeps: its input and the output of every layer."""
+def _bytes_a_sample(model: nn.Module, x: Tensor, *, patches: bool) -> int:
+    """What the forward pass of one sample keeps: its input and the output of every layer.
+
+    With `patches` also those that convolutions are computed from.
+    """
     total = x[0].numel() * x.element_size()
 
-    def count(_: nn.Module, __: object, output: object) -> None:
+    def count(module: nn.Module, _: object, output: object) -> None:
         nonlocal total
         if isinstance(output, Tensor):
-            total += output.numel() * output.element_size()
+            numbers = patch_numbers(module, output) if patches and suits(module) else 0
+            total += (output.numel() + numbers) * output.element_size()
 
     handles = [m.register_forward_hook(count) for m in model.modules() if not any(m.children())]
     try:
