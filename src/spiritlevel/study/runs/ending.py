@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from ...errors import SpiritlevelError
+from ..settings.run import RunSettings
 from ..settings.stop import StopSettings
-from .results import EpochRow, MeasurementRow
+from .results import EpochRow, History, MeasurementRow
 from .step_means import EpochSteps
 
 DIVERGED = "diverged"
@@ -46,6 +47,12 @@ class Ending:
         if self._met(row, measured):
             return f"{self._stop.rule}_rule"
         return "epochs" if row.epoch >= self._epochs else ""
+
+    def replay(self, history: History, settings: RunSettings) -> None:
+        """Let the rule see the epochs of a training that goes on."""
+        for row in history.epochs:
+            measured = [each for each in history.measurements if each.epoch == row.epoch]
+            self._met(row, measured if settings.measured_at(row.epoch) else None)
 
     def _met(self, row: EpochRow, measured: Sequence[MeasurementRow] | None) -> bool:
         rule = self._rule

@@ -30,6 +30,7 @@ from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
 from .stacked_convolutions import patch_numbers, suits, use_patches
 from .stacked_optimizers import StackedOptimizer, Tensors
+from .stacked_snapshots import Snapshot, SnapshotFile
 from .step_means import EpochSteps, StepMeans
 
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
@@ -122,10 +123,12 @@ def train_together(
     device: str | torch.device,
     *,
     on_epoch: Callable[[int, int], None] | None = None,
+    snapshots: SnapshotFile | None = None,
 ) -> list[Member]:
     """Train all of them; each member's model holds its final weights.
 
-    `on_epoch` hears of epochs done and epochs at most.
+    `on_epoch` hears of epochs done and epochs at most. With `snapshots` training goes on from the
+    last one, and saves others on the way.
     """
     shared = load_data(settings[0], device)  # once: a copy a member would fill a GPU
     members = [_member(each, shared, device) for each in settings]
@@ -133,6 +136,9 @@ def train_together(
     active = list(members)
     most = max(each.training.epochs for each in settings)
     epoch = 0
+    if snapshots is not None and (last := snapshots.load()) is not None:
+        epoch, active = last.epoch, [members[i] for i in last.active]
+        _restore(last, members, stack)
     while active:
         epoch += 1
         steps = _train_epoch(stack, active, shared.x, epoch)
@@ -153,7 +159,33 @@ def train_together(
             stack.keep(torch.tensor(going, dtype=torch.int64))
         if on_epoch is not None:
             on_epoch(epoch, most)
+        if snapshots is not None and snapshots.due:
+            snapshots.save(_snapshot(epoch, members, stack))
     return members
+
+
+def _snapshot(epoch: int, members: Sequence[Member], stack: _Stack) -> Snapshot:
+    ended = {i: m.model.state_dict() for i, m in enumerate(members) if m.history.outcome}
+    return Snapshot(
+        epoch,
+        tuple(i for i in range(len(members)) if i not in ended),
+        stack.optimizer.state(),
+        [member.generator.get_state() for member in members],
+        ended,
+        [member.history for member in members],
+    )
+
+
+def _restore(snapshot: Snapshot, members: Sequence[Member], stack: _Stack) -> None:
+    """Bring new members and their stack to where the snapshot was taken."""
+    for i, member in enumerate(members):
+        member.generator.set_state(snapshot.generators[i])
+        member.history = snapshot.histories[i]
+        member.ending.replay(member.history, member.settings)
+        if i in snapshot.weights:
+            member.model.load_state_dict(snapshot.weights[i])
+    stack.keep(torch.tensor(snapshot.active, dtype=torch.int64))
+    stack.optimizer.restore(snapshot.optimizer)
 
 
 def _train_epoch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,24 @@ class StackedOptimizer:
             self._numbers[name] = value[members]
         self._base_rates = self._base_rates[members]
         self._cast.clear()
+
+    def state(self) -> dict[str, Any]:
+        """What the next step depends on, beside the settings."""
+        return {
+            "step": self._step,
+            "params": {name: value.detach() for name, value in self.params.items()},
+            "first": self._first,
+            "second": self._second,
+        }
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of the same members."""
+        self._step = state["step"]
+        places = {"params": self.params, "first": self._first, "second": self._second}
+        for key, tensors in places.items():
+            for name, value in tensors.items():
+                value.copy_(state[key][name])
 
     def set_rates(self, factors: Sequence[float]) -> None:
         """Each member's learning rate times its own factor."""
