@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load
 from torch.nn import functional as F
 
 from spiritlevel.errors import SpiritlevelError
@@ -9,6 +10,7 @@ from spiritlevel.study.models import build
 from spiritlevel.study.runs.networks import build_model
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
+from spiritlevel.study.runs.stacked import refusal_of
 from study.test_training import assert_weights, by_hand, only
 from study.test_vmap import SMALL, assert_same, training
 from study.tiny_study import tiny
@@ -120,3 +122,31 @@ def test_normalized_networks_with_zero_biases_train_together_as_alone(tmp_path):
         seeds=2,
     )
     assert_same(study, tmp_path, rtol=1e-9)
+
+
+def test_steps_in_bfloat16_are_those_of_torch():
+    run = only(autocast="bfloat16", lr=0.1)
+    model = build("mlp", seed=0, hidden=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x, y, _):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = model(x)
+        F.cross_entropy(outputs.float(), y).backward()
+        optimizer.step()
+
+    by_hand(run, model, step)
+    result = run_one(run)
+    assert_weights(result, model)
+    full, rounded = load(run_one(only(lr=0.1)).checkpoint), load(result.checkpoint)
+    for name, value in full.items():
+        assert value.dtype == rounded[name].dtype == torch.float32
+        assert 0 < float((value - rounded[name]).norm() / value.norm()) < 0.05
+
+
+def test_bfloat16_trains_alone_and_without_methods():
+    assert "training.autocast" in refusal_of(only(autocast="bfloat16"))
+    assert "autocast" not in only().to_dict()["training"]
+    with pytest.raises(SpiritlevelError, match="goes with plain steps"):
+        only(autocast="bfloat16", method="sam")

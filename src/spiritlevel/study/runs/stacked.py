@@ -41,6 +41,7 @@ ALONE = {  # keys of `training` that work for a single network only, and why
     "penalty": "is computed for one network",
     "norm_control": "sets the weights of one network after each step",
     "freeze": "trains a part of one network",
+    "autocast": "computes the steps of one network",
     "lr_backbone": "trains the parts of one network differently",
 }
 STARTS = ("init", "init_bias", "init_from", "init_head")  # keys of `model`

@@ -46,7 +46,9 @@ class Steps:
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._means = _means(model, settings)
-        self._gradients: Captured = functools.partial(gradients, model, self._trained)
+        self._gradients: Captured = functools.partial(
+            gradients, model, self._trained, autocast=training.autocast != "none"
+        )
         if recordable(settings.model.name, next(model.parameters()).device):
             self._gradients = Recorded(self._gradients)
 
@@ -111,10 +113,13 @@ class Steps:
 
 
 def gradients(
-    model: nn.Module, trained: Sequence[Tensor], x: Tensor, y: Tensor
+    model: nn.Module, trained: Sequence[Tensor], x: Tensor, y: Tensor, *, autocast: bool = False
 ) -> Sequence[Tensor | None]:
     """The mean loss of a batch, and its gradients in the order of the parameters."""
-    loss = F.cross_entropy(model(x), y)
+    # No cache: a weight that is rounded while a step is recorded must be rounded in each replay.
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
+        outputs = model(x)
+    loss = F.cross_entropy(outputs.float() if autocast else outputs, y)
     return loss.detach(), *torch.autograd.grad(loss, trained, allow_unused=True)
 
 
