@@ -133,7 +133,7 @@ def test_another_model_does_not_keep_the_options_of_the_first():
         ({"gird": {}}, "unknown key 'gird'. Did you mean 'grid'?"),
         ({"training": {"learning": 1}}, "training has an unknown key 'learning'."),
         ({"training": {"batchsize": 1}}, "Did you mean 'batch_size'?"),
-        ({"training": {"optimizer": "sdg"}}, "must be one of sgd, adam, adamw. Got 'sdg'"),
+        ({"training": {"optimizer": "sdg"}}, "must be one of sgd, adam, adamw, rmsprop. Got 'sdg'"),
         ({"training": {"lr": -1}}, "training.lr must be a number above 0. Got -1"),
         ({"training": {"lr": True}}, "must be a number above 0. Got True"),
         ({"training": {"epochs": 1.5}}, "must be a whole number of at least 1. Got 1.5"),

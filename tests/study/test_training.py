@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import spiritlevel as sl
 from spiritlevel.study.models import build
+from spiritlevel.study.runs.networks import build_model
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.runs.schedules import rate_factor
@@ -267,6 +268,33 @@ def test_masked_maps_stay_dead_and_the_head_is_never_masked():
     assert int(load(run_one(named).checkpoint)["fc1.dead"].sum()) == 2
 
 
+def test_maps_masked_behind_a_norm_layer_are_zero_where_it_has_a_bias():
+    model = {"name": "resnet18", "channels": 1, "width": 4}
+    alive = {}
+    for place in ("norm", "convolution"):
+        settings = only(model=model, interventions={"mask": 0.5, "mask_place": place})
+        network = build_model(settings, "cpu").eval()
+        for module in network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                torch.nn.init.ones_(module.bias)
+        seen = []
+        network.relu1.register_forward_hook(lambda _, __, maps, seen=seen: seen.append(maps))
+        network(load_data(settings).x[:3])
+        alive[place] = int((seen[0].amax(dim=(0, 2, 3)) > 0).sum())
+        masked = {path for path, m in network.named_modules() if hasattr(m, "dead")}
+        assert len(masked) == 20  # the stem, 16 of blocks, 3 of shortcuts
+        assert all(("bn" in path) == (place == "norm") for path in masked)
+    assert alive == {"norm": 2, "convolution": 4}
+    assert "mask_place" not in settings.to_dict()["interventions"]
+
+
+def test_without_norm_layers_the_convolutions_are_masked():
+    settings = only(
+        model={"name": "digits_cnn", "width": 4}, interventions={"mask": 0.5, "mask_place": "norm"}
+    )
+    assert hasattr(build_model(settings, "cpu").conv1, "dead")
+
+
 def test_a_leak_puts_the_patch_of_its_class_on_training_images_alone():
     clean, leaky = (
         load_data(only(interventions=i)) for i in ({}, {"leakage": "class", "leakage_size": 3})
@@ -316,6 +344,10 @@ def test_the_control_group_has_patches_that_tell_nothing_and_change_with_each_ba
         ({"interventions": {"leakage": "clas"}}, "must be one of class, control. Got 'clas'"),
         ({"interventions": {"mask": 1.0}}, "must be a number from 0 to below 1, or false"),
         ({"interventions": {"mask_layers": "fc1"}}, "has no effect without interventions.mask"),
+        (
+            {"interventions": {"mask": 0.5, "mask_layers": "fc1", "mask_place": "norm"}},
+            "Leave one out",
+        ),
         ({"interventions": {"batch_cycles": 1.5}}, "must be a whole number of at least 1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

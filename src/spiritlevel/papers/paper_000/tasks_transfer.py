@@ -36,7 +36,7 @@ BEFORE = "task.pretrained_accuracy"
 class TransferArguments:
     """How the network is trained first, and the learning rate of each strategy after that."""
 
-    pretrain: str = "mnist"
+    pretrain: str = "mnist"  # "": the network comes with trained weights
     pretrain_samples: int = 2000
     pretrain_epochs: int = 5
     pretrain_lr: float = 0.01
@@ -81,6 +81,8 @@ def copy_backbone(source: nn.Module, target: nn.Module) -> None:
 def _pretrained(
     settings: RunSettings, arguments: TransferArguments, device: str | torch.device
 ) -> tuple[nn.Module, dict[str, float]]:
+    if not arguments.pretrain:
+        return NetworkRun.start(settings, device).model, {}
     first = dataclasses.replace(
         settings,
         data=DataSettings(arguments.pretrain, arguments.pretrain_samples),

@@ -15,6 +15,7 @@ from ..runs.measuring import complete
 from ..runs.results import describe
 from ..runs.running import OnEpoch, repeatable, with_seconds
 from ..runs.stacked import Member, refusal_of, train_together
+from ..runs.stacked_snapshots import SnapshotFile
 from ..storage.store import Claim, Store
 from .groups import Group, groups_of
 from .heartbeat import beating
@@ -23,6 +24,7 @@ from .processes import run_processes
 from .progress import ProgressReporter, Watch, epochs_of
 from .workers import new_worker
 
+UNFINISHED = "unfinished"  # the folder of groups that were interrupted, in that of the store
 ADVICE = "Networks that train together die together: --executor local trains each of them alone."
 
 
@@ -86,9 +88,10 @@ def _trained(
     on_epoch(0, max(epochs_of(settings) for settings in group))
     start = time.perf_counter()
     members: dict[str, Member] = {}
+    snapshots = SnapshotFile(store.folder / UNFINISHED / f"{group[0].id}.pt", [r.id for r in group])
     try:
         with repeatable(group[0].training.threads):
-            trained = train_together(group, device, on_epoch=on_epoch)
+            trained = train_together(group, device, on_epoch=on_epoch, snapshots=snapshots)
         members = {member.settings.id: member for member in trained}
     except Exception as error:  # an operation that vmap does not know, or a run's own error
         if is_out_of_memory(error):
@@ -98,6 +101,7 @@ def _trained(
     share = (time.perf_counter() - start) / len(claims)
     for claim in claims:
         yield claim, members.pop(claim.id, None), share
+    snapshots.remove()
 
 
 def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:

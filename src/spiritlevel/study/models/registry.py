@@ -14,6 +14,7 @@ from ... import plugins, user_code
 from ...errors import SpiritlevelError, suggestion
 from .densenet121 import densenet121
 from .digits_cnn import digits_cnn
+from .efficientnet_lite0 import efficientnet_lite0
 from .lenet5 import lenet5
 from .mlp import mlp
 from .resnet18 import resnet18
@@ -33,7 +34,8 @@ _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "vgg_small": vgg_small,
     "vit_small": vit_small,
 }
-_registered: dict[str, Callable[..., nn.Module]] = {}
+# Beside those, what needs a package of its own, and what installed packages register.
+_registered: dict[str, Callable[..., nn.Module]] = {"efficientnet_lite0": efficientnet_lite0}
 
 
 def register_model(name: str, factory: Callable[..., nn.Module]) -> None:

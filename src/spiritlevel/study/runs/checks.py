@@ -27,7 +27,7 @@ from .tasks import find_task
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 # Interventions that decide which network is built, or which outputs it needs.
-CHANGING = ("mask", "mask_layers", "bias_shift", "bias_layer", "mixup")
+CHANGING = ("mask", "mask_layers", "mask_place", "bias_shift", "bias_layer", "mixup")
 
 
 def check(study: Study, *, allow_code: bool = False) -> None:

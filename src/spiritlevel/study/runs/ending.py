@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 
 from ...errors import SpiritlevelError
+from ..settings.run import RunSettings
 from ..settings.stop import StopSettings
-from .results import EpochRow, MeasurementRow
+from .results import EpochRow, History, MeasurementRow
+from .step_means import EpochSteps
 
 DIVERGED = "diverged"
+OF_STEPS = ("running_loss", "gradient_norm", "head_gradient")
 
 
 class Ending:
@@ -19,11 +22,16 @@ class Ending:
         self._stop, self._epochs = stop, epochs
         self._rule = stop.new_rule()
 
-    def after(self, row: EpochRow, measured: Sequence[MeasurementRow] | None) -> str:
+    def after(
+        self,
+        row: EpochRow,
+        measured: Sequence[MeasurementRow] | None,
+        steps: EpochSteps | None = None,
+    ) -> str:
         """Why training ends after this epoch; "" if it goes on.
 
         `measured` is None for an epoch at which nothing was measured; a rule on flatness does not
-        count such epochs.
+        count such epochs. `steps` is what the steps of the epoch saw.
         """
         if not math.isfinite(row.train_loss):
             return DIVERGED
@@ -32,9 +40,19 @@ class Ending:
             return "train_loss"
         if accuracy is not None and row.train_accuracy >= accuracy:
             return "train_accuracy"
+        for name in OF_STEPS:
+            level, seen = getattr(self._stop, name), getattr(steps, name, None)
+            if level is not None and seen is not None and seen <= level:
+                return name
         if self._met(row, measured):
             return f"{self._stop.rule}_rule"
         return "epochs" if row.epoch >= self._epochs else ""
+
+    def replay(self, history: History, settings: RunSettings) -> None:
+        """Let the rule see the epochs of a training that goes on."""
+        for row in history.epochs:
+            measured = [each for each in history.measurements if each.epoch == row.epoch]
+            self._met(row, measured if settings.measured_at(row.epoch) else None)
 
     def _met(self, row: EpochRow, measured: Sequence[MeasurementRow] | None) -> bool:
         rule = self._rule

@@ -20,8 +20,6 @@ from .network_run import NetworkRun
 from .results import EpochRow, MeasurementRow, RunResult, describe, rows_of
 from .tf32 import TF32
 
-BATCH = 512  # samples that a measure sees at a time
-
 
 def complete(run: NetworkRun, *, together: bool = False, keep: bool = False) -> RunResult:
     """Measure the trained network and pack up; one whose loss is not a number has no measures.
@@ -68,7 +66,7 @@ def measure_network(run: NetworkRun, names: Sequence[str] | None) -> tuple[Measu
     x, y = run.data.x[: asked.samples], run.data.y[: asked.samples]
     report = api.measure(
         run.model.eval(),
-        list(zip(x.split(BATCH), y.split(BATCH), strict=True)),
+        list(zip(x.split(asked.batch), y.split(asked.batch), strict=True)),
         measures=names,
         options={"initial": run.initial} | dict(asked.options or {}),
         seed=run.settings.seed,

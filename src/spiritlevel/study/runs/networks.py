@@ -6,7 +6,7 @@ import math
 import os
 import pathlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import torch
@@ -92,6 +92,10 @@ def _set_weights(model: nn.Module, settings: RunSettings) -> None:
         for _, param in model.named_parameters():
             if param.dim() > 1:  # biases and the scales of norm layers keep their own start
                 SCHEMES[scheme](param, generator)
+    if settings.model.init_bias == "zero":
+        for module in model.modules():
+            if isinstance(module, LAYERS) and module.bias is not None:
+                module.bias.zero_()
     if start := settings.model.init_from:
         load_start(
             model,
@@ -108,6 +112,8 @@ def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
         model = bias_shift(model, given.bias_layer or first_layer(model), amount)
     if ratio := given.mask:
         layers = given.mask_layers or _inner_convolutions(model, settings.measure_options.head)
+        if given.mask_place == "norm":
+            layers = norms_after(model, layers or [])
         generator = derived_generator(settings.seed, "masks")
         model = mask_feature_maps(model, layers, ratio, generator)
     return model
@@ -119,6 +125,22 @@ def _inner_convolutions(model: nn.Module, head: str | None) -> list[str] | None:
     modules = model.named_modules()
     paths = [path for path, module in modules if isinstance(module, CONVOLUTIONS)]
     return [path for path in paths if path != output] or None
+
+
+def norms_after(model: nn.Module, convolutions: Sequence[str]) -> list[str]:
+    """The norm layer that follows each convolution, which adds a bias to maps that are zero.
+
+    A convolution without one stands for itself.
+    """
+    modules = {path: m for path, m in model.named_modules() if not any(m.children())}
+    following = dict(zip(modules, [*modules][1:], strict=False))
+    places = []
+    for path in convolutions:
+        after = following.get(path)
+        features = getattr(modules.get(after or ""), "num_features", None)
+        is_its_norm = features == getattr(modules[path], "out_channels", None)
+        places.append(after if after is not None and is_its_norm else path)
+    return places
 
 
 # -- weights that were trained before --------------------------------------------------------------

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,12 +56,14 @@ def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunD
     test_x, test_y = _load(name, "test") if test is None else _load(test, _whole(test))
     num_classes = 1 + int(max(y.max(), test_y.max()))
     (x, y), validation = _split(x, y, settings.data.validation)
+    normalized = _normalization(x, settings)
     x = _inputs(x, y, settings, num_classes)
     y = _labels(y, settings, num_classes)
     dtype = DTYPES[settings.training.dtype]
 
     def placed(inputs: Tensor) -> Tensor:
-        return inputs.to(device, dtype if inputs.is_floating_point() else None)
+        inputs = inputs.to(device, dtype if inputs.is_floating_point() else None)
+        return inputs if normalized is None else normalized(inputs)
 
     return RunData(
         placed(x),
@@ -99,6 +102,23 @@ def _inputs(x: Tensor, y: Tensor, settings: RunSettings, num_classes: int) -> Te
     if settings.interventions.leakage == "class":
         return library.leakage_patch(x, y, patches)
     return library.control_patch(x, patches, derived_generator(settings.seed, "patches"))
+
+
+def _normalization(x: Tensor, settings: RunSettings) -> Callable[[Tensor], Tensor] | None:
+    """To mean 0 and deviation 1 of each channel of these training inputs, where it is asked for."""
+    if not settings.data.normalize:
+        return None
+    if not x.is_floating_point():
+        raise SpiritlevelError(
+            "The study's data.normalize needs inputs that are numbers with a mean, such as images. "
+            f"{settings.data.name!r} has inputs of type {_word(x.dtype)}. Leave it out."
+        )
+    others = [dim for dim in range(x.dim()) if dim != 1]
+    spread, mean = torch.std_mean(x.double(), dim=others, correction=0, keepdim=True)
+    spread = spread.where(spread > 0, 1.0)  # a channel that is constant is only moved
+    return lambda inputs: (
+        (inputs.double() - mean.to(inputs.device)) / spread.to(inputs.device)
+    ).to(inputs.dtype)
 
 
 def _labels(y: Tensor, settings: RunSettings, num_classes: int) -> Tensor:

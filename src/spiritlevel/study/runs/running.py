@@ -89,11 +89,11 @@ def train(run: NetworkRun, *, on_epoch: OnEpoch | None = None) -> None:
         order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
         for batch in order.split(training.batch_size):
             step(*change(data.x[batch], data.y[batch]))
-        step.end_epoch()
+        steps = step.end_epoch()
         row = _evaluated(run.model, data, len(history.epochs) + 1)
         measured = measure_epoch(run, row)
         history.add(row, measured)
-        history.outcome = ending.after(row, measured)
+        history.outcome = ending.after(row, measured, steps)
         if on_epoch is not None:
             on_epoch(row.epoch, training.epochs)
 

@@ -24,11 +24,14 @@ from .cuda_graphs import Captured, Recorded, recordable
 from .ending import Ending
 from .measuring import measure_epoch
 from .network_run import NetworkRun
-from .networks import build_model
+from .networks import build_model, head_path
 from .results import EpochRow
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
+from .stacked_convolutions import patch_numbers, suits, use_patches
 from .stacked_optimizers import StackedOptimizer, Tensors
+from .stacked_snapshots import Snapshot, SnapshotFile
+from .step_means import EpochSteps, StepMeans
 
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
 ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once,
@@ -38,8 +41,10 @@ ALONE = {  # keys of `training` that work for a single network only, and why
     "penalty": "is computed for one network",
     "norm_control": "sets the weights of one network after each step",
     "freeze": "trains a part of one network",
+    "autocast": "computes the steps of one network",
     "lr_backbone": "trains the parts of one network differently",
 }
+STARTS = ("init", "init_bias", "init_from", "init_head")  # keys of `model`
 COPIES = 6  # of the weights: themselves, gradients, two moments, two in passing
 
 
@@ -58,7 +63,11 @@ def group_key(settings: RunSettings) -> str:
     # Labels are each member's own; what changes inputs, steps or the network must be the same.
     of_labels = ("label_noise", "label_noise_kind")
     changes = {k: v for k, v in settings.interventions.to_dict().items() if k not in of_labels}
-    parts = [settings.model.to_dict(), settings.data.to_dict(), training, changes]
+    # A rule on the head's gradient looks at the head that the measures have.
+    head = settings.measure_options.head if settings.stop.head_gradient is not None else None
+    # Weights are each member's own, however they start.
+    model = {k: v for k, v in settings.model.to_dict().items() if k not in STARTS}
+    parts = [model, settings.data.to_dict(), training, changes, head]
     return json.dumps(parts, sort_keys=True)
 
 
@@ -105,7 +114,8 @@ def members_that_fit(
             memory = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     data = load_data(settings)
-    activations = _bytes_a_sample(model, data.x) * settings.training.batch_size
+    on_gpu = device.type == "cuda"
+    activations = _bytes_a_sample(model, data.x, patches=on_gpu) * settings.training.batch_size
     return max(1, memory // (COPIES * weights + 3 * activations))
 
 
@@ -114,10 +124,12 @@ def train_together(
     device: str | torch.device,
     *,
     on_epoch: Callable[[int, int], None] | None = None,
+    snapshots: SnapshotFile | None = None,
 ) -> list[Member]:
     """Train all of them; each member's model holds its final weights.
 
-    `on_epoch` hears of epochs done and epochs at most.
+    `on_epoch` hears of epochs done and epochs at most. With `snapshots` training goes on from the
+    last one, and saves others on the way.
     """
     shared = load_data(settings[0], device)  # once: a copy a member would fill a GPU
     members = [_member(each, shared, device) for each in settings]
@@ -125,9 +137,12 @@ def train_together(
     active = list(members)
     most = max(each.training.epochs for each in settings)
     epoch = 0
+    if snapshots is not None and (last := snapshots.load()) is not None:
+        epoch, active = last.epoch, [members[i] for i in last.active]
+        _restore(last, members, stack)
     while active:
         epoch += 1
-        _train_epoch(stack, active, shared.x, epoch)
+        steps = _train_epoch(stack, active, shared.x, epoch)
         rows = _evaluated(stack, shared, epoch, len(active))
         going = []
         for i, (member, row) in enumerate(zip(active, rows, strict=True)):
@@ -135,7 +150,7 @@ def train_together(
                 stack.write_back(i, member.model)
             measured = measure_epoch(member, row)
             member.history.add(row, measured)
-            member.history.outcome = member.ending.after(row, measured)
+            member.history.outcome = member.ending.after(row, measured, steps[i])
             if member.history.outcome:
                 stack.write_back(i, member.model)
             else:
@@ -145,10 +160,38 @@ def train_together(
             stack.keep(torch.tensor(going, dtype=torch.int64))
         if on_epoch is not None:
             on_epoch(epoch, most)
+        if snapshots is not None and snapshots.due:
+            snapshots.save(_snapshot(epoch, members, stack))
     return members
 
 
-def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int) -> None:
+def _snapshot(epoch: int, members: Sequence[Member], stack: _Stack) -> Snapshot:
+    ended = {i: m.model.state_dict() for i, m in enumerate(members) if m.history.outcome}
+    return Snapshot(
+        epoch,
+        tuple(i for i in range(len(members)) if i not in ended),
+        stack.optimizer.state(),
+        [member.generator.get_state() for member in members],
+        ended,
+        [member.history for member in members],
+    )
+
+
+def _restore(snapshot: Snapshot, members: Sequence[Member], stack: _Stack) -> None:
+    """Bring new members and their stack to where the snapshot was taken."""
+    for i, member in enumerate(members):
+        member.generator.set_state(snapshot.generators[i])
+        member.history = snapshot.histories[i]
+        member.ending.replay(member.history, member.settings)
+        if i in snapshot.weights:
+            member.model.load_state_dict(snapshot.weights[i])
+    stack.keep(torch.tensor(snapshot.active, dtype=torch.int64))
+    stack.optimizer.restore(snapshot.optimizer)
+
+
+def _train_epoch(
+    stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int
+) -> list[EpochSteps]:
     first = active[0].settings
     size, repeats = first.training.batch_size, first.interventions.batch_cycles
     orders = torch.stack([torch.randperm(len(x), generator=m.generator) for m in active])
@@ -163,6 +206,7 @@ def _train_epoch(stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int)
                     [rate_factor(m.settings.training, step=step, steps=steps) for m in active]
                 )
             stack.step(x[batch], stack.labels.gather(1, batch))
+    return [EpochSteps()] * len(active) if stack.means is None else stack.means.take(len(active))
 
 
 def _evaluated(stack: _Stack, data: RunData, epoch: int, count: int) -> list[EpochRow]:
@@ -195,15 +239,14 @@ class _Stack:
         params = {name: value.detach().clone() for name, value in params.items()}
         self.labels = torch.stack([m.data.y for m in members])
         self.optimizer = StackedOptimizer(params, [m.settings.training for m in members])
+        self.means = _means(members)
         base = copy.deepcopy(members[0].model).to("meta")
-
-        def forward(params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-            return functional_call(base, (params, buffers), (x,))
-
-        self._each_its_own: Callable[..., Tensor] = vmap(forward)
-        self._all_the_same: Callable[..., Tensor] = vmap(forward, in_dims=(0, 0, None))
+        # Inputs that all share make the first convolution a common one, which needs no patches.
+        self._all_the_same: Callable[..., Tensor] = vmap(_forward(base), in_dims=(0, 0, None))
+        trained = use_patches(copy.deepcopy(base)) if self.labels.is_cuda else base
+        self._each_its_own: Callable[..., Tensor] = vmap(_forward(trained))
         first = members[0]
-        self._bytes = _bytes_a_sample(first.model, first.data.x)
+        self._bytes = _bytes_a_sample(first.model, first.data.x, patches=self.labels.is_cuda)
         self._find: Captured = functools.partial(
             _gradients, self._each_its_own, self.optimizer, self.buffers
         )
@@ -212,9 +255,13 @@ class _Stack:
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One step of every member, each on its own batch."""
-        grads = self._find(x, y)
+        losses, *found = self._find(x, y)
+        grads = dict(zip(self.optimizer.params, found, strict=True))
+        if self.means is not None:
+            assert losses is not None
+            self.means.add(losses, grads)
         with torch.no_grad():
-            self.optimizer.step(dict(zip(self.optimizer.params, grads, strict=True)))
+            self.optimizer.step(grads)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor) -> list[tuple[float, float]]:
@@ -245,6 +292,11 @@ class _Stack:
             param.copy_(self.optimizer.params[name][index])
 
 
+def _forward(base: nn.Module) -> Callable[[Tensors, Tensors, Tensor], Tensor]:
+    """The outputs of a network with these weights instead of its own."""
+    return lambda params, buffers, x: functional_call(base, (params, buffers), (x,))
+
+
 def _gradients(
     forward: Callable[..., Tensor],
     optimizer: StackedOptimizer,
@@ -252,14 +304,25 @@ def _gradients(
     x: Tensor,
     y: Tensor,
 ) -> Sequence[Tensor | None]:
-    """Of every member's loss on its own batch, in the order of the parameters.
+    """Every member's mean loss on its own batch, and its gradients in the order of the parameters.
 
     The members' losses are added up and differentiated outside of vmap, which is faster than
     vmap(grad) and the same: the loss of one member does not depend on the weights of another.
     """
     params = {n: p.requires_grad_() for n, p in optimizer.params.items()}
-    loss = _losses(forward(params, buffers, x), y).sum() / y.shape[1]
-    return torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    losses = _losses(forward(params, buffers, x), y)
+    loss = losses.sum() / y.shape[1]
+    found = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    return losses.detach().mean(dim=1), *found
+
+
+def _means(members: Sequence[Member]) -> StepMeans | None:
+    """What adds up the steps of an epoch, where the end of a member depends on them."""
+    stops = [member.settings.stop for member in members]
+    if not any(stop.of_steps for stop in stops):
+        return None
+    head = head_path(members[0].model, members[0].settings.measure_options.head)
+    return StepMeans(stops, f"{head}.weight")
 
 
 def _losses(outputs: Tensor, y: Tensor) -> Tensor:
@@ -271,14 +334,18 @@ def _losses(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _bytes_a_sample(model: nn.Module, x: Tensor) -> int:
-    """What the forward pass of one sample keeps: its input and the output of every layer."""
+def _bytes_a_sample(model: nn.Module, x: Tensor, *, patches: bool) -> int:
+    """What the forward pass of one sample keeps: its input and the output of every layer.
+
+    With `patches` also those that convolutions are computed from.
+    """
     total = x[0].numel() * x.element_size()
 
-    def count(_: nn.Module, __: object, output: object) -> None:
+    def count(module: nn.Module, _: object, output: object) -> None:
         nonlocal total
         if isinstance(output, Tensor):
-            total += output.numel() * output.element_size()
+            numbers = patch_numbers(module, output) if patches and suits(module) else 0
+            total += (output.numel() + numbers) * output.element_size()
 
     handles = [m.register_forward_hook(count) for m in model.modules() if not any(m.children())]
     try:

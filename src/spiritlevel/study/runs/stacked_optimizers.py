@@ -1,8 +1,9 @@
-"""SGD, Adam and AdamW for many networks at once, each with its own numbers, as torch has them."""
+"""SGD, Adam, AdamW and RMSprop for many networks at once, with their own numbers, as in torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from ..settings.training import TrainingSettings
 
 Tensors = dict[str, Tensor]
-BETAS, EPS = (0.9, 0.999), 1e-8  # torch's defaults
+BETAS, EPS, ALPHA = (0.9, 0.999), 1e-8, 0.99  # torch's defaults
 
 
 class StackedOptimizer:
@@ -26,7 +27,8 @@ class StackedOptimizer:
         self._step = 0
         self._base_rates = self._numbers["lr"]
         self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
-        self._first = self._state() if self._kind != "sgd" or self._any("momentum") else {}
+        has_first = self._any("momentum") if self._kind == "sgd" else self._kind != "rmsprop"
+        self._first = self._state() if has_first else {}
         self._second = self._state() if self._kind != "sgd" else {}
 
     def _state(self) -> Tensors:
@@ -44,6 +46,24 @@ class StackedOptimizer:
             self._numbers[name] = value[members]
         self._base_rates = self._base_rates[members]
         self._cast.clear()
+
+    def state(self) -> dict[str, Any]:
+        """What the next step depends on, beside the settings."""
+        return {
+            "step": self._step,
+            "params": {name: value.detach() for name, value in self.params.items()},
+            "first": self._first,
+            "second": self._second,
+        }
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of the same members."""
+        self._step = state["step"]
+        places = {"params": self.params, "first": self._first, "second": self._second}
+        for key, tensors in places.items():
+            for name, value in tensors.items():
+                value.copy_(state[key][name])
 
     def set_rates(self, factors: Sequence[float]) -> None:
         """Each member's learning rate times its own factor."""
@@ -65,6 +85,8 @@ class StackedOptimizer:
                     grad = grad.addcmul(decay, param)
             if self._kind == "sgd":
                 self._sgd(name, param, grad)
+            elif self._kind == "rmsprop":
+                self._rmsprop(name, param, grad)
             else:
                 self._adam(name, param, grad)
 
@@ -72,6 +94,10 @@ class StackedOptimizer:
         if self._first:
             grad = self._first[name].mul_(self._shaped("momentum", param)).add_(grad)
         param.addcmul_(self._shaped("lr", param), grad, value=-1)
+
+    def _rmsprop(self, name: str, param: Tensor, grad: Tensor) -> None:
+        second = self._second[name].mul_(ALPHA).addcmul_(grad, grad, value=1 - ALPHA)
+        param.addcmul_(self._shaped("lr", param), grad / second.sqrt().add_(EPS), value=-1)
 
     def _adam(self, name: str, param: Tensor, grad: Tensor) -> None:
         first = self._first[name].lerp_(grad, 1 - BETAS[0])

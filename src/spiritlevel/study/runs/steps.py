@@ -21,6 +21,7 @@ from .cuda_graphs import Captured, Recorded, recordable
 from .networks import backbone_of, head_path
 from .run_data import derived_generator
 from .schedules import follows, rate_factor
+from .step_means import EpochSteps, StepMeans
 
 
 class Steps:
@@ -43,7 +44,11 @@ class Steps:
         self._penalty = make_penalty(model, settings)
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
-        self._gradients: Captured = functools.partial(gradients, model, self._trained)
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        self._means = _means(model, settings)
+        self._gradients: Captured = functools.partial(
+            gradients, model, self._trained, autocast=training.autocast != "none"
+        )
         if recordable(settings.model.name, next(model.parameters()).device):
             self._gradients = Recorded(self._gradients)
 
@@ -56,10 +61,11 @@ class Steps:
         for param in self._frozen:
             param.requires_grad_(False)
 
-    def end_epoch(self) -> None:
+    def end_epoch(self) -> EpochSteps:
         """Every parameter counts again: what is measured does not depend on who was trained."""
         for param in self._frozen:
             param.requires_grad_(True)
+        return EpochSteps() if self._means is None else self._means.take(1)[0]
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
         """As many steps on one batch as the study says, usually one."""
@@ -76,14 +82,26 @@ class Steps:
             self._perturbed.step()
             return
         if self._penalty is None:
-            for param, grad in zip(self._trained, self._gradients(x, y), strict=True):
+            seen, *grads = self._gradients(x, y)
+            for param, grad in zip(self._trained, grads, strict=True):
                 param.grad = grad
+            self._saw(seen)
         else:
             self._plain.zero_grad()
             with self._penalty.shared_forward():
                 loss = F.cross_entropy(self._model(x), y)
             (loss + self._penalty(x, y, loss=loss)).backward()
+            self._saw(loss)
         self._plain.step()
+
+    def _saw(self, loss: Tensor | None) -> None:
+        if self._means is None:
+            return
+        assert loss is not None
+        grads = {
+            self._names[id(p)]: None if p.grad is None else p.grad[None] for p in self._trained
+        }
+        self._means.add(loss[None], grads)
 
     def _set_rate(self) -> None:
         if not follows(self._training):
@@ -95,11 +113,22 @@ class Steps:
 
 
 def gradients(
-    model: nn.Module, trained: Sequence[Tensor], x: Tensor, y: Tensor
+    model: nn.Module, trained: Sequence[Tensor], x: Tensor, y: Tensor, *, autocast: bool = False
 ) -> Sequence[Tensor | None]:
-    """Of the mean loss of a batch, in the order of the parameters."""
-    loss = F.cross_entropy(model(x), y)
-    return torch.autograd.grad(loss, trained, allow_unused=True)
+    """The mean loss of a batch, and its gradients in the order of the parameters."""
+    # No cache: a weight that is rounded while a step is recorded must be rounded in each replay.
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
+        outputs = model(x)
+    loss = F.cross_entropy(outputs.float() if autocast else outputs, y)
+    return loss.detach(), *torch.autograd.grad(loss, trained, allow_unused=True)
+
+
+def _means(model: nn.Module, settings: RunSettings) -> StepMeans | None:
+    """What adds up the steps of an epoch, where an end depends on them."""
+    if not settings.stop.of_steps:
+        return None
+    head = head_path(model, settings.measure_options.head)
+    return StepMeans([settings.stop], f"{head}.weight")
 
 
 def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optimizer:
@@ -107,7 +136,11 @@ def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optim
     common: dict[str, Any] = {"lr": training.lr, "weight_decay": training.weight_decay}
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, momentum=training.momentum, **common)
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    kinds = {
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "rmsprop": torch.optim.RMSprop,
+    }
     return kinds[training.optimizer](groups, **common)
 
 

@@ -23,6 +23,7 @@ COMPANIONS = {  # keys that mean something only with another one
     "leakage_patches": "leakage",
     "leakage_size": "leakage",
     "mask_layers": "mask",
+    "mask_place": "mask",
     "bias_layer": "bias_shift",
 }
 
@@ -53,6 +54,7 @@ class InterventionSettings:
     mixup: float = _strength()
     mask: float = number(float, 0.0, "a number from 0 to below 1, or false", lambda v: 0 <= v < 1)
     mask_layers: str | None = text("a name or pattern of layers")
+    mask_place: str = one_of("convolution", "norm", default="convolution")
     bias_shift: float = number(float, 0.0, "a number, or false", math.isfinite)
     bias_layer: str | None = text("the name of a layer")
     batch_cycles: int = number(int, 1, "a whole number of at least 1, or false", lambda v: v >= 1)
@@ -73,6 +75,11 @@ class InterventionSettings:
                 )
             if main not in values:
                 values.pop(key, None)
+        if {"mask_layers", "mask_place"} <= set(values):
+            raise SpiritlevelError(
+                "The study's interventions.mask_place chooses the layers, and so does "
+                "interventions.mask_layers. Leave one out."
+            )
         if {"crop", "crop_flip"} <= set(values):
             raise SpiritlevelError(
                 "The study's interventions.crop moves images as interventions.crop_flip does, "

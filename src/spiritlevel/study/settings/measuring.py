@@ -21,6 +21,7 @@ from .keys import (
 )
 
 PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
+STUDYS_OWN = ("samples", "batch", "options")
 
 
 class _AsWritten:
@@ -40,6 +41,7 @@ class MeasureSettings:
 
     # None: all of the training data
     samples: int | None = number(int, None, "a whole number of at least 1", lambda v: v >= 1)
+    batch: int = number(int, 512, "a whole number of at least 1", lambda v: v >= 1)
     method: str | None = _as_written()
     rtol: float | None = _as_written()
     confidence: float | None = _as_written()
@@ -69,8 +71,8 @@ class MeasureSettings:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What is handed to `spiritlevel.measure`; the study itself sees to samples and options."""
-        return {k: v for k, v in changed_values(self).items() if k not in ("samples", "options")}
+        """What is handed to `spiritlevel.measure`; the study itself sees to the rest."""
+        return {k: v for k, v in changed_values(self).items() if k not in STUDYS_OWN}
 
     def to_dict(self) -> dict[str, Any]:
         """As a run's id and the store have it."""

@@ -45,13 +45,17 @@ class RunSettings:
         """Check every section and fill in what was left out."""
         measures, task = sections["measures"], sections.get("task")
         data, stop = DataSettings.read(sections["data"]), StopSettings.read(sections["stop"])
+        training = TrainingSettings.read(sections["training"])
+        interventions = InterventionSettings.read(sections["interventions"])
         _check_rule(stop, data)
+        _check_steps(stop, training)
+        _check_normalized(data, interventions)
         every, names = _while_training(sections, stop)
         return cls(
             model=ModelSettings.read(sections["model"]),
             data=data,
-            training=TrainingSettings.read(sections["training"]),
-            interventions=InterventionSettings.read(sections["interventions"]),
+            training=training,
+            interventions=interventions,
             stop=stop,
             measures=None if measures is None else tuple(measures),
             measure_options=MeasureSettings.read(sections["measure_options"]),
@@ -138,4 +142,27 @@ def _check_rule(stop: StopSettings, data: DataSettings) -> None:
         raise SpiritlevelError(
             f"The study's stop.rule {stop.rule!r} looks at the loss on validation data, and "
             "there is none. Add for example `validation: 0.1` to data."
+        )
+
+
+def _check_steps(stop: StopSettings, training: TrainingSettings) -> None:
+    """Steps with SAM see displaced weights, and a penalty changes the gradient."""
+    other = f"training.method {training.method!r}" if training.method != "plain" else ""
+    if stop.of_gradients and training.penalty is not None:
+        other = "training.penalty"
+    if stop.of_steps and other:
+        raise SpiritlevelError(
+            "The study's stop at running_loss, gradient_norm or head_gradient looks at the loss of "
+            f"plain steps. Got {other}, whose steps see something else. Stop at train_loss instead."
+        )
+
+
+def _check_normalized(data: DataSettings, interventions: InterventionSettings) -> None:
+    """Changes of batches that need images in [0, 1]."""
+    found = "auto_augment" if interventions.auto_augment else ""
+    found = "leakage: control" if interventions.leakage == "control" else found
+    if data.normalize and found:
+        raise SpiritlevelError(
+            f"The study's interventions.{found} needs images in [0, 1], which data.normalize "
+            "changes. Leave out one of them."
         )

@@ -10,6 +10,7 @@ from .keys import (
     as_named,
     changed_values,
     check_keys,
+    flag,
     number,
     one_of,
     read_values,
@@ -29,6 +30,7 @@ class ModelSettings:
     name: str
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its factory
     init: str | None = one_of("xavier_normal", "kaiming_uniform", "uniform", "normal", default=None)
+    init_bias: str = one_of("keep", "zero", default="keep")
     init_from: str | None = text("the path of a checkpoint, or the folder of a study")
     init_head: str = one_of("keep", "fresh", default="keep")
 
@@ -61,6 +63,7 @@ class DataSettings:
         "a share of the training data below 1, or a whole number of samples",
         lambda v: 0 < v < 1 or (v >= 1 and v == int(v)),
     )
+    normalize: bool = flag()  # to mean 0 and deviation 1 of each channel of the training data
     nulls: tuple[str, ...] = ()  # keys written as null, which the ids of older runs hold
 
     @classmethod

@@ -20,6 +20,7 @@ from .keys import (
 
 RULES: tuple[Rule, ...] = ("loss", "flatness", "both", "trend")
 FLATNESS = "head.kappa"  # what a rule on flatness looks at, as in paper 000
+LEVELS = ("train_loss", "train_accuracy", "running_loss", "gradient_norm", "head_gradient")
 OF_THE_RULE = ("patience", "tolerance", "measure")
 
 
@@ -33,6 +34,11 @@ class StopSettings:
 
     train_loss: float | None = number(float, None, "a number above 0", lambda v: v > 0)
     train_accuracy: float | None = number(float, None, "a number in (0, 1]", lambda v: 0 < v <= 1)
+    # the mean over the batches of an epoch, each before its step: of their losses,
+    running_loss: float | None = number(float, None, "a number above 0", lambda v: v > 0)
+    # and of their gradients: its Euclidean norm, and the largest entry for the head's weights
+    gradient_norm: float | None = number(float, None, "a number above 0", lambda v: v > 0)
+    head_gradient: float | None = number(float, None, "a number above 0", lambda v: v > 0)
     rule: str = one_of("none", *RULES, default="none")
     patience: int = number(int, 10, "a whole number of at least 1", lambda v: v >= 1)
     tolerance: float = number(float, 0.02, "a number above 0", lambda v: v > 0)
@@ -53,10 +59,20 @@ class StopSettings:
         stop = cls(**values)
         rule = stop.new_rule()  # refuses numbers that do not suit the rule
         if rule is None:
-            return cls(stop.train_loss, stop.train_accuracy)
+            return cls(**{key: value for key, value in values.items() if key in LEVELS})
         if rule.needs_flatness:
             return dataclasses.replace(stop, measure=stop.measure or FLATNESS)
         return dataclasses.replace(stop, tolerance=cls.tolerance, measure=None)
+
+    @property
+    def of_gradients(self) -> bool:
+        """Whether an end depends on the gradients of the steps."""
+        return self.gradient_norm is not None or self.head_gradient is not None
+
+    @property
+    def of_steps(self) -> bool:
+        """Whether an end depends on what was seen in the steps of an epoch."""
+        return self.running_loss is not None or self.of_gradients
 
     def new_rule(self) -> FlatnessStopping | None:
         """The rule, to be told of every epoch; None without one."""

