@@ -104,6 +104,29 @@ def test_every_form_of_batch_is_the_same_data():
         assert mean_loss(model, given) == pytest.approx(expected, rel=1e-6), form  # float32 above
 
 
+def next_tokens():
+    torch.manual_seed(0)
+    tokens = torch.randint(1, V, (3, 9))
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+@pytest.mark.parametrize("ignored", [0, 2])
+def test_a_pair_with_the_next_tokens_is_not_shifted_again(ignored):
+    model, (x, y) = build("gpt2"), next_tokens()
+    y[:, :ignored] = -100
+    with torch.no_grad():
+        plain = F.cross_entropy(model(x).logits.flatten(0, 1), y.flatten())
+    assert mean_loss(model, (x, y)) == pytest.approx(float(plain), rel=1e-9)
+
+
+def test_a_dict_is_what_the_model_makes_of_it():
+    model, (x, y) = build("gpt2"), next_tokens()
+    with torch.no_grad():
+        own = float(model(input_ids=x, labels=y).loss)
+    given = {"input_ids": x, "labels": y}
+    assert mean_loss(model, [given]) == pytest.approx(own, rel=1e-6)  # float32 in transformers
+
+
 @pytest.mark.parametrize("collate", [None, transformers.default_data_collator], ids=["torch", "hf"])
 @pytest.mark.parametrize("name", ["gpt2", "bert masked", "bert sequences"])
 def test_a_data_loader_of_dicts_is_measured_as_it_is(name, collate):

@@ -48,7 +48,7 @@ class PretrainedForward:
 
     Whether a model compares the output at a token with that token or with the next one cannot be
     told from its class. The model's own loss of some samples tells: `find_label_shift` must be
-    called with them first.
+    called with them first. Only a pair whose labels are the next tokens already is taken as it is.
     """
 
     def __init__(self, loss: Loss, by_name: bool) -> None:
@@ -72,6 +72,9 @@ class PretrainedForward:
         if self.shift is not None or inputs_and_labels is None:
             return
         inputs, labels = inputs_and_labels
+        if not isinstance(batch, Mapping) and _are_next_tokens(model, inputs, labels):
+            self.shift = False  # the model's own loss would skip a token
+            return
         with torch.no_grad():
             outputs = self._outputs(model, inputs, labels)
             model_loss = _model_loss(model, inputs, labels)
@@ -159,6 +162,20 @@ def _inputs_and_labels(model: nn.Module, batch: Any) -> tuple[dict[str, Any], Te
     if isinstance(x, Tensor):
         return {model.main_input_name: x}, labels  # type: ignore[dict-item]
     return (dict(x), labels) if isinstance(x, Mapping) else None
+
+
+def _are_next_tokens(model: nn.Module, inputs: dict[str, Any], labels: Any) -> bool:
+    """Whether each label is the token that follows: a pair prepared for a plain loss.
+
+    A dict goes to the model as it is, whose own loss then counts, whatever its labels are.
+    """
+    tokens = inputs.get(model.main_input_name)  # type: ignore[call-overload]
+    if not isinstance(tokens, Tensor) or not isinstance(labels, Tensor):
+        return False
+    if tokens.dim() != 2 or tokens.shape != labels.shape or torch.equal(tokens, labels):
+        return False
+    counted = labels[:, :-1] >= 0  # the others are ignored
+    return bool(counted.any()) and torch.equal(labels[:, :-1][counted], tokens[:, 1:][counted])
 
 
 def _model_loss(model: nn.Module, inputs: dict[str, Any], labels: Tensor) -> float | None:
