@@ -81,10 +81,12 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
 
     def look(count: int) -> str | None:
         batch = surface.first_samples(count)
-        names = tuple(surface.parameters)
-        _, product = make_products(surface, batch, BatchLocation(0), ("hessian",), names, method)
         with torch.enable_grad():
             outputs, targets = surface.outputs(batch, where=BatchLocation(0))
+        rounding = trust.gradient_rounding(surface, outputs)
+        del outputs  # and its graph: the products have a larger one
+        names = tuple(surface.parameters)
+        _, product = make_products(surface, batch, BatchLocation(0), ("hessian",), names, method)
         model = surface.function(batch)
         gradient = plain_gradient(
             lambda p: surface.loss.values(model(p).double(), targets).sum(),
@@ -94,7 +96,7 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
             surface,
             lambda space, vector: product["hessian"](space, vector[None])[0],
             gradient,
-            trust.gradient_rounding(surface, outputs),
+            rounding,
             count,
             directions=trust.DIRECTIONS if count > 1 else 1,
         )
