@@ -20,17 +20,17 @@ from ..scale_text import ScaleTexts
 
 KAPPA = "head.kappa"  # one layer, as in the paper, which does not say which one
 SUM = "relative.kappa"  # of all layers
-SIGMA, PAC_BAYES = "pac_bayes.sigma", "1 / pac_bayes.sigma²"  # large is sharp, as with all others
+PAC_BAYES = "pac_bayes.sigma"  # 1/σ²: large is sharp, as with all others
 FISHER_RAO = "norms.fisher_rao"
 RIVALS = ("curvature.trace", FISHER_RAO, PAC_BAYES, "norms.weight")
 ADDED = (SUM, "curvature.lambda_max")  # not in the paper
 REACHED = "train_loss"  # the outcome of a run that reached the target loss
-MEASURES = (KAPPA, "curvature.trace", FISHER_RAO, SIGMA, "norms.weight", *ADDED)
+MEASURES = (KAPPA, *RIVALS, *ADDED)
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Relative flatness must correlate with the gap, and more than the paper's other measures."""
-    trained = [_with_pac_bayes(row) for row in converged(rows)]
+    trained = converged(rows)
     minima = [row for row in trained if row["outcome"] == REACHED]
     table, ranks = correlations(minima, (KAPPA, *RIVALS, *ADDED))
     judged = {name: ranks[name] for name in (KAPPA, *RIVALS)}
@@ -69,12 +69,6 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _with_pac_bayes(row: Row) -> Row:
-    """The paper's measure is large for sharp minima: the smaller the σ, the larger it is."""
-    sigma = row.get(SIGMA)
-    return {**row, PAC_BAYES: sigma**-2 if sigma else None}
-
-
 EXPERIMENT = Experiment(
     name="002-fig-5",
     title="110 minima of LeNet-5",
@@ -90,8 +84,9 @@ EXPERIMENT = Experiment(
         "over the networks that reached the target training loss, the 95 % interval of "
         "Spearman's correlation of relative flatness with the gap lies above 0, and no other "
         "measure of the paper has a larger correlation. Partly, if only the first holds. (At first "
-        "all networks were judged, κ was the sum over layers and σ was not inverted; this was "
-        "corrected after the runs, since the paper speaks of minima and uses one layer.) Also "
+        "all networks were judged and κ was the sum over layers; this was corrected after the runs, "
+        "since the paper speaks of minima and uses one layer. The PAC-Bayes measure was then "
+        "inverted once too often, which was corrected later.) Also "
         f"judged: that the Fisher–Rao norm correlates least. {HOW}"
     ),
     set_up=(
@@ -100,7 +95,7 @@ EXPERIMENT = Experiment(
         "varies the initialization too and lists no settings; here there is one initialization, "
         "PyTorch's. Relative flatness is that of the last layer: the paper uses one layer and does "
         "not say which. Its PAC-Bayes measure is taken as 1/σ², where σ is the noise on the "
-        "weights that raises the loss by a given amount; the sum over layers and the largest "
+        "weights that raises the error by a given amount; the sum over layers and the largest "
         "eigenvalue were added. The paper prints no numbers for this figure."
     ),
     scaled_down=ScaleTexts(
