@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel.papers import find, names
+from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.judging.numbers import mean, plain, share
 from spiritlevel.papers.judging.population import correlations, whole_catalogue
 from spiritlevel.papers.paper_002.class_separation import FEATURES
@@ -287,7 +288,7 @@ def population_rows(measures, signs):
     for seed in range(60):
         gap = random.normal()
         row = {"outcome": "train_loss", "variant": "sgd", "batch_size": 32, "seed": seed}
-        row |= {"gap": gap, "train_loss": random.normal(), "softmax.gini": random.normal()}
+        row |= {"gap": gap, "train_loss": random.uniform(0, 0.5), "softmax.gini": random.normal()}
         for name, sign in zip(measures, signs, strict=True):
             row[name] = sign * gap + random.normal()
         rows.append(row)
@@ -311,12 +312,11 @@ def test_minima_of_lenet(signs, agrees):
     for row in rows[:-1]:
         row["pac_bayes.sigma"] = math.exp(row["pac_bayes.sigma"] / 4)
     missed = [row | {"outcome": "epochs", "head.kappa": -9 * row["gap"]} for row in rows[:30]]
-    outcome = experiment.analyse([*rows, *missed])
+    outcome = judged(experiment, [*rows, *missed])
     assert outcome.agrees == agrees
     assert "Over 60 minima " in outcome.conclusion
-    assert "30 more networks never reached the target training loss and 1 diverged" in (
-        outcome.conclusion
-    )
+    assert outcome.left_out.startswith("31 runs, of which 1 diverged, are left out")
+    assert "Trained are 60 of 91." in outcome.left_out
     ranked = {cells[0]: cells[3] for cells in outcome.table.rows}
     gap = [row["gap"] for row in rows[:-1]]
     for name in ("head.kappa", "pac_bayes.sigma"):
@@ -329,7 +329,7 @@ def test_minima_of_lenet(signs, agrees):
 def test_population_of_resnets(sign, agrees):
     experiment = find("000-table-3")
     rows = population_rows(experiment.measures, [sign, 1, 1, 1, 1])
-    outcome = experiment.analyse(rows)
+    outcome = judged(experiment, rows)
     assert outcome.agrees == agrees
     pairs = [(row["head.kappa"], row["gap"]) for row in rows[:-1]]
     found = outcome.beside["Pearson correlation"]

@@ -9,13 +9,14 @@ from typing import Literal, Protocol
 
 from .numbers import IntervalEstimate
 
-Result = Literal["held", "not held", "undecided", "not refuted"]
-Agreement = Literal["yes", "partly", "no", "undecided"]
+Result = Literal["held", "not held", "undecided", "not refuted", "not judged"]
+Agreement = Literal["yes", "partly", "no", "undecided", "untrained"]
 VERDICTS: dict[Agreement, str] = {
     "yes": "reproduced",
     "partly": "partly reproduced",
     "no": "not reproduced",
     "undecided": "undecided at this scale",
+    "untrained": "not testable: networks not trained",
 }
 
 
@@ -44,6 +45,7 @@ class Finding:
     """One part of a claim, in words, and what the runs say about it.
 
     "not refuted" is for a part that says nothing moves: an interval around 0 does not show that.
+    "not judged" is for networks that are not trained.
     """
 
     part: str

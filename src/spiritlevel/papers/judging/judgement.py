@@ -16,6 +16,7 @@ from ...study.statistics.table import plain
 from .. import registry
 from ..experiment import Experiment, Outcome
 from .findings import VERDICTS
+from .judged import judged
 from .rows import experiment_rows
 
 # What an analysis runs into where a group of runs, or a number of them, is not there.
@@ -85,6 +86,7 @@ class Judgement:
             "verdict": self.verdict,
             "conclusion": self.conclusion,
             "why": "" if outcome is None else outcome.why,
+            "left_out": "" if outcome is None else outcome.left_out,
             "findings": findings,
             "missing": list(self.missing),
             "scale": list(self.scale),
@@ -109,7 +111,7 @@ def judge(study: Study, rows: Rows) -> Judgement | None:
     missing: tuple[str, ...] = ()
     outcome: Outcome | None = None
     try:
-        outcome = experiment.analyse(experiment_rows(experiment, done))
+        outcome = judged(experiment, experiment_rows(experiment, done))
     except INCOMPLETE as error:
         if origin.preset is not None and _complete(rows):
             raise  # nothing is missing: the analysis itself is at fault

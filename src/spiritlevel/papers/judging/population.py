@@ -18,11 +18,6 @@ FEW = 10  # networks, below which a correlation says nothing
 CONFOUNDERS = IN_PAPERS
 
 
-def converged(rows: Sequence[Row]) -> list[Row]:
-    """Runs whose training did not diverge: only those have measures."""
-    return [row for row in rows if row["outcome"] != "diverged"]
-
-
 def correlations(
     rows: Sequence[Row], measures: Sequence[str]
 ) -> tuple[Table, dict[str, Correlation]]:

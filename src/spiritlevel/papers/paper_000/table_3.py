@@ -15,8 +15,8 @@ from ..judging.findings import Finding, above, below, estimate, every, verdict
 from ..judging.numbers import CONFIDENCE, IntervalEstimate, mean, plain
 from ..judging.population import (
     CONFOUNDERS,
+    FEW,
     GAP,
-    converged,
     correlations,
     finite_rows,
     squared,
@@ -24,6 +24,7 @@ from ..judging.population import (
 )
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column, grouped
+from ..judging.trained import LEARNED_LOSS, Limit, Trained
 from ..scale_text import ScaleTexts
 from .factors import factor
 
@@ -51,11 +52,10 @@ Way = tuple[str, float]  # optimizer and learning rate
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Both correlations of the head's relative flatness with the gap, beside the paper's."""
-    converged_runs = converged(rows)
-    table, _ = correlations(converged_runs, (HEAD, *OTHERS))
-    line = regression(column(converged_runs, HEAD), column(converged_runs, GAP))
-    ways = _by_way(converged_runs)
-    groups = _groups(converged_runs, ways)
+    table, _ = correlations(rows, (HEAD, *OTHERS))
+    line = regression(column(rows, HEAD), column(rows, GAP))
+    ways = _by_way(rows)
+    groups = _groups(rows, ways)
     findings = [
         above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
         for name, correlation in ((PEARSON, line.pearson), (SPEARMAN, line.spearman))
@@ -67,16 +67,15 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             {name: drawn for name, group in groups.items() if (drawn := finite_rows(group, HEAD))},
             *(HEAD, GAP, HEAD, "generalization gap"),
         ),
-        more=[*_by_accuracies(converged_runs), _figures(ways), whole_catalogue(converged_runs)],
-        why=_why(converged_runs, groups),
-        beside=_beside(line, converged_runs),
+        more=[*_by_accuracies(rows), _figures(ways), whole_catalogue(rows)],
+        why=_why(rows, groups),
+        beside=_beside(line, rows),
         findings=[*findings, *added],
         agrees=with_added(verdict(findings), added),
         conclusion=(
             f"Relative flatness of the head has a Pearson correlation of {line.pearson} and a "
-            f"Spearman correlation of {line.spearman} with the gap over {line.n} networks "
-            f"({len(rows) - len(converged_runs)} diverged). {_bound(converged_runs)} "
-            f"{_optimizers(converged_runs)}"
+            f"Spearman correlation of {line.spearman} with the gap over {line.n} "
+            f"networks. {_bound(rows)} {_optimizers(rows)}"
         ),
     )
 
@@ -314,6 +313,11 @@ EXPERIMENT = Experiment(
         "and AdamW sharper."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_loss", at_most=LEARNED_LOSS),),
+        "The paper selects none of its networks, but all of them were trained to the end.",
+        needed=FEW,
+    ),
     columns=(
         *("outcome", "variant", "batch_size", "seed", GAP, ERROR_GAP),
         *(*CONFOUNDERS, HEAD, *OTHERS, BOUND),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import Groups, difference, group_points, group_table, groups_of
 from ..judging.findings import below, verdict
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 
 VARIANT = "variant"
@@ -61,6 +62,12 @@ EXPERIMENT = Experiment(
         "SAM takes, should also lead to flatter minima; the paper argues so and gives no numbers."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_accuracy", at_least=0.9),),
+        "The claim is about minima; the paper compares networks from a training accuracy of 0.9 "
+        "on.",
+        by="variant",
+    ),
     columns=(VARIANT, "seed", "outcome", "train_loss", *ACCURACIES, *MEASURES),
     rule=(
         "random displacements of SAM's own radius lower the Hessian trace compared with plain "

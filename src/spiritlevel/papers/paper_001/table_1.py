@@ -8,6 +8,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import below, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .accuracy_reached import OUTCOME, TITLE, how_many
 
@@ -79,6 +80,11 @@ EXPERIMENT = Experiment(
         "training accuracy generalizes worse although its largest Hessian eigenvalue is smaller."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("outcome", reached="train_accuracy"),),
+        "The claim compares networks of the same training accuracy.",
+        by=MASK,
+    ),
     columns=(MASK, "seed", OUTCOME, "train_loss", *SHOWN),
     rule=(
         "both the test accuracy and the largest eigenvalue of the masked networks are lower, each "

@@ -11,6 +11,7 @@ from ..judging.contrasts import difference, group_points, group_table, groups_of
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .accuracy_reached import how_many
 
@@ -93,6 +94,11 @@ EXPERIMENT = Experiment(
         "smaller, while in the control it hardly changes."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("outcome", reached="train_accuracy"),),
+        "The claim compares networks of the same training accuracy.",
+        by=LEAKAGE,
+    ),
     columns=(LEAKAGE, "seed", "outcome", "epoch", "train_loss", *ACCURACIES, *MEASURES),
     rule=(
         "Hessian trace and 1 − ‖p‖² are lower, and the Jacobian norm is higher, than in the "

@@ -9,6 +9,7 @@ from ..judging.contrasts import difference, group_points, group_table
 from ..judging.findings import below, unmoved, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .accuracy_reached import how_many, with_reached
 from .confounded_trends import ConfoundedTrend
@@ -89,6 +90,11 @@ EXPERIMENT = Experiment(
         "eigenvalue hardly differs."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("outcome", reached="train_accuracy"),),
+        "The claim compares networks of the same training accuracy.",
+        by=MASK,
+    ),
     columns=(MASK, "seed", REACHED, "epoch", "train_loss", *ACCURACIES, *MEASURES),
     rule=(
         "test accuracy and trace of the masked networks are lower, each with the whole 95 % "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, titled
+from ..experiment import Experiment, Outcome, Row
 from ..judging.findings import above, fact, missed, verdict
 from ..judging.population import (
     CONFOUNDERS,
-    converged,
+    FEW,
     correlations,
     scatter,
     strongest,
@@ -16,6 +16,7 @@ from ..judging.population import (
     why,
 )
 from ..judging.post_hoc import HOW, with_added
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 
 KAPPA = "head.kappa"  # one layer, as in the paper, which does not say which one
@@ -24,15 +25,12 @@ PAC_BAYES = "pac_bayes.sigma"  # 1/σ²: large is sharp, as with all others
 FISHER_RAO = "norms.fisher_rao"
 RIVALS = ("curvature.trace", FISHER_RAO, PAC_BAYES, "norms.weight")
 ADDED = (SUM, "curvature.lambda_max")  # not in the paper
-REACHED = "train_loss"  # the outcome of a run that reached the target loss
 MEASURES = (KAPPA, *RIVALS, *ADDED)
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Relative flatness must correlate with the gap, and more than the paper's other measures."""
-    trained = converged(rows)
-    minima = [row for row in trained if row["outcome"] == REACHED]
-    table, ranks = correlations(minima, (KAPPA, *RIVALS, *ADDED))
+    table, ranks = correlations(rows, (KAPPA, *RIVALS, *ADDED))
     judged = {name: ranks[name] for name in (KAPPA, *RIVALS)}
     best, last = strongest(judged), min(judged, key=lambda name: judged[name].value)
     correlates = above("relative flatness correlates with the gap", ranks[KAPPA])
@@ -42,29 +40,18 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     ]
     agrees = verdict(findings) if correlates.result == "held" else missed(findings)
     added = [fact("the Fisher–Rao norm correlates least", last == FISHER_RAO, f"{last} does")]
-    everyone, of_all = correlations(trained, (KAPPA, *RIVALS, *ADDED))
     return Outcome(
         table=table,
-        figure=scatter(minima, KAPPA),
-        why=why(minima, KAPPA),
+        figure=scatter(rows, KAPPA),
+        why=why(rows, KAPPA),
         findings=[*findings, *added],
         agrees=with_added(agrees, added),
-        more=[
-            whole_catalogue(minima),
-            titled(
-                "With the networks that did not reach the loss",
-                f"Over all {len(trained)} that did not diverge, whether they reached a minimum or "
-                "not.",
-                everyone,
-            ),
-        ],
+        more=[whole_catalogue(rows)],
         conclusion=(
-            f"Over {len(minima)} minima the rank correlation of relative flatness (of the last "
+            f"Over {len(rows)} minima the rank correlation of relative flatness (of the last "
             f"layer) with the gap is {ranks[KAPPA]}, that of its sum over layers {ranks[SUM]}; the "
             f"strongest of the five compared is {best} with {ranks[best]}, and the Fisher–Rao norm "
-            f"has {ranks[FISHER_RAO]}. {len(trained) - len(minima)} more networks never reached "
-            f"the target training loss and {len(rows) - len(trained)} diverged; with the former, "
-            f"relative flatness has a correlation of {of_all[KAPPA]}."
+            f"has {ranks[FISHER_RAO]}."
         ),
     )
 
@@ -79,13 +66,18 @@ EXPERIMENT = Experiment(
         "measure and the weight norm."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("outcome", reached="train_loss"),),
+        "The paper speaks of minima and its authors stop at this loss.",
+        needed=FEW,
+    ),
     columns=("outcome", "variant", "batch_size", "seed", "gap", *CONFOUNDERS, *MEASURES),
     rule=(
         "over the networks that reached the target training loss, the 95 % interval of "
         "Spearman's correlation of relative flatness with the gap lies above 0, and no other "
         "measure of the paper has a larger correlation. Partly, if only the first holds. (At first "
-        "all networks were judged and κ was the sum over layers; this was corrected after the runs, "
-        "since the paper speaks of minima and uses one layer. The PAC-Bayes measure was then "
+        "all networks were judged and κ was the sum over layers; this was corrected after the "
+        "runs, since the paper speaks of minima and uses one layer. The PAC-Bayes measure was then "
         "inverted once too often, which was corrected later.) Also "
         f"judged: that the Fisher–Rao norm correlates least. {HOW}"
     ),

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from ...study.statistics import Correlation, spearman
 from ..experiment import Experiment, Figure, Outcome, Row, Series
 from ..judging.findings import above, estimate, every, fact, verdict
-from ..judging.population import CONFOUNDERS, FEW, GAP, converged, correlations, why
+from ..judging.population import CONFOUNDERS, FEW, GAP, correlations, why
 from ..judging.rows import column, grouped
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 
 LAYERS = ("fc1", "fc2", "fc3", "fc4")  # the hidden ones
@@ -34,9 +35,8 @@ BY_LAYER = {measure: [of_layer(measure, layer) for layer in LAYERS] for measure 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Does every layer correlate with the gap, and the whole network more than each layer?"""
-    trained = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
     of_layers = [name for names in BY_LAYER.values() for name in names]
-    table, ranks = correlations(trained, [*of_layers, *NETWORK])
+    table, ranks = correlations(rows, [*of_layers, *NETWORK])
     ahead = [n for n, m in NETWORK.items() if ranks[n].value > _most(ranks, BY_LAYER[m])]
     findings = [
         every(
@@ -57,11 +57,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         figure=_figure(ranks),
-        why=_why(trained) if len(trained) >= FEW else "",
+        why=_why(rows) if len(rows) >= FEW else "",
         beside={BESIDE: estimate(weakest)},
         findings=findings,
-        agrees=verdict(findings) if len(trained) >= FEW else "undecided",
-        conclusion=_conclusion(ranks, len(trained), len(rows) - len(trained)),
+        agrees=verdict(findings) if len(rows) >= FEW else "undecided",
+        conclusion=_conclusion(ranks, len(rows)),
     )
 
 
@@ -69,7 +69,7 @@ def _most(ranks: Mapping[str, Correlation], names: Sequence[str]) -> float:
     return max(ranks[name].value for name in names)
 
 
-def _conclusion(ranks: Mapping[str, Correlation], num_trained: int, left_out: int) -> str:
+def _conclusion(ranks: Mapping[str, Correlation], n: int) -> str:
     by_layer = "; ".join(
         f"{title} {min(values):+.2f} to {max(values):+.2f}"
         for measure, title in WORDS.items()
@@ -77,8 +77,7 @@ def _conclusion(ranks: Mapping[str, Correlation], num_trained: int, left_out: in
     )
     whole = ", ".join(f"{name} {ranks[name]}" for name in NETWORK)
     return (
-        f"Over {num_trained} networks ({left_out} more diverged or kept a training loss above "
-        f"{LARGEST_LOSS:g}) the rank correlations with the gap over the hidden layers are: "
+        f"Over {n} networks the rank correlations with the gap over the hidden layers are: "
         f"{by_layer}; of the whole network: {whole}."
     )
 
@@ -135,6 +134,11 @@ EXPERIMENT = Experiment(
         "strongly than those of single layers."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_loss", at_most=LARGEST_LOSS),),
+        "The paper leaves out networks with a larger loss.",
+        needed=FEW,
+    ),
     columns=(
         *("outcome", "variant", "seed", "test_accuracy", GAP, *CONFOUNDERS),
         *(name for names in BY_LAYER.values() for name in names),

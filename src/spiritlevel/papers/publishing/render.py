@@ -13,6 +13,7 @@ from ...study import control
 from ...study.registry import study_names
 from ..experiment import Experiment, Outcome
 from ..judging.findings import VERDICTS
+from ..judging.judged import judged
 from ..registry import find
 from .claim_tables import claim_table, paper_values_table
 from .records import Record
@@ -40,7 +41,7 @@ class ScaleResult:
     def of(cls, record: Record) -> ScaleResult:
         """The result of a record, analysed as its experiment says."""
         experiment = find(record.name)
-        return cls(experiment, record, experiment.analyse(record.rows))
+        return cls(experiment, record, judged(experiment, record.rows))
 
     @property
     def verdict(self) -> str:
@@ -62,8 +63,9 @@ def render(scales: Sequence[ScaleResult]) -> str:
         f"**Here: {first.verdict}.** {escape(outcome.conclusion)}",
         *_elsewhere(first, others),
         markdown.table(claim_table(outcome.findings)),
-        *_why(outcome),
+        *_remarks(outcome),
         f"When it counts as reproduced: {escape(experiment.rule)}",
+        f"When a network counts as trained: {escape(str(experiment.trained))}",
         "## The numbers",
         *markdown.render(_numbers(first)),
         *markdown.render(outcome.more),
@@ -91,8 +93,9 @@ def render(scales: Sequence[ScaleResult]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _why(outcome: Outcome) -> list[str]:
-    return [f"**Why.** {escape(outcome.why)}"] if outcome.why else []
+def _remarks(outcome: Outcome) -> list[str]:
+    said = {"Left out": outcome.left_out, "Why": outcome.why}
+    return [f"**{word}.** {escape(text)}" for word, text in said.items() if text]
 
 
 def _numbers(scale: ScaleResult) -> list[Part]:
@@ -121,7 +124,7 @@ def _other_scale(scale: ScaleResult) -> list[str]:
         f"## Also run {scale_in_words(record)}",
         f"**{scale.verdict.capitalize()}.** {escape(scale.outcome.conclusion)}",
         markdown.table(claim_table(scale.outcome.findings)),
-        *_why(scale.outcome),
+        *_remarks(scale.outcome),
         *markdown.render(_numbers(scale)),
         *markdown.render(scale.outcome.more),
         escape(scale.experiment.scaled_down[record.preset]),

@@ -26,6 +26,10 @@ HOW = (
     "all parts are held or not refuted, partly reproduced if some are held, not reproduced if none "
     "is held and one is refuted, and undecided at this scale otherwise, unless its page has its "
     "own rule.",
+    "Each page says when a network counts as trained for its claim. Networks that are not are "
+    "never judged: they are counted and left out, and where too few are left the claim is not "
+    "testable by these runs, whatever their numbers are. These limits were set after the first "
+    "runs, in which networks at the loss of chance had been judged like others.",
     "Three things were decided after runs had been looked at, which makes these results a little "
     "less strict than they look: undecided was separated from not reproduced; some experiments "
     "that were undecided with few seeds were run with ten, as their pages say; and parts of claims "
