@@ -58,7 +58,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"by at most {change:.1g} of the largest, takes it {_moved(ranks, TRACE)} and "
             f"{_moved(ranks, LARGEST)}, that of the trace alone "
             f"{_moved(ranks, COUNTERPARTS[TRACE])} and that of the largest eigenvalue alone "
-            f" {_moved(ranks, COUNTERPARTS[LARGEST])}."
+            f"{_moved(ranks, COUNTERPARTS[LARGEST])}."
         ),
     )
 
