@@ -70,6 +70,28 @@ def test_few_settings_have_no_interval():
     assert "only 3 settings, at least 4" in found.verdict
 
 
+def test_a_perfect_correlation_is_as_sure_as_its_settings_are_many():
+    found = clustered(range(12), range(12), [place // 3 for place in range(12)])
+    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+    assert found.p == pytest.approx(2 / 24)
+    assert found.verdict == "no clear association at this n"
+
+
+def test_many_settings_are_left_out_in_blocks():
+    """Of 300 settings three go at once: nearly the same error as one by one."""
+    x, y, settings = planted(numpy.random.default_rng(0), 300, 2, 0.5, 0.2, 0.6)
+    found = clustered(x, y, settings, kind="pearson")
+    z = [
+        math.atanh(stats.pearsonr(x[kept], y[kept]).statistic)
+        for left in range(300)
+        for kept in [numpy.array(settings) != left]
+    ]
+    error = math.sqrt(299 / 300 * sum((each - math.atanh(found.value)) ** 2 for each in z))
+    width = math.atanh(found.high) - math.atanh(found.low)
+    assert width == pytest.approx(2 * stats.t.ppf(0.975, 99) * error, rel=0.2)
+    assert found.clusters == 300
+
+
 def test_runs_without_a_number_leave_their_setting_smaller():
     x, y, settings = planted(numpy.random.default_rng(0), 6, 4, 0.5, 0.5, 0.5)
     with_gap = [None, *x[1:]]

@@ -10,7 +10,7 @@ that take the runs as independent 50 to 89 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from ._arrays import (
@@ -27,6 +27,7 @@ from .intervals import Interval
 from .resampling import OF_COUNTS
 
 MIN_CLUSTERS = 4  # below that Student's quantile is so large that the interval says nothing
+MOST_BLOCKS = 100  # with more settings than that, several are left out at once
 ALMOST = 1.0 - 1e-9  # Fisher's z of a perfect correlation is infinite
 
 
@@ -58,8 +59,9 @@ def clustered(
         return undefined(kind, reason, n=points.n, excluded=points.excluded, confidence=confidence)
     places, num = numbered([clusters[place] for place in points.kept])
     value = of_all(kind, x, y)
-    left_out = without_each(lambda counts: OF_COUNTS[kind](x, y, counts), places, num)
-    ends, p = jackknife(value, left_out, confidence=confidence)
+    blocks = in_blocks(places)
+    left = 1.0 - numpy().eye(int(blocks.max()) + 1)  # a row leaves out a block
+    ends, p = jackknife(value, OF_COUNTS[kind](x, y, left[:, blocks]), confidence=confidence)
     return Correlation(
         kind,
         value,
@@ -68,11 +70,16 @@ def clustered(
         p,
         points.n,
         points.excluded,
-        f"jackknife over {num} settings, Fisher z",
+        how(num),
         confidence,
         reason=ends.reason,
         clusters=num,
     )
+
+
+def how(num: int) -> str:
+    """The method, in words."""
+    return f"jackknife over {num} settings, Fisher z"
 
 
 def numbered(clusters: Sequence[Hashable]) -> tuple[Indices, int]:
@@ -82,10 +89,9 @@ def numbered(clusters: Sequence[Hashable]) -> tuple[Indices, int]:
     return numpy().array(places, dtype=int), len(numbers)
 
 
-def without_each(statistic: Callable[[Array], Array], places: Indices, num: int) -> Array:
-    """The statistic without each of the clusters in turn; it maps counts to one number a row."""
-    np = numpy()
-    return statistic((1.0 - np.eye(num))[:, places])
+def in_blocks(places: Indices) -> Indices:
+    """Settings by what is left out at once: each by itself, or some together if there are many."""
+    return places % MOST_BLOCKS
 
 
 def jackknife(value: float, left_out: Array, *, confidence: float) -> tuple[Interval, float]:
@@ -105,8 +111,8 @@ def jackknife(value: float, left_out: Array, *, confidence: float) -> tuple[Inte
     z = math.atanh(max(-ALMOST, min(ALMOST, value)))
     away = np.arctanh(np.clip(left_out, -ALMOST, ALMOST)) - z
     error = math.sqrt((num - 1) / num * float((away**2).sum()))
-    if error == 0.0:
-        return Interval(value, value, "no setting changes it"), math.nan
+    if error == 0.0:  # p: the chance that settings in any order are in this one or its reverse
+        return Interval(value, value, "no setting changes it"), 2.0 / math.factorial(num)
     student: Any = scipy_stats().t
     half = float(student.ppf(0.5 + confidence / 2, num - 1)) * error
     p = float(2.0 * student.sf(abs(z) / error, num - 1))

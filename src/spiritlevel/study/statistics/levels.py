@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from ._arrays import MIN_POINTS, Array, finite_points, numpy, scipy_stats
+from ._arrays import MIN_POINTS, Array, finite_points, is_constant, numpy, scipy_stats
 from .clusters import clustered, numbered
 from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
 
@@ -131,9 +131,8 @@ def _within(
     found = {
         name: of_all(kind, x[group], y[group])
         for name, group in members.items()
-        if len(group) >= MIN_POINTS
+        if len(group) >= MIN_POINTS and not (is_constant(x[group]) or is_constant(y[group]))
     }
-    found = {name: value for name, value in found.items() if math.isfinite(value)}
     mean, low, high = _student(list(found.values()), confidence)
     return Within(mean, max(-1.0, low), min(1.0, high), found, len(members))
 
