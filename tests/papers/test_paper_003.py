@@ -333,7 +333,7 @@ def test_layers_neurons_and_network(given, parts, agrees):
     names = [*itertools.chain(*BY_LAYER.values()), *NETWORK]
     assert [cells[0] for cells in outcome.table.rows] == names
     expected = {n: stats.spearmanr([row[n] for row in rows[:50]], gap).statistic for n in names}
-    for name, _, linear, ranks, _ in outcome.table.rows:
+    for name, _, linear, ranks, *_ in outcome.table.rows:
         assert ranks.value == pytest.approx(expected[name])
         assert linear.value == pytest.approx(
             stats.pearsonr([row[name] for row in rows[:50]], gap).statistic

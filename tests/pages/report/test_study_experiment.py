@@ -35,7 +35,12 @@ def stored(folder, *, preset="", names=EXPERIMENT.measures, without=(), **more):
     for name in without:
         del fields["variants"][name]
     fields["grid"] = {"lr": [0.01]}  # what the study has anyway: the same runs
-    return planted(folder, names=names, epochs=1, layers=(), **fields)
+    made = planted(folder, names=names, epochs=1, layers=(), **fields)
+    with made._writing():  # each reached the training accuracy at which the study stops
+        made._connection.execute(
+            "UPDATE runs SET outcome = 'train_accuracy' WHERE outcome = 'epochs'"
+        )
+    return made
 
 
 def set_values(store, measure, value_of):

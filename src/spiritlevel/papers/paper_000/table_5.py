@@ -8,7 +8,7 @@ from ...study.statistics import partial_correlation, regression
 from ..experiment import Cell, Experiment, Outcome, Row, Table
 from ..judging.contrasts import group_points
 from ..judging.findings import above, estimate, verdict
-from ..judging.population import CONFOUNDERS, FEW, GAP, squared, why
+from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, squared, why
 from ..judging.rows import column
 from ..judging.trained import LEARNED_LOSS, Limit, Trained
 from ..scale_text import ScaleTexts
@@ -108,7 +108,17 @@ EXPERIMENT = Experiment(
         by="variant",
     ),
     columns=(
-        *("outcome", "variant", "optimizer", "lr", "batch_size", "seed", GAP, *CONFOUNDERS, HEAD),
+        *(
+            "outcome",
+            "variant",
+            "optimizer",
+            "lr",
+            "batch_size",
+            "seed",
+            *REACHED,
+            *CONFOUNDERS,
+            HEAD,
+        ),
     ),
     rule=(
         "the 95 % interval of Spearman's correlation lies above 0 for both networks. Partly, if it "

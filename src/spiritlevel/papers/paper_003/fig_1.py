@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...study.statistics import Correlation, partial_correlation, spearman
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, above, estimate, fact, missed, verdict
-from ..judging.population import CONFOUNDERS, FEW, GAP, why
+from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, why
 from ..judging.rows import column
 from ..judging.trained import LEARNED_LOSS, Limit, Trained
 from ..scale_text import ScaleTexts
@@ -139,7 +139,8 @@ EXPERIMENT = Experiment(
         needed=FEW,
     ),
     columns=(
-        *("outcome", "seed", GAP, *CONFOUNDERS, f"{CHANGE}/{LAYERS}", f"{CHANGE}/{NEURONS}"),
+        *("outcome", "seed", *REACHED, *CONFOUNDERS),
+        *(f"{CHANGE}/{LAYERS}", f"{CHANGE}/{NEURONS}"),
         *(name + version for name in WORDS for version in VERSIONS),
     ),
     rule=(
