@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from ...study.statistics import spearman
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.contrasts import line
+from ..judging.factors import factor
 from ..judging.findings import above, below, estimate, every, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column
 from ..judging.trained import FIVE_GUESSES, Limit, Trained
 from ..scale_text import ScaleTexts
-from .factors import factor
 from .tasks_dynamics import SHARES
 from .tasks_transfer import ACCURACY, BEFORE, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
 

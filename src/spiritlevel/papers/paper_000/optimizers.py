@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ...study.statistics import spearman
 from ..experiment import Row
+from ..judging.factors import factor
 from ..judging.findings import Finding, above, below, every
 from ..judging.numbers import mean
 from ..judging.population import GAP
-from .factors import factor
 
 HEAD = "head.kappa"
 SGD, ADAMW = "SGD", "AdamW"

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.contrasts import line
+from ..judging.factors import factor
 from ..judging.findings import Finding, above, every, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped
 from ..judging.trained import NotAsked
 from ..scale_text import ScaleTexts
-from .factors import factor
 from .tasks_trace import FUNCTORCH_MIB, IMAGES, KAPPA_ERROR, KERNELS, SECONDS, TRACE_ERROR
 
 WEIGHTS = "task.weights"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.contrasts import groups_of, line
+from ..judging.factors import factor
 from ..judging.findings import below, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
 from ..judging.trained import LEARNED_LOSS, Limit, Trained
 from ..scale_text import ScaleTexts
-from .factors import factor
 from .tasks_dynamics import ACCURACY, FIRST, FLATNESS, LOSS, MIRRORED, SHARES, TEST_LOSS
 
 VARIANTS = ("slow", "fast")

@@ -10,13 +10,13 @@ from ...study.statistics import Correlation, partial_correlation, spearman
 from ..experiment import Cell, Experiment, Outcome, Row, Table
 from ..judging import population
 from ..judging.contrasts import difference, group_points, groups_of
+from ..judging.factors import factor_by_seed
 from ..judging.findings import above, below, estimate, every, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.population import CONFOUNDERS, FEW
 from ..judging.rows import column
 from ..judging.trained import FIT, Limit, Trained
 from ..scale_text import ScaleTexts
-from .factors import factor_by_seed
 
 HEAD, GAP = "head.kappa", "error_gap"
 PLAIN, *AUGMENTED = VARIANTS = ("none", "basic", "auto", "mixup")

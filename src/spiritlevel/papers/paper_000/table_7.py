@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..judging.factors import factor
 from ..judging.findings import Finding, above, below, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean, share
 from ..judging.rows import column
 from ..judging.trained import FIVE_GUESSES, Limit, Trained
 from ..scale_text import ScaleTexts
-from .factors import factor
 from .tasks_stopping import ACCURACY, EPOCHS, FLATNESS, RULES, STOPPED
 
 WORDS = {
@@ -82,7 +82,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 def _never(fired: Sequence[bool]) -> Finding:
     part = "the 2 % rule on flatness stops no run"
     if not fired:  # any statement is true of no runs
-        return Finding(part, "undecided", "all runs diverged")
+        return Finding(part, "undecided", "there is no run")
     return fact(part, not any(fired), f"stopped {sum(fired)} of {len(fired)} runs")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import Groups, difference, group_points, group_table, groups_of
+from ..judging.factors import ratios
 from ..judging.findings import below, verdict
 from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
@@ -37,6 +38,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
         findings=findings,
+        more=[ratios(groups, PLAIN, (TRACE, "curvature.lambda_max"))],
         agrees="yes" if findings[0].result == "held" else verdict(findings),
         conclusion=f"Against plain training of the same seed: {said}.",
     )

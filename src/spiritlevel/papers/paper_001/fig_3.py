@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import difference, group_points, group_table, groups_of
+from ..judging.factors import ratios
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column
@@ -54,6 +55,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         },
         findings=findings,
         agrees=verdict(findings),
+        more=[ratios(groups, PLAIN, (LARGEST, "curvature.trace"))],
         conclusion=(
             f"At the same training accuracy or beyond, cropped and mirrored images change {said} "
             f"(paired by seed, n = {changes[LARGEST].n}): {num_held} of the 5 changes are as "

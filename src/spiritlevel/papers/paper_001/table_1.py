@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..judging.factors import ratios
 from ..judging.findings import below, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped
@@ -59,6 +60,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         },
         findings=findings,
         agrees=verdict(findings),
+        more=[
+            ratios(
+                {WORDS[mask]: group for mask, group in groups.items()},
+                WORDS[min(groups)],
+                (LARGEST, "curvature.trace"),
+            )
+        ],
         conclusion=(
             f"With 70 % of the feature maps dead the test accuracy changes by {worse} and the "
             f"largest eigenvalue by {flatter} (paired by seed, n = {worse.n})."

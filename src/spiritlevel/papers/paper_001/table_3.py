@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..experiment import Experiment, Outcome, Row
 from ..judging import post_hoc as afterwards
 from ..judging.contrasts import difference, group_points, group_table, groups_of, lower_in
+from ..judging.factors import ratios
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column
@@ -65,6 +66,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         },
         findings=[*findings, *added],
         agrees=afterwards.with_added(verdict(findings), added),
+        more=[ratios(groups, CONTROL, (TRACE, GINI, JACOBIAN))],
         conclusion=(
             f"Against the control of the same seed, a patch that tells the class changes {said}; "
             f"{how_many(rows)} of {len(rows)} networks reached the target training accuracy. "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import difference, group_points, group_table
+from ..judging.factors import ratios
 from ..judging.findings import below, unmoved, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
@@ -63,12 +64,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"{how_many(rows)} of {len(rows)} networks; that of masked ones differs by {fitted}."
         ),
         more=[
+            ratios(groups, next(iter(groups)), (TRACE, LARGEST)),
             MASKED.section(
                 rows,
                 ("test_accuracy", TRACE, LARGEST),
                 "Training ends with the epoch in which the target training accuracy is reached, "
                 f"and may pass it; with masked maps its end differs by {fitted} (paired by seed).",
-            )
+            ),
         ],
     )
 
