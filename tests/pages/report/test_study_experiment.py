@@ -96,11 +96,11 @@ def texts(section) -> str:
 
 def test_section_comes_first_and_says_what_it_must(page):
     assert page.title == f"{NAME}: {EXPERIMENT.title}"
-    assert page.lead.startswith("The claim: reproduced. With more steps R ")
+    assert page.lead.startswith("The claim: reproduced at a smaller scale. With more steps R ")
     assert page.sections[1].parts[0].paragraphs[0].startswith("Over 21 runs ")
     section = page.sections[0]
     assert section.id == "experiment"
-    assert section.title == "The paper's claim: reproduced"
+    assert section.title == "The paper's claim: reproduced at a smaller scale"
     said = texts(section)
     for text in (EXPERIMENT.paper, EXPERIMENT.claim, EXPERIMENT.set_up, "Table 2"):
         assert text in said

@@ -51,6 +51,9 @@ class Finding:
     part: str
     result: Result
     seen: str | IntervalEstimate
+    paper: float | None = None  # its number for the same quantity
+    clusters: int | None = None  # settings that the interval counts; None: it counts runs
+    number: IntervalEstimate | None = None  # what was seen, if it is one number
 
 
 def above(
@@ -75,7 +78,7 @@ def above(
         result, seen = "not held", _without(number, paper)
     else:
         result = "undecided"
-    return Finding(part, result, seen)
+    return Finding(part, result, seen, paper, getattr(number, "clusters", None), estimate(number))
 
 
 def below(
@@ -87,7 +90,8 @@ def below(
     seen: str | IntervalEstimate = estimate(number)
     if paper is not None and isinstance(judged.seen, str):
         seen = _without(number, paper)
-    return Finding(part, judged.result, seen)
+    clusters = getattr(number, "clusters", None)
+    return Finding(part, judged.result, seen, paper, clusters, estimate(number))
 
 
 def _without(number: WithInterval, paper: float) -> str:
@@ -100,7 +104,8 @@ def unmoved(part: str, number: WithInterval) -> Finding:
         result: Result = "undecided"
     else:
         result = "not refuted" if number.low <= 0 <= number.high else "not held"
-    return Finding(part, result, estimate(number))
+    found = estimate(number)
+    return Finding(part, result, found, None, getattr(number, "clusters", None), found)
 
 
 def fact(part: str, true: bool, seen: str) -> Finding:

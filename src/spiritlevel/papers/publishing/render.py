@@ -12,8 +12,8 @@ from ...pages.markdown import escape
 from ...study import control
 from ...study.registry import study_names
 from ..experiment import Experiment, Outcome
-from ..judging.findings import VERDICTS
 from ..judging.judged import judged
+from ..judging.scale import verdict_in_words
 from ..registry import find
 from .claim_tables import claim_table, paper_values_table
 from .records import Record
@@ -46,7 +46,10 @@ class ScaleResult:
     @property
     def verdict(self) -> str:
         """In a word or two."""
-        return VERDICTS[self.outcome.agrees]
+        study = control.find(self.record.name)
+        if self.record.preset:
+            study = study.with_preset(self.record.preset)
+        return verdict_in_words(self.outcome.agrees, study)
 
 
 def render(scales: Sequence[ScaleResult]) -> str:
