@@ -1,6 +1,7 @@
 """The two tables of the summary: scale beside the papers, and all parts of all claims."""
 
 import math
+import re
 
 import pytest
 
@@ -13,6 +14,7 @@ from spiritlevel.papers.publishing.claims_table import claims_table
 from spiritlevel.papers.publishing.records import Record, load
 from spiritlevel.papers.publishing.render import ScaleResult
 from spiritlevel.papers.publishing.scale_table import scale_table
+from spiritlevel.papers.publishing.what_holds import what_holds
 from spiritlevel.study import control
 from spiritlevel.study.statistics import Correlation
 
@@ -78,3 +80,19 @@ def test_what_stands_beside_the_paper(name, preset, beside):
     assert beside_the_paper(study) is beside
     assert verdict_in_words("yes", study) == ("reproduced" if beside else SMALLER)
     assert verdict_in_words("partly", study) == "partly reproduced"
+
+
+def test_what_holds_has_every_experiment_once_and_both_levels(request):
+    folder = request.config.rootpath / "experiments/results"
+    results = [[ScaleResult.of(records[0])] for name in names() if (records := load(folder, name))]
+    page = what_holds(results)
+    for (result,) in results:
+        assert page.count(f"](experiments/{result.experiment.name}.md)") == 1
+    rows = re.findall(r"^\| (\S+) \| (\S+) \| (\d+) \| (\d+) \| (.*) \|$", page, re.M)
+    assert {row[0] for row in rows} == {"000-table-3", "002-fig-5", "003-fig-3"}
+    kappa = next(row for row in rows if row[:2] == ("002-fig-5", "head.kappa"))
+    assert kappa[2:4] == ("110", "8")
+    assert kappa[4].startswith("0.287 [0.127, 0.447] | 7 of 8 | -0.429 [-0.88, 0.428] |")
+    assert "The signs differ between the levels: `head.kappa` in 002-fig-5" in page
+    assert "![110 minima of LeNet-5](experiments/002-fig-5-h200.svg)" in page
+    assert "| 1 (n = 4, no interval) |" in page  # four settings in perfect order prove little

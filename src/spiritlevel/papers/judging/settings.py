@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...study.population import label
@@ -93,11 +94,19 @@ def _cells(found: Levels) -> list[Cell]:
         found.clustered.clusters,
         estimate(found.pooled),
         estimate(found.clustered),
-        estimate(found.between),
+        between_estimate(found),
         IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
         f"{inside.num_positive} of {inside.n}",
         "differ" if found.disagrees else "agree",
     ]
+
+
+def between_estimate(found: Levels) -> IntervalEstimate:
+    """Between settings; a perfect order of few settings has no interval, not one without width."""
+    number = estimate(found.between)
+    if number.low == number.high:
+        return IntervalEstimate(number.value, math.nan, math.nan, number.n)
+    return number
 
 
 def setting_series(rows: Sequence[Row], x: str, y: str, columns: Sequence[str]) -> list[Series]:
