@@ -154,6 +154,7 @@ def test_what_excludes_the_papers_number_says_so(judge, sign):
     assert excluded.seen == f"{around}; the paper's {0.76 * sign:g} lies outside"
     assert judge("it moves", around, paper=0.2 * sign).seen == around
     opposite = between(*sorted((-0.3 * sign, -0.1 * sign)))
+    assert excluded.number == around
     assert judge("it moves", opposite, paper=0.76 * sign) == Finding(
-        "it moves", "not held", opposite
+        "it moves", "not held", opposite, 0.76 * sign, None, opposite
     )

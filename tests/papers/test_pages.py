@@ -14,6 +14,7 @@ from spiritlevel.pages.content import Figure, Series, Table
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.pages.markdown import escape, table
 from spiritlevel.papers import Record, ScaleResult, find, names, pages, record, render, write_pages
+from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.publishing.records import load, save
 from spiritlevel.study import control
 
@@ -41,7 +42,8 @@ def store(tmp_path_factory):
 def test_pages_are_those_in_the_repository(made):
     """Nothing is typed in by hand: `python experiments/pages.py` writes them."""
     texts = {path: content for path, content in made.items() if path.endswith(".md")}
-    assert {"experiments.md"} | {f"experiments/{name}.md" for name in RECORDED} == set(texts)
+    top = {"experiments.md", "what-holds.md"}
+    assert top | {f"experiments/{name}.md" for name in RECORDED} == set(texts)
     for path, content in texts.items():
         assert (DOCS / path).read_bytes() == content, path
 
@@ -64,12 +66,14 @@ def test_figures_are_those_in_the_repository(made):
 def test_every_page_says_what_it_must(name, made):
     page = made[f"experiments/{name}.md"].decode()
     experiment, scales = find(name), load(RESULTS, name)
-    for text in (experiment.claim, experiment.rule):
+    for text in (experiment.claim, experiment.rule, str(experiment.trained)):
         assert escape(text) in page
     for found in scales:
         assert escape(experiment.scaled_down[found.preset]) in page
         assert f"{len(found.rows)} runs" in page
-        assert escape(experiment.analyse(found.rows).conclusion) in page
+        outcome = judged(experiment, found.rows)
+        assert escape(outcome.conclusion) in page
+        assert escape(outcome.left_out) in page
     assert page.count("Machine: ") == len(scales)
     for value in experiment.paper_values:
         assert escape(value) in page

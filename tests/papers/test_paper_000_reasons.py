@@ -154,7 +154,7 @@ def test_what_is_left_of_each_network():
     for text, rows in ((first, deep), (second, dense)):
         left = left_of(rows, KAPPA, "gap", ("train_loss", "softmax.gini"))
         assert f"Over {len(rows)} networks" in text
-        assert text.endswith("].")
+        assert "(1 − ‖p‖²) is a factor of head.kappa itself" in text
         assert (
             f"held fixed, relative flatness of the head and the gap have a rank correlation of "
             f"{left:+.2f} [" in text

@@ -9,6 +9,7 @@ from scipy import stats
 from papers.known_rows import judged, rows_of, students
 from spiritlevel.papers import find
 from spiritlevel.papers.experiment import Series
+from spiritlevel.papers.judging.judged import judged as judged_by_trained
 from spiritlevel.papers.paper_001.confounded_trends import ConfoundedTrend
 from spiritlevel.papers.paper_001.log_figure import log_figure
 
@@ -93,7 +94,7 @@ def learning(name, varied, settings, fixed, names):
 )
 def test_what_was_learned_is_held_fixed(name, varied, settings, fixed, names):
     rows = learning(name, varied, settings, fixed, names)
-    (section,) = find(name).analyse(rows).more
+    section = find(name).analyse(rows).more[-1]
     assert [cells[0] for cells in section.rows] == names
     assert "not judged" in section.caption
     for measure, *_, left in section.rows:
@@ -121,7 +122,7 @@ def test_training_accuracy_is_held_fixed_for_trained_networks_alone():
     assert reached == {name: None if "one epoch" in name else 4 for name in steps} | {"R = 10": 1}
 
 
-@pytest.mark.parametrize(("late", "agrees"), [(0, "yes"), (1, "undecided"), (3, "undecided")])
+@pytest.mark.parametrize(("late", "agrees"), [(0, "yes"), (1, "untrained"), (3, "untrained")])
 def test_augmentation_at_another_training_accuracy_decides_nothing(late, agrees):
     ways = {"test_accuracy": 1, LARGEST: -1, "activity.activation_norm": 1, "norms.weight": 1}
     rows = rows_of(
@@ -139,18 +140,15 @@ def test_augmentation_at_another_training_accuracy_decides_nothing(late, agrees)
     for row in rows:
         if row["variant"] == "augmented" and row["seed"] < late:
             row["outcome"] = "epochs"
-    outcome = find("001-fig-3").analyse(rows)
-    assert [finding.result for finding in outcome.findings] == ["held"] * 5
+    outcome = judged_by_trained(find("001-fig-3"), rows)
+    judgement = "not judged" if late else "held"
+    assert [finding.result for finding in outcome.findings] == [judgement] * 5
     assert outcome.agrees == agrees
     assert [cells[:3] for cells in outcome.table.rows] == [
         ["plain", 3, 3],
         ["augmented", 3, 3 - late],
     ]
-    assert outcome.conclusion.startswith("The training accuracies differ: ") == bool(late)
-    if late:
-        assert f"{3 - late} of 3 augmented networks reached the target, their mean is 0.5" in (
-            outcome.conclusion
-        )
+    assert (f"{3 - late} of 3 (variant augmented)" in outcome.conclusion) == bool(late)
 
 
 def scaled(traces):

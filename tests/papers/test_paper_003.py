@@ -13,6 +13,7 @@ from torch import nn
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.papers import find
+from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.paper_003.fig_1 import BESIDE, COUNTERPARTS, LARGEST, TRACE, VERSIONS, WORDS
 from spiritlevel.papers.paper_003.fig_3 import BY_LAYER, KAPPA, MAX, NETWORK, SUM
 from spiritlevel.papers.paper_003.rescaling import KINDS, output_change, rescaled
@@ -261,9 +262,10 @@ def lenet_rows(invariant, alone, noise=0.3):
 )
 def test_lenet_before_and_after(invariant, alone, agrees):
     rows = lenet_rows(invariant, alone)
-    outcome = find("003-fig-1").analyse(rows)
+    outcome = judged(find("003-fig-1"), rows)
     assert outcome.agrees == agrees
-    assert "Over 60 networks (2 more" in outcome.conclusion
+    assert "Over 60 networks " in outcome.conclusion
+    assert outcome.left_out.startswith("2 runs, of which 1 diverged, are left out")
     kept = rows[:60]
     gap = [row["gap"] for row in kept]
     for cells, name in zip(outcome.table.rows, WORDS, strict=True):
@@ -280,7 +282,7 @@ def test_measure_that_moves_with_the_rescaling_is_noticed():
     rows = lenet_rows(1, 0)
     for row in rows:
         row[f"{TRACE}/layers"] = math.exp(row["gap"])  # even a stronger correlation is another one
-    assert find("003-fig-1").analyse(rows).agrees == "partly"
+    assert judged(find("003-fig-1"), rows).agrees == "partly"
 
 
 def test_one_of_two_correlations_is_not_enough():
@@ -321,16 +323,17 @@ def mnist_rows(layers, network, only=None):
 )
 def test_layers_neurons_and_network(given, parts, agrees):
     rows = mnist_rows(*given)
-    outcome = find("003-fig-3").analyse(rows)
+    outcome = judged(find("003-fig-3"), rows)
     assert outcome.agrees == agrees
     marks = {"held": "+", "not held": "-", "undecided": "?"}
     assert "".join(marks[finding.result] for finding in outcome.findings) == parts
-    assert "Over 50 networks (2 more" in outcome.conclusion
+    assert "Over 50 networks " in outcome.conclusion
+    assert outcome.left_out.startswith("2 runs, of which 1 diverged, are left out")
     gap = [row["gap"] for row in rows[:50]]
     names = [*itertools.chain(*BY_LAYER.values()), *NETWORK]
     assert [cells[0] for cells in outcome.table.rows] == names
     expected = {n: stats.spearmanr([row[n] for row in rows[:50]], gap).statistic for n in names}
-    for name, _, linear, ranks, _ in outcome.table.rows:
+    for name, _, linear, ranks, *_ in outcome.table.rows:
         assert ranks.value == pytest.approx(expected[name])
         assert linear.value == pytest.approx(
             stats.pearsonr([row[name] for row in rows[:50]], gap).statistic

@@ -69,8 +69,18 @@ def test_confounders_and_confidence_reach_the_numbers(folder):
     r = np.corrcoef(left)[0, 1]
     partial = found["measures"]["head.trace"]["partial_pearson"]
     assert partial["value"] == pytest.approx(r, rel=1e-9)
-    half = stats.norm.ppf(0.9) / math.sqrt(20 - 2 - 3)
+    settings = np.array([f"{row['lr']} {row['optimizer']}" for row in rows])
+    z = []
+    for setting in set(settings.tolist()):
+        kept = settings != setting
+        given = design[kept]
+        rest = [v[kept] - given @ np.linalg.lstsq(given, v[kept], rcond=None)[0] for v in (x, y)]
+        z.append(math.atanh(np.corrcoef(rest)[0, 1]))
+    k = len(z)
+    error = math.sqrt((k - 1) / k * sum((each - math.atanh(r)) ** 2 for each in z))
+    half = stats.t.ppf(0.9, k - 1) * error
     assert partial["low"] == pytest.approx(math.tanh(math.atanh(r) - half), rel=1e-9)
+    assert partial["clusters"] == k
 
 
 def test_without_them_the_usual_ones_are_held(folder):

@@ -8,9 +8,11 @@ import pytest
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.study.statistics import (
+    clustered,
     granulated_kendall,
     holm,
     kendall,
+    levels,
     partial_correlation,
     pearson,
     regression,
@@ -68,8 +70,14 @@ def test_every_row_is_what_the_functions_give():
         assert row.regression == regression(x, y)
         assert row.granulated == granulated_kendall(x, y, settings)
         assert row.sign_error == sign_error(x, y, settings, num_test=1000)
-        assert row.partial_pearson == partial_correlation(x, y, z)
-        assert row.partial_spearman == partial_correlation(x, y, z, kind="spearman")
+        of = [(each["lr"], each["width"]) for each in settings]
+        assert row.partial_pearson == partial_correlation(x, y, z, clusters=of)
+        assert row.partial_spearman == partial_correlation(x, y, z, kind="spearman", clusters=of)
+        for kind, found in row.levels.items():
+            assert found.clustered == clustered(x, y, of, kind=kind)
+            inside = levels(x, y, of, kind=kind).within
+            assert list(found.within.by_setting.values()) == list(inside.by_setting.values())
+    assert table.settings == 6
 
 
 def test_holm_runs_over_the_measures():
@@ -78,6 +86,8 @@ def test_holm_runs_over_the_measures():
     truth = holm(p_values)
     assert table.holm["spearman"] == truth
     assert truth.skipped == ("fixed",)
+    by_settings = {name: row.levels["spearman"].clustered.p for name, row in table.measures.items()}
+    assert table.holm["judged"] == holm(by_settings)
     assert table["good"].holm["spearman"] == truth.adjusted["good"]
     assert "spearman" not in table["fixed"].holm
     assert set(table["good"].holm) == {
@@ -86,6 +96,7 @@ def test_holm_runs_over_the_measures():
         "kendall",
         "partial_pearson",
         "partial_spearman",
+        "judged",
     }
 
 
@@ -174,7 +185,51 @@ def test_the_text():
     assert "noise: no clear association at this n." in lines
     assert "Confounders held fixed: gini, norm." in lines
     assert "corrected over 4 measures by Holm" in text
-    assert "as independent draws" in text
+    assert "its interval and p count the 6 settings and not the runs" in text
+    assert "Spearman ρ within and between 6 settings" in lines
+
+
+def test_a_study_without_repeated_settings_counts_runs():
+    rows = [row for row in study(1, confounders=False)]
+    table = summary(rows, resamples=0)
+    assert (table.settings, table["good"].levels) == (0, {})
+    assert table["good"].judged_by == table["good"].spearman
+    text = str(table)
+    assert "take the runs as independent draws: no setting is repeated" in text
+    assert "within and between" not in text
+
+
+def test_a_finding_that_rests_on_three_settings_is_none():
+    """Over 60 runs the correlation is sure; over the three settings they share it is not."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for place in range(60):
+        step = 10.0 * (place % 4)
+        measure, gap = step + rng.standard_normal(2)
+        gap += (0, 3, -4, 5)[place % 4] - 0.9 * step
+        rows.append(
+            {
+                "settings": {"lr": place % 4, "seed": place // 4},
+                "measures": {"m": measure},
+                "target": gap,
+            }
+        )
+    row = summary(rows, resamples=0)["m"]
+    assert row.spearman.verdict == "rises with the target"
+    assert row.verdict == "no clear association at this n"
+
+
+def test_levels_that_disagree_are_said_by_the_text():
+    rng = np.random.default_rng(6)
+    rows = []
+    for place in range(60):
+        inside, step = rng.standard_normal(), 3.0 * (place % 6)
+        measures = {"m": step + inside, "same": step - inside}
+        settings = {"lr": place % 6, "seed": place // 6}
+        rows.append({"settings": settings, "measures": measures, "target": inside - step})
+    notes = summary(rows, resamples=0).notes()
+    said = [note for note in notes if "Simpson's paradox" in note]
+    assert [note.partition(":")[0] for note in said] == ["m"]
 
 
 def test_the_text_without_confounders_or_pairs():
@@ -195,7 +250,7 @@ def test_the_text_of_a_perfect_measure_has_no_empty_notes():
         row["confounders"] = {"gini": row["confounders"]["gini"], "fixed": 1.0}
     notes = summary(rows, resamples=0).notes()
     assert "same, ρ given confounders: fixed dropped: the same in all runs." in " ".join(
-        note.replace("; the formula has no width for a perfect correlation", "") for note in notes
+        note.replace("; no setting changes it", "") for note in notes
     )
     for row in rows:
         del row["confounders"]["fixed"]

@@ -19,6 +19,8 @@ def print_claim(console: Console, judged: Judgement) -> None:
     for text in judged.missing:
         tell(console, text, mark="  • ")
     if judged.outcome is not None:
+        if judged.outcome.left_out:
+            tell(console, judged.outcome.left_out, bold="Left out: ")
         if judged.outcome.why:
             tell(console, judged.outcome.why, bold="Why: ")
         console.print()

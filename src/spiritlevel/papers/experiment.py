@@ -12,6 +12,7 @@ from ..pages.content import IntervalEstimate
 from ..pages.content import Series as Series
 from ..pages.content import Table as Table
 from .judging.findings import Agreement, Finding
+from .judging.trained import NotAsked, Trained
 
 Row = Mapping[str, Any]  # a run: its axes, seed, ends of training and measures
 PAPERS = {  # titles, by the number that names of experiments start with
@@ -35,6 +36,7 @@ class Outcome:
     why: str = ""  # what stands between a measure and the gap, in a sentence or two
     more: Sequence[Table] = ()  # what is shown and not judged, each with its title and caption
     beside: Mapping[str, IntervalEstimate] = dataclasses.field(default_factory=dict)
+    left_out: str = ""  # which networks are not judged because they are not trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +49,14 @@ class Experiment:
         source: where in the paper: "Fig. 3".
         claim: what the paper says, in one sentence.
         analyse: from rows of finished runs to the outcome; the rule it judges by stands there.
+        trained: when a network counts as trained for this claim; others are never judged.
         columns: what is kept of each run in the recorded results.
         catalogue: keep all other measures that the runs have, too.
         rule: in words, when the claim counts as reproduced; settled before the runs were made.
         set_up: what is done, in a sentence or two.
         scaled_down: by preset, how it differs from the paper; "" is the study without a preset.
+        settings: the columns that make up a setting; networks that agree in all of them differ by
+            their seed alone and are not independent. None: nothing is repeated.
         measures: which ones it rests on; the page says from their cards when they mislead.
         layers: measures that are recorded of each layer, too, as MEASURE[LAYER].
         paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.
@@ -62,6 +67,7 @@ class Experiment:
     source: str
     claim: str
     analyse: Callable[[Sequence[Row]], Outcome]
+    trained: Trained | NotAsked
     columns: tuple[str, ...]
     rule: str
     set_up: str
@@ -70,6 +76,7 @@ class Experiment:
     paper_values: Mapping[str, float] = dataclasses.field(default_factory=dict)
     catalogue: bool = False
     layers: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
     @property
     def paper(self) -> str:

@@ -172,7 +172,8 @@ def test_lead_names_the_surest_measure_and_its_fate(page, done):
     x, y = column(done, "relative.kappa"), column(done, "gap")
     rho = scipy.stats.spearmanr(x, y).statistic
     assert page.lead.startswith(
-        "Over 21 runs relative.kappa is associated with the gap most clearly: it rises"
+        "Over 21 runs of 6 settings relative.kappa is associated with the gap most clearly: it "
+        "rises"
     )
     assert f"ρ = {rho:+.2f} [" in page.lead
     assert "survives Holm's correction for 4 measures" in page.lead
@@ -186,7 +187,9 @@ def test_lead_says_that_there_is_nothing(tmp_path):
                 "UPDATE measurements SET value = unicode(run) + value / 1e3 WHERE measure = 'noise'"
             )
         lead = page_of(store, resamples=0).lead
-    assert lead.startswith("Over 12 runs no measure is clearly associated with the gap.")
+    assert lead.startswith(
+        "Over 12 runs of 4 settings no measure is clearly associated with the gap."
+    )
     assert "after Holm's correction for 3 measures: no clear association at this n" in lead
 
 

@@ -121,7 +121,7 @@ def test_hostile_names_are_only_text(open_page, tmp_path):
     assert caption(shown).startswith(f"{LINK} and gap")
     seen = {
         "#scatter .xtitle": LINK,
-        "#scatter .legend": f"model.kind: {LINK}",
+        "#scatter .legend": f"model.kind and lr: {LINK}, 0.1",
         "#heatmap .xaxislayer-above": LINK,
         "#heatmap .yaxislayer-above": HOSTILE,
         "#layers .xaxislayer-above": LINK,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...errors import SpiritlevelError
 from ...study.population import TARGETS, Population
 from ...study.storage.store import Store
+from ..content import fitted_line
 from .columns import Pairs, axis_title, finished, pairs, rank_correlation
 from .style import (
     COLOURS,
@@ -51,7 +52,8 @@ def measure_against(
         target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error".
         view: "linear", "log" (the measure's axis; what is not positive is left out and counted) or
             "density" (how many runs lie in a cell; the axis is logarithmic where all are positive).
-        colour: a setting, such as "lr", whose values get a colour and a shape of their own.
+        colour: a setting, such as "lr", whose values get a colour and a shape of their own, and a
+            line by least squares where they have 4 runs or more.
         legend: whether to name these values.
         ax: where to draw; None makes a figure one column wide.
     """
@@ -67,7 +69,7 @@ def measure_against(
     if view == "density":
         _cells(ax, points, logarithmic=logarithmic)
     else:
-        _points(ax, points, population, colour)
+        _points(ax, points, population, colour, logarithmic=logarithmic)
         if colour is not None and legend and points.x:
             ax.legend(**small_legend(colour))
     if logarithmic and points.x:
@@ -140,7 +142,9 @@ def small_legend(heading: str | None) -> dict[str, Any]:
     }
 
 
-def _points(ax: Axes, points: Pairs, population: Population, colour: str | None) -> None:
+def _points(
+    ax: Axes, points: Pairs, population: Population, colour: str | None, *, logarithmic: bool
+) -> None:
     groups = (
         {"": list(range(len(population.done)))} if colour is None else population.groups(colour)
     )
@@ -161,6 +165,11 @@ def _points(ax: Axes, points: Pairs, population: Population, colour: str | None)
             label=f"{shown(value)} (n = {len(seen)})",
             rasterized=len(points.x) > MOST_MARKS,
         )
+        if colour is not None:
+            x, y = ([column[k] for k in seen] for column in (points.x, points.y))
+            line = fitted_line(x, y, log_x=logarithmic)
+            if line is not None:
+                ax.plot(*line, color=look["color"], linewidth=1, alpha=0.9)
 
 
 def _cells(ax: Axes, points: Pairs, *, logarithmic: bool) -> None:

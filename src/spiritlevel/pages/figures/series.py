@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..content import Figure, Series
+from ..content import Figure, Series, fitted_line
 from .style import FONT, log_scale, new_figure, save, style
 
 
@@ -16,6 +16,9 @@ def svg(figure: Figure) -> bytes:
     ax = page.add_subplot()
     for index, series in enumerate(figure.series):
         _draw(ax, series, index, joined=not figure.points)
+        line = fitted_line(series.x, series.y, log_x=figure.log_x) if figure.fitted else None
+        if line is not None:
+            ax.plot(*line, color=style(index)["color"], linewidth=1.2)
     if figure.log_x:
         _log_scale(ax, "x", [x for series in figure.series for x in series.x])
     if figure.log_y:

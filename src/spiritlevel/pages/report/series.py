@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ..content import Cell, Chart, Column, Figure, Table
+from ..content import Cell, Chart, Column, Figure, Table, fitted_line
 from .estimates import value_of
 from .numbers import filled
 from .study_words import LINE
@@ -20,7 +20,10 @@ def chart_of(figure: Figure) -> Chart:
         "log_x": figure.log_x,
         "log_y": figure.log_y,
         "series": [
-            {"name": each.name, "x": each.x, "y": each.y, "low": each.low, "high": each.high}
+            {
+                **{"name": each.name, "x": each.x, "y": each.y, "low": each.low, "high": each.high},
+                "line": fitted_line(each.x, each.y, log_x=figure.log_x) if figure.fitted else None,
+            }
             for each in figure.series
         ],
     }
@@ -35,6 +38,8 @@ def chart_of(figure: Figure) -> Chart:
     notes = [figure.caption] if figure.caption else []
     if any(line.low is not None for line in figure.series):
         notes.append("Whiskers are 95 % intervals over runs.")
+    if figure.fitted:
+        notes.append("Lines are by least squares, one for the points of each name.")
     if len(figure.series) > 1:
         notes.append("A click on a name in the legend hides its points.")
     return Chart(figure.id, figure.title, "series", data, table, " ".join(notes))

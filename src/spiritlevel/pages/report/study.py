@@ -12,11 +12,11 @@ from ...study.population import Population, label
 from ...study.settings.definition import Study
 from ...study.statistics import MeasureStatistics, StudyStatistics
 from ...study.statistics.correlations import FINDINGS
-from ...study.statistics.text import percent
+from ...study.statistics.text import JUDGED, percent
 from ...study.storage.store import Store
 from ..content import Cards, Page, Section, Text
 from ..study_sections import leading_sections
-from . import study_figures, study_pairs, study_tables, study_training
+from . import study_figures, study_levels, study_pairs, study_tables, study_training
 from .study_subject import subject
 from .study_words import chance, coefficient, machines, title
 
@@ -58,6 +58,7 @@ def page_of(
         _missing(population),
         pairs,
         study_tables.correlations(statistics, target),
+        study_levels.levels(statistics, target),
         study_tables.regressions(statistics, target),
         study_figures.heatmap(population),
         study_training.dynamics(population),
@@ -80,7 +81,7 @@ def _surest(statistics: StudyStatistics) -> MeasureStatistics | None:
     """A finding if there is one; the smallest corrected p, then the largest |ρ|."""
 
     def doubt(row: MeasureStatistics) -> tuple[bool, float, float]:
-        p = row.holm.get("spearman")
+        p = row.holm.get(JUDGED)
         size = 0.0 if p is None else -abs(row.spearman.value)
         return not row.verdict.startswith(FINDINGS), 2.0 if p is None else p, size
 
@@ -91,18 +92,22 @@ def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: s
     """The clearest finding and what weakens it, or that there is none."""
     if best is None:
         return "No run of this study was measured: nothing can be said about the measures."
-    n, tests = best.spearman.n, statistics.holm["spearman"].num_tests
-    over = f"Over {n} runs"
+    rank, tests = best.judged_by, statistics.holm[JUDGED].num_tests
+    n = rank.n
+    over = f"Over {n} runs" + (f" of {rank.clusters} settings" if rank.clusters else "")
     if not tests:
-        return f"{over} no measure can be compared with the {target}: {best.spearman.reason}."
+        return f"{over} no measure can be compared with the {target}: {rank.reason}."
     num = "1 measure" if tests == 1 else f"{tests} measures"
-    rho = f"Spearman's ρ = {coefficient(best.spearman)}, n = {n}"
-    p = chance(best.holm["spearman"])
+    rho = f"Spearman's ρ = {coefficient(rank)}, n = {n}"
+    p = chance(best.holm[JUDGED])
+    paradox = ""
+    if best.levels and best.levels["spearman"].disagrees:
+        paradox = f" {best.levels['spearman'].sentence}"
     if not best.verdict.startswith(FINDINGS):
         return (
             f"{over} no measure is clearly associated with the {target}. {best.name} comes "
             "closest: "
-            f"{rho}, {p} after Holm's correction for {num}: {best.verdict}."
+            f"{rho}, {p} after Holm's correction for {num}: {best.verdict}.{paradox}"
         )
     direction = "rises" if best.spearman.value > 0 else "falls"
     finding = (
@@ -112,16 +117,16 @@ def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: s
     )
     partial = best.partial_spearman
     if partial is None:
-        return f"{finding}; no confounder was measured to check it against."
+        return f"{finding}; no confounder was measured to check it against.{paradox}"
     confounders = ", ".join(partial.given) or "the confounders"
     given = coefficient(partial)
-    if partial.verdict == best.spearman.verdict:
-        return f"{finding} and holding {confounders} fixed (ρ = {given})."
-    if partial.verdict in FINDINGS:
-        return f"{finding}, but its sign changes when {confounders} are held fixed (ρ = {given})."
-    return (
-        f"{finding}, but with {confounders} held fixed there is no clear association (ρ = {given})."
-    )
+    if partial.verdict == rank.verdict:
+        left = f"and holding {confounders} fixed (ρ = {given})"
+    elif partial.verdict in FINDINGS:
+        left = f"but its sign changes when {confounders} are held fixed (ρ = {given})"
+    else:
+        left = f"but with {confounders} held fixed there is no clear association (ρ = {given})"
+    return f"{finding}{'' if left.startswith('and') else ','} {left}.{paradox}"
 
 
 def _facts(
@@ -152,7 +157,11 @@ def _facts(
         "variants": "; ".join(study.variants),
         "seeds": str(len(list(study.seeds)) if not isinstance(study.seeds, int) else study.seeds),
         "intervals": "; ".join(
-            [f"{percent(statistics.confidence)}, by formula", *sorted(resampled)]
+            [
+                f"{percent(statistics.confidence)}, over runs by formula",
+                *([f"over {statistics.settings} settings"] if statistics.settings else []),
+                *sorted(resampled),
+            ]
         ),
         "machines": machines(population.machines.values()),
         "versions": ", ".join(versions),

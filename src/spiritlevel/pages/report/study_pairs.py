@@ -15,6 +15,7 @@ from .study_numbers import finite, number, quartiles, setting
 from .study_words import chance, coefficient, interval, short, title
 
 MOST_CELLS = 6000  # of the table below the picture; beyond, each measure is summed up in a row
+MOST_COLOURS = 16  # settings that can be told apart by colour and shape
 BOUND = "bound.generalization"
 
 
@@ -55,8 +56,10 @@ def scatter(
         caption=(
             f"Each point is a run: {len(population.done)} finished runs. Colour and shape show the "
             "values of one setting; points of one colour that lie together mean that the setting "
-            "changes both numbers. Intervals treat the runs as independent, which the runs of a "
-            "grid are only in part."
+            "changes both numbers. Each colour has a line of its own by least squares, if it has 4 "
+            "runs or more: where these lines rise and the dashed one falls, the setting makes the "
+            "difference. Intervals below the picture treat the runs as independent; those over "
+            "settings are in the tables."
         ),
     )
     return Section("scatter-section", f"Measures against the {target}", [chart])
@@ -109,7 +112,7 @@ def _points(
 ) -> dict[str, Any]:
     """Columns of numbers, each once, whatever the views show of them."""
     rows = population.done
-    settings = []
+    settings = _whole_settings(population)
     for axis in population.varied:
         labels = list(population.groups(axis))
         places = {text: i for i, text in enumerate(labels)}
@@ -135,6 +138,20 @@ def _points(
             for name in targets
         ],
     }
+
+
+def _whole_settings(population: Population) -> list[dict[str, Any]]:
+    """Runs by everything that is varied but the seed; nothing if that is one axis or none."""
+    axes = [axis for axis in population.varied if axis != "seed"]
+    if len(axes) < 2:
+        return []
+    names = [", ".join(label(row[axis]) for axis in axes) for row in population.done]
+    labels = list(dict.fromkeys(names))
+    if not 1 < len(labels) <= MOST_COLOURS:
+        return []
+    places = {text: i for i, text in enumerate(labels)}
+    index = [places[name] for name in names]
+    return [{"name": " and ".join(axes), "labels": labels, "index": index}]
 
 
 def _pair(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...study.population import TARGETS, Population
 from ...study.statistics import Correlation, MeasureStatistics, StudyStatistics
-from ...study.statistics.text import percent
+from ...study.statistics.text import JUDGED, percent
 from ..content import Cell, Column, Section, Table, Text
 from .study_numbers import number, setting
 from .study_words import interval, title
@@ -25,12 +25,17 @@ def correlations(statistics: StudyStatistics, target: str) -> Section | None:
         Column("n", "Runs it is based on"),
         OUT,
         Column("Spearman ρ", "Rank correlation with the outcome"),
-        Column(f"ρ {level}", "Interval by Fisher's z, Bonett–Wright variance"),
-        Column("p Holm", f"Of ρ, corrected over {statistics.holm['spearman'].num_tests} measures"),
+        Column(f"ρ {level}", "Interval over runs by Fisher's z, Bonett–Wright variance"),
+        *(
+            [Column(f"ρ {level}, settings", "Interval over settings, which the verdict rests on")]
+            if statistics.settings
+            else []
+        ),
+        Column("p Holm", f"Of ρ, corrected over {statistics.holm[JUDGED].num_tests} measures"),
         *(
             [
                 Column("ρ given", f"Partial rank correlation with {given} held fixed"),
-                Column(f"ρ given {level}", "Interval by Fisher's z, fewer degrees of freedom"),
+                Column(f"ρ given {level}", _how_given(statistics)),
                 Column("n given", "Runs that have every confounder"),
             ]
             if statistics.confounders
@@ -53,6 +58,12 @@ def correlations(statistics: StudyStatistics, target: str) -> Section | None:
     return Section("correlations-section", "Correlations", [verdicts, coefficients, notes])
 
 
+def _how_given(statistics: StudyStatistics) -> str:
+    if statistics.settings:
+        return "Interval over settings"
+    return "Interval by Fisher's z, fewer degrees of freedom"
+
+
 def _judged(row: MeasureStatistics, confounded: bool) -> list[Cell]:
     given = row.partial_spearman
     partial: list[Cell] = []
@@ -67,7 +78,8 @@ def _judged(row: MeasureStatistics, confounded: bool) -> list[Cell]:
         row.spearman.excluded,
         number(row.spearman.value),
         interval(row.spearman),
-        number(row.holm.get("spearman")),
+        *([interval(row.judged_by)] if row.levels else []),
+        number(row.holm.get(JUDGED)),
         *partial,
         number(row.granulated.value),
         number(row.sign_error.robust),

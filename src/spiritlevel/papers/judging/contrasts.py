@@ -58,14 +58,16 @@ def group_table(title: str, groups: Groups, shown: Sequence[str]) -> Table:
     return Table((title, "n", *shown), rows)
 
 
-def group_points(groups: Groups, x: str, y: str, x_label: str, y_label: str) -> Figure:
-    """One point per run; runs without one of the numbers are left out."""
+def group_points(
+    groups: Groups, x: str, y: str, x_label: str, y_label: str, *, fitted: bool = False
+) -> Figure:
+    """One point per run; runs without one of the numbers are left out. `fitted`: a line each."""
     series = []
     for name_of_group, group in groups.items():
         drawn = [row for row in group if row.get(x) is not None and row.get(y) is not None]
         series.append(Series(name_of_group, column(drawn, x), column(drawn, y)))
     positive = all(value > 0 for each in series for value in each.x)
-    return Figure(x_label, y_label, series, log_x=positive, points=True)
+    return Figure(x_label, y_label, series, log_x=positive, points=True, fitted=fitted)
 
 
 def line(

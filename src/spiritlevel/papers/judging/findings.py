@@ -9,13 +9,14 @@ from typing import Literal, Protocol
 
 from .numbers import IntervalEstimate
 
-Result = Literal["held", "not held", "undecided", "not refuted"]
-Agreement = Literal["yes", "partly", "no", "undecided"]
+Result = Literal["held", "not held", "undecided", "not refuted", "not judged"]
+Agreement = Literal["yes", "partly", "no", "undecided", "untrained"]
 VERDICTS: dict[Agreement, str] = {
     "yes": "reproduced",
     "partly": "partly reproduced",
     "no": "not reproduced",
     "undecided": "undecided at this scale",
+    "untrained": "not testable: networks not trained",
 }
 
 
@@ -44,11 +45,15 @@ class Finding:
     """One part of a claim, in words, and what the runs say about it.
 
     "not refuted" is for a part that says nothing moves: an interval around 0 does not show that.
+    "not judged" is for networks that are not trained.
     """
 
     part: str
     result: Result
     seen: str | IntervalEstimate
+    paper: float | None = None  # its number for the same quantity
+    clusters: int | None = None  # settings that the interval counts; None: it counts runs
+    number: IntervalEstimate | None = None  # what was seen, if it is one number
 
 
 def above(
@@ -73,7 +78,7 @@ def above(
         result, seen = "not held", _without(number, paper)
     else:
         result = "undecided"
-    return Finding(part, result, seen)
+    return Finding(part, result, seen, paper, getattr(number, "clusters", None), estimate(number))
 
 
 def below(
@@ -85,7 +90,8 @@ def below(
     seen: str | IntervalEstimate = estimate(number)
     if paper is not None and isinstance(judged.seen, str):
         seen = _without(number, paper)
-    return Finding(part, judged.result, seen)
+    clusters = getattr(number, "clusters", None)
+    return Finding(part, judged.result, seen, paper, clusters, estimate(number))
 
 
 def _without(number: WithInterval, paper: float) -> str:
@@ -98,7 +104,8 @@ def unmoved(part: str, number: WithInterval) -> Finding:
         result: Result = "undecided"
     else:
         result = "not refuted" if number.low <= 0 <= number.high else "not held"
-    return Finding(part, result, estimate(number))
+    found = estimate(number)
+    return Finding(part, result, found, None, getattr(number, "clusters", None), found)
 
 
 def fact(part: str, true: bool, seen: str) -> Finding:

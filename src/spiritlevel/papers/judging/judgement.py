@@ -15,8 +15,9 @@ from ...study.settings.definition import Study
 from ...study.statistics.table import plain
 from .. import registry
 from ..experiment import Experiment, Outcome
-from .findings import VERDICTS
+from .judged import judged
 from .rows import experiment_rows
+from .scale import verdict_in_words
 
 # What an analysis runs into where a group of runs, or a number of them, is not there.
 INCOMPLETE = (ArithmeticError, LookupError, TypeError, ValueError, SpiritlevelError)
@@ -31,6 +32,7 @@ class Judgement:
     """A paper's experiment, with what came out of the runs that are there."""
 
     experiment: Experiment
+    study: Study
     outcome: Outcome | None  # None: the claim cannot be judged by these runs
     missing: tuple[str, ...]  # then, what is not there
     scale: tuple[str, ...]  # how far the runs are from the paper's
@@ -43,7 +45,8 @@ class Judgement:
         """In a word or two."""
         if self.outcome is None:
             return UNJUDGED
-        return VERDICTS[self.outcome.agrees] + (", so far" if self.num_remaining else "")
+        word = verdict_in_words(self.outcome.agrees, self.study)
+        return word + (", so far" if self.num_remaining else "")
 
     @property
     def title(self) -> str:
@@ -85,6 +88,7 @@ class Judgement:
             "verdict": self.verdict,
             "conclusion": self.conclusion,
             "why": "" if outcome is None else outcome.why,
+            "left_out": "" if outcome is None else outcome.left_out,
             "findings": findings,
             "missing": list(self.missing),
             "scale": list(self.scale),
@@ -109,7 +113,7 @@ def judge(study: Study, rows: Rows) -> Judgement | None:
     missing: tuple[str, ...] = ()
     outcome: Outcome | None = None
     try:
-        outcome = experiment.analyse(experiment_rows(experiment, done))
+        outcome = judged(experiment, experiment_rows(experiment, done))
     except INCOMPLETE as error:
         if origin.preset is not None and _complete(rows):
             raise  # nothing is missing: the analysis itself is at fault
@@ -117,6 +121,7 @@ def judge(study: Study, rows: Rows) -> Judgement | None:
     failed = sum(row["status"] == "failed" for row in rows)
     return Judgement(
         experiment=experiment,
+        study=study,
         outcome=outcome,
         missing=missing,
         scale=_scale(experiment, origin),

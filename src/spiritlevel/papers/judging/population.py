@@ -6,52 +6,71 @@ import math
 from collections.abc import Sequence
 
 from ...measures import names
-from ...measures.confounders import IN_PAPERS
-from ...study.statistics import Correlation, partial_correlation, pearson, spearman
-from ..experiment import Cell, Figure, Row, Series, Table, titled
+from ...measures.confounders import IN_PAPERS, factors_held_fixed
+from ...study.statistics import Correlation, pearson, spearman
+from ..experiment import Cell, Figure, Row, Table, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column
+from .settings import (
+    levels_of,
+    over_settings,
+    partial_over_settings,
+    setting_series,
+    settings_of,
+)
 
 GAP = "gap"
+REACHED = ("train_accuracy", "test_accuracy", "error_gap", GAP)  # how far training went
 FEW = 10  # networks, below which a correlation says nothing
 CONFOUNDERS = IN_PAPERS
 
 
-def converged(rows: Sequence[Row]) -> list[Row]:
-    """Runs whose training did not diverge: only those have measures."""
-    return [row for row in rows if row["outcome"] != "diverged"]
-
-
 def correlations(
-    rows: Sequence[Row], measures: Sequence[str]
+    rows: Sequence[Row], measures: Sequence[str], settings: Sequence[str] = ()
 ) -> tuple[Table, dict[str, Correlation]]:
-    """One row per measure: Pearson, Spearman, and Spearman with the confounders held fixed."""
+    """One row per measure: Pearson, Spearman, and Spearman with the confounders held fixed.
+
+    If networks of one setting are repeated, intervals of Spearman's count settings, as do those of
+    the correlations that are returned.
+    """
     gap = column(rows, GAP)
-    confounders = {name: column(rows, name) for name in CONFOUNDERS}
+    repeated = settings_of(rows, settings) is not None
     table: list[list[Cell]] = []
     ranks: dict[str, Correlation] = {}
     for name in measures:
         values = column(rows, name)
-        ranks[name] = spearman(values, gap)
-        given = {key: column_ for key, column_ in confounders.items() if key != name}
+        plain = spearman(values, gap)
+        ranks[name] = over_settings(plain, levels_of(rows, name, GAP, settings))
+        given = [key for key in CONFOUNDERS if key != name]
         cells = (
             pearson(values, gap),
-            ranks[name],
-            partial_correlation(values, gap, given, kind="spearman"),
+            plain,
+            *([ranks[name]] if repeated else []),
+            partial_over_settings(rows, name, GAP, given, settings),
         )
-        table.append([name, ranks[name].n, *(estimate(correlation) for correlation in cells)])
-    titles = ("measure", "n", "Pearson", "Spearman", "Spearman, confounders held fixed")
+        table.append(
+            [
+                *(name, plain.n),
+                *(estimate(correlation) for correlation in cells),
+                ", ".join(factors_held_fixed(name, given)) or None,
+            ]
+        )
+    titles = (
+        *("measure", "n", "Pearson", "Spearman"),
+        *(["Spearman, interval over settings"] if repeated else []),
+        *("Spearman, confounders held fixed", "factors of the measure among them"),
+    )
     return Table(titles, table), ranks
 
 
-def whole_catalogue(rows: Sequence[Row]) -> Table:
+def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:
     """The same for all measures that the runs have, the largest rank correlation first.
 
     Those that suit few of the networks come last: their correlation may be anything.
     """
     there = [name for name in names() if any(row.get(name) is not None for row in rows)]
-    table, ranks = correlations(rows, there)
+    table, ranks = correlations(rows, there, settings)
 
     def place(cells: Sequence[Cell]) -> tuple[bool, float]:
         correlation = ranks[str(cells[0])]
@@ -86,12 +105,15 @@ def squared(correlation: Correlation) -> IntervalEstimate:
     )
 
 
-def scatter(rows: Sequence[Row], measure: str) -> Figure:
-    """One point per network: the measure across, the gap upwards."""
+def scatter(rows: Sequence[Row], measure: str, settings: Sequence[str] = ()) -> Figure:
+    """One point per network: the measure across, the gap upwards; a line for each setting."""
     drawn = finite_rows(rows, measure)
-    x, y = column(drawn, measure), column(drawn, GAP)
+    x = column(drawn, measure)
     log = bool(x) and min(x) > 0
-    return Figure(measure, "generalization gap", [Series(measure, x, y)], log_x=log, points=True)
+    series = setting_series(drawn, measure, GAP, settings)
+    return Figure(
+        measure, "generalization gap", series, log_x=log, points=True, fitted=len(series) > 1
+    )
 
 
 def strongest(ranks: dict[str, Correlation]) -> str:
@@ -99,8 +121,13 @@ def strongest(ranks: dict[str, Correlation]) -> str:
     return max(ranks, key=lambda name: _value(ranks[name]))
 
 
-def why(rows: Sequence[Row], measure: str, name: str = "relative flatness") -> str:
-    """What stands between a measure and the gap: confounders that go with both of them."""
+def why(
+    rows: Sequence[Row],
+    measure: str,
+    name: str = "relative flatness",
+    settings: Sequence[str] = (),
+) -> str:
+    """What stands between a measure and the gap: settings, and confounders that go with both."""
     values, gap = column(rows, measure), column(rows, GAP)
     confounders = {key: column(rows, key) for key in CONFOUNDERS if key != measure}
     said = [
@@ -108,10 +135,27 @@ def why(rows: Sequence[Row], measure: str, name: str = "relative flatness") -> s
         f"and of {spearman(each, gap)} with the gap"
         for key, each in confounders.items()
     ]
-    left = partial_correlation(values, gap, confounders, kind="spearman")
+    left = partial_over_settings(rows, measure, GAP, list(confounders), settings)
     return (
         f"Over {left.n} networks {' and '.join(said)}. With them held fixed, {name} and the gap "
-        f"have a rank correlation of {left}."
+        f"have a rank correlation of {left}.{_part_of_it(measure, list(confounders))}"
+        f"{on_three_levels(rows, measure, settings)}"
+    )
+
+
+def on_three_levels(rows: Sequence[Row], measure: str, settings: Sequence[str]) -> str:
+    """Within and between settings, as a sentence after others; "" where none is repeated."""
+    found = levels_of(rows, measure, GAP, settings)
+    return f" {found.sentence}" if found is not None and found.sentence else ""
+
+
+def _part_of_it(measure: str, given: Sequence[str]) -> str:
+    held = factors_held_fixed(measure, given)
+    if not held:
+        return ""
+    return (
+        f" But {' and '.join(CONFOUNDERS[key] for key in held)} is a factor of {measure} itself: "
+        "this correlation is that of the rest of the measure, not of the whole."
     )
 
 

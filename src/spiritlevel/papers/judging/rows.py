@@ -8,11 +8,17 @@ from typing import Any
 from ...errors import SpiritlevelError
 from ...measures import names
 from ..experiment import Experiment, Row
+from .trained import DIVERGED
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:
     """The values of one column; None where a run lacks it."""
     return [row.get(name) for row in rows]
+
+
+def converged(rows: Sequence[Row]) -> list[Row]:
+    """Runs whose training did not diverge: only those have measures."""
+    return [row for row in rows if row.get("outcome") != DIVERGED]
 
 
 def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:

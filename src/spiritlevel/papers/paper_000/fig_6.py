@@ -11,8 +11,9 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.contrasts import line
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import CONFIDENCE, IntervalEstimate, mean
-from ..judging.population import CONFOUNDERS, FEW, GAP, converged, why
+from ..judging.population import CONFOUNDERS, FEW, GAP, why
 from ..judging.rows import column, grouped
+from ..judging.trained import FIT, Limit, Trained
 from ..scale_text import ScaleTexts
 
 NOISE, HEAD = "interventions.label_noise", "head.kappa"
@@ -22,16 +23,15 @@ ALMOST = 1.0 - 1e-9  # Fisher's z of a perfect correlation is infinite
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Does flatness rise with the noise, and does its correlation with the gap rise too?"""
-    converged_runs = converged(rows)
-    groups = grouped(converged_runs, NOISE)
+    groups = grouped(rows, NOISE)
     ranks = {noise: spearman(column(g, HEAD), column(g, GAP)) for noise, g in groups.items()}
     table: list[list[Cell]] = [
         [noise, len(g), *(mean(column(g, name)) for name in SHOWN), estimate(ranks[noise])]
         for noise, g in groups.items()
     ]
-    rise = spearman(column(converged_runs, NOISE), column(converged_runs, HEAD))
+    rise = spearman(column(rows, NOISE), column(rows, HEAD))
     stronger = strengthening(ranks[min(ranks)], ranks[max(ranks)])
-    over_all = spearman(column(converged_runs, HEAD), column(converged_runs, GAP))
+    over_all = spearman(column(rows, HEAD), column(rows, GAP))
     findings = [
         above("relative flatness of the head rises with the share of wrong labels", rise),
         above(
@@ -47,7 +47,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "relative flatness of the head",
             [line(HEAD, list(groups), [mean(column(g, HEAD)) for g in groups.values()])],
         ),
-        why=_why(converged_runs, groups) if len(converged_runs) >= FEW else "",
+        why=_why(rows, groups) if len(rows) >= FEW else "",
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
@@ -98,6 +98,12 @@ EXPERIMENT = Experiment(
         "more strongly it correlates with the generalization gap."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_accuracy", at_least=FIT),),
+        "Wrong labels change a minimum only if they are fitted.",
+        needed=FEW,
+        by=NOISE,
+    ),
     columns=("outcome", NOISE, "variant", "seed", *CONFOUNDERS, *SHOWN),
     rule=(
         "two 95 % intervals lie above 0: that of the rank correlation of noise with flatness over "

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from ...study.statistics import spearman
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.contrasts import line
+from ..judging.factors import factor
 from ..judging.findings import above, below, estimate, every, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column
+from ..judging.trained import FIVE_GUESSES, Limit, Trained
 from ..scale_text import ScaleTexts
-from .factors import factor
 from .tasks_dynamics import SHARES
 from .tasks_transfer import ACCURACY, BEFORE, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
 
@@ -149,6 +150,13 @@ EXPERIMENT = Experiment(
         "flatter are more accurate."
     ),
     analyse=analyse,
+    trained=Trained(
+        tuple(
+            Limit(f"{ACCURACY}/{way}", at_least=FIVE_GUESSES, name=f"test accuracy ({words})")
+            for way, words in WORDS.items()
+        ),
+        "The claim compares ways to learn the second task: each of them must learn it.",
+    ),
     columns=(
         *("seed", BEFORE),
         *(f"{name}/{way}" for name in (ACCURACY, LOSS, PEAK) for way in STRATEGIES),

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.contrasts import line
+from ..judging.factors import factor
 from ..judging.findings import Finding, above, every, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped
+from ..judging.trained import NotAsked
 from ..scale_text import ScaleTexts
-from .factors import factor
 from .tasks_trace import FUNCTORCH_MIB, IMAGES, KAPPA_ERROR, KERNELS, SECONDS, TRACE_ERROR
 
 WEIGHTS = "task.weights"
@@ -140,6 +141,7 @@ EXPERIMENT = Experiment(
         "Hutchinson's estimate from 500 probes."
     ),
     analyse=analyse,
+    trained=NotAsked("Random weights are looked at; nothing is trained."),
     columns=(
         *(WEIGHTS, IMAGES, KERNELS, "seed", FUNCTORCH_MIB),
         *(

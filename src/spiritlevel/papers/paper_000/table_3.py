@@ -8,27 +8,36 @@ from collections.abc import Sequence
 
 from ...math.student import t_quantile
 from ...study import control
-from ...study.statistics import Regression, partial_correlation, regression, spearman
+from ...study.statistics import Regression, regression, spearman
 from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
-from ..judging.findings import Finding, above, below, estimate, every, verdict
+from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import CONFIDENCE, IntervalEstimate, mean, plain
 from ..judging.population import (
     CONFOUNDERS,
+    FEW,
     GAP,
-    converged,
+    REACHED,
     correlations,
     finite_rows,
+    on_three_levels,
     squared,
     whole_catalogue,
 )
 from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column, grouped
+from ..judging.settings import (
+    levels_of,
+    levels_table,
+    over_settings,
+    partial_over_settings,
+)
+from ..judging.trained import LEARNED_LOSS, Limit, Trained
 from ..scale_text import ScaleTexts
-from .factors import factor
+from .optimizers import ADAMW, HEAD, SGD, Way, optimizers_compared, rates_compared
 
 NAME = "000-table-3"
-HEAD, ERROR_GAP = "head.kappa", "error_gap"
+ERROR_GAP = "error_gap"
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
 BOUND = "bound.generalization"
 PEARSON, SPEARMAN = "Pearson correlation", "Spearman correlation"
@@ -44,39 +53,46 @@ PAPER = {
     "p of the slope and of Pearson": 7.244e-9,
     "p of Spearman": 3.775e-17,
 }
-SGD, ADAMW = "SGD", "AdamW"
+SETTINGS = ("variant", "batch_size")
 OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
-Way = tuple[str, float]  # optimizer and learning rate
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Both correlations of the head's relative flatness with the gap, beside the paper's."""
-    converged_runs = converged(rows)
-    table, _ = correlations(converged_runs, (HEAD, *OTHERS))
-    line = regression(column(converged_runs, HEAD), column(converged_runs, GAP))
-    ways = _by_way(converged_runs)
-    groups = _groups(converged_runs, ways)
+    table, _ = correlations(rows, (HEAD, *OTHERS), SETTINGS)
+    line = regression(column(rows, HEAD), column(rows, GAP))
+    judged = {
+        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, SETTINGS, "pearson")),
+        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, SETTINGS)),
+    }
+    ways = _by_way(rows)
+    groups = _groups(rows, ways)
     findings = [
         above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
-        for name, correlation in ((PEARSON, line.pearson), (SPEARMAN, line.spearman))
+        for name, correlation in judged.items()
     ]
-    added = [*_optimizers_compared(ways), *_rates_compared(ways)]
+    added = [*optimizers_compared(ways), *rates_compared(ways)]
     return Outcome(
         table=table,
         figure=group_points(
             {name: drawn for name, group in groups.items() if (drawn := finite_rows(group, HEAD))},
             *(HEAD, GAP, HEAD, "generalization gap"),
+            fitted=True,
         ),
-        more=[*_by_accuracies(converged_runs), _figures(ways), whole_catalogue(converged_runs)],
-        why=_why(converged_runs, groups),
-        beside=_beside(line, converged_runs),
+        more=[
+            *levels_table(rows, (HEAD, *OTHERS), SETTINGS),
+            *_by_accuracies(rows),
+            _figures(ways),
+            whole_catalogue(rows, SETTINGS),
+        ],
+        why=_why(rows, groups),
+        beside=_beside(line, rows),
         findings=[*findings, *added],
         agrees=with_added(verdict(findings), added),
         conclusion=(
-            f"Relative flatness of the head has a Pearson correlation of {line.pearson} and a "
-            f"Spearman correlation of {line.spearman} with the gap over {line.n} networks "
-            f"({len(rows) - len(converged_runs)} diverged). {_bound(converged_runs)} "
-            f"{_optimizers(converged_runs)}"
+            f"Relative flatness of the head has a Pearson correlation of {judged[PEARSON]} and a "
+            f"Spearman correlation of {judged[SPEARMAN]} with the gap over {line.n} networks. "
+            f"{_bound(rows)} {_optimizers(rows)}"
         ),
     )
 
@@ -114,7 +130,7 @@ def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
     others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
     if not others:
         return []
-    table, _ = correlations(others, (HEAD, *OTHERS))
+    table, _ = correlations(others, (HEAD, *OTHERS), SETTINGS)
     line = regression(column(others, HEAD), column(others, GAP))
     return [
         titled(
@@ -153,11 +169,11 @@ def _groups(rows: Sequence[Row], ways: dict[Way, list[Row]]) -> dict[str, list[R
 
 def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
     """Which training settings stand apart in the figure, and what is left without them."""
-    confounders = {name: column(rows, name) for name in CONFOUNDERS}
-    left = partial_correlation(column(rows, HEAD), column(rows, GAP), confounders, kind="spearman")
+    left = partial_over_settings(rows, HEAD, GAP, list(CONFOUNDERS), SETTINGS)
     return (
         f"{_apart(groups)}With {' and '.join(CONFOUNDERS.values())} held fixed, relative flatness "
         f"of the head and the gap have a rank correlation of {left} over all {left.n} networks."
+        f"{on_three_levels(rows, HEAD, SETTINGS)}"
     )
 
 
@@ -190,54 +206,6 @@ def _apart(groups: dict[str, list[Row]]) -> str:
 
 def _is(row: Row, prefix: str) -> bool:
     return str(row["variant"]).startswith(prefix)
-
-
-def _optimizers_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
-    """Fig. 4: SGD against AdamW at the same rate, with the same batch size and seed."""
-    shared = [rate for optimizer, rate in ways if optimizer == SGD and (ADAMW, rate) in ways]
-    if not shared:
-        return []
-    pairs = {rate: _pairs(ways[ADAMW, rate], ways[SGD, rate]) for rate in shared}
-    flatter = {
-        rate: factor((adamw.get(HEAD), sgd.get(HEAD)) for adamw, sgd in each)
-        for rate, each in pairs.items()
-    }
-    smaller = {rate: mean(s[GAP] - a[GAP] for a, s in each) for rate, each in pairs.items()}
-    return [
-        every(
-            "SGD ends flatter than AdamW at every rate that both have (flatness over AdamW's)",
-            [below(f"rate {rate:g}", change, 1.0) for rate, change in flatter.items()],
-        ),
-        every(
-            "SGD ends with a smaller gap than AdamW at every rate that both have (gap, less "
-            "AdamW's)",
-            [below(f"rate {rate:g}", change) for rate, change in smaller.items()],
-        ),
-    ]
-
-
-def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:
-    partners = {(row.get("batch_size"), row.get("seed")): row for row in first}
-    keys = [((row.get("batch_size"), row.get("seed")), row) for row in second]
-    return [(partners[key], row) for key, row in keys if key in partners]
-
-
-def _rates_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
-    """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
-    if any(sum(optimizer == name for optimizer, _ in ways) < 2 for name in (SGD, ADAMW)):
-        return []
-    trends = {}
-    for name in (SGD, ADAMW):
-        points = [
-            (w[1], row.get(HEAD)) for w, group in ways.items() if w[0] == name for row in group
-        ]
-        trends[name] = spearman([rate for rate, _ in points], [kappa for _, kappa in points])
-    return [
-        every(
-            "flatness falls with the rate of SGD and rises with that of AdamW (rank correlations)",
-            [below(SGD, trends[SGD]), above(ADAMW, trends[ADAMW])],
-        )
-    ]
 
 
 def _figures(ways: dict[Way, list[Row]]) -> Table:
@@ -314,14 +282,20 @@ EXPERIMENT = Experiment(
         "and AdamW sharper."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_loss", at_most=LEARNED_LOSS),),
+        "The paper selects none of its networks, but all of them were trained to the end.",
+        needed=FEW,
+    ),
     columns=(
-        *("outcome", "variant", "batch_size", "seed", GAP, ERROR_GAP),
+        *("outcome", *SETTINGS, "seed", *REACHED),
         *(*CONFOUNDERS, HEAD, *OTHERS, BOUND),
     ),
     rule=(
-        "the 95 % intervals of both Pearson's and Spearman's correlation with the gap of the "
-        "losses lie above 0. Partly, if one does. Also judged are three parts on Fig. 4: with the "
-        "same batch size and seed SGD has a smaller flatness than AdamW at each rate that both "
+        "the 95 % intervals (over settings) of both Pearson's and Spearman's correlation with the "
+        "gap of the losses lie above 0. Partly, if one does. Also judged are three parts on "
+        "Fig. 4: with the same batch size and seed SGD has a smaller flatness than AdamW at each "
+        "rate that both "
         "have, and a smaller gap, and the rank correlation of the rate with flatness lies below 0 "
         f"for SGD and above 0 for AdamW, each with its whole 95 % interval. {HOW} The bound is "
         "reported, not judged."
@@ -373,4 +347,5 @@ EXPERIMENT = Experiment(
     catalogue=True,
     measures=(HEAD, *OTHERS),
     paper_values=PAPER,
+    settings=SETTINGS,
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..judging.factors import factor
 from ..judging.findings import Finding, above, below, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean, share
-from ..judging.population import converged
 from ..judging.rows import column
+from ..judging.trained import FIVE_GUESSES, Limit, Trained
 from ..scale_text import ScaleTexts
-from .factors import factor
 from .tasks_stopping import ACCURACY, EPOCHS, FLATNESS, RULES, STOPPED
 
 WORDS = {
@@ -31,16 +31,13 @@ NAMES = ("epochs", "test accuracy", "relative flatness")
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Compare the rule on flatness with that on the loss, on the same training run."""
-    converged_runs = converged(rows)
-    ours = {rule: _numbers(converged_runs, rule) for rule in ORDER}
-    fired = {rule: [row[f"{STOPPED}/{rule}"] == 1 for row in converged_runs] for rule in ORDER}
-    better = _more(converged_runs, ACCURACY, "flatness")
-    flatter = factor(
-        (row[f"{FLATNESS}/loss"], row[f"{FLATNESS}/flatness"]) for row in converged_runs
-    )
-    by_trend = _more(converged_runs, ACCURACY, "trend")
+    ours = {rule: _numbers(rows, rule) for rule in ORDER}
+    fired = {rule: [row[f"{STOPPED}/{rule}"] == 1 for row in rows] for rule in ORDER}
+    better = _more(rows, ACCURACY, "flatness")
+    flatter = factor((row[f"{FLATNESS}/loss"], row[f"{FLATNESS}/flatness"]) for row in rows)
+    by_trend = _more(rows, ACCURACY, "trend")
     table: list[list[Cell]] = [
-        [WORDS[rule], len(converged_runs), share(fired[rule]), *ours[rule]] for rule in ORDER
+        [WORDS[rule], len(rows), share(fired[rule]), *ours[rule]] for rule in ORDER
     ]
     findings = [
         _never(fired["flatness"]),
@@ -58,8 +55,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             [
                 Series(
                     WORDS[rule],
-                    column(converged_runs, f"{EPOCHS}/{rule}"),
-                    column(converged_runs, f"{ACCURACY}/{rule}"),
+                    column(rows, f"{EPOCHS}/{rule}"),
+                    column(rows, f"{ACCURACY}/{rule}"),
                 )
                 for rule in ORDER
             ],
@@ -73,10 +70,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
-            f"The 2 % rule on flatness stopped {sum(fired['flatness'])} of {len(converged_runs)} "
+            f"The 2 % rule on flatness stopped {sum(fired['flatness'])} of {len(rows)} "
             f"runs; against the rule on the loss, which stopped {sum(fired['loss'])}, the accuracy "
             f"changes by {better} and flatness is multiplied by {flatter}. The trend rule stopped "
-            f"{sum(fired['trend'])} of {len(converged_runs)}{_when(converged_runs, 'trend')}; "
+            f"{sum(fired['trend'])} of {len(rows)}{_when(rows, 'trend')}; "
             f"where it ends, the accuracy differs from that of the rule on the loss by {by_trend}."
         ),
     )
@@ -85,7 +82,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 def _never(fired: Sequence[bool]) -> Finding:
     part = "the 2 % rule on flatness stops no run"
     if not fired:  # any statement is true of no runs
-        return Finding(part, "undecided", "all runs diverged")
+        return Finding(part, "undecided", "there is no run")
     return fact(part, not any(fired), f"stopped {sum(fired)} of {len(fired)} runs")
 
 
@@ -117,6 +114,10 @@ EXPERIMENT = Experiment(
         "validation loss no longer improves."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("test_accuracy", at_least=FIVE_GUESSES),),
+        "When training may stop can only be asked of a network that learns.",
+    ),
     columns=(
         *("outcome", "seed", "test_accuracy"),
         *(f"{name}/{rule}" for name in (STOPPED, EPOCHS, ACCURACY, FLATNESS) for rule in RULES),

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import Groups, difference, group_points, group_table, groups_of
+from ..judging.factors import ratios
 from ..judging.findings import below, verdict
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 
 VARIANT = "variant"
@@ -36,6 +38,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
         findings=findings,
+        more=[ratios(groups, PLAIN, (TRACE, "curvature.lambda_max"))],
         agrees="yes" if findings[0].result == "held" else verdict(findings),
         conclusion=f"Against plain training of the same seed: {said}.",
     )
@@ -61,6 +64,12 @@ EXPERIMENT = Experiment(
         "SAM takes, should also lead to flatter minima; the paper argues so and gives no numbers."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_accuracy", at_least=0.9),),
+        "The claim is about minima; the paper compares networks from a training accuracy of 0.9 "
+        "on.",
+        by="variant",
+    ),
     columns=(VARIANT, "seed", "outcome", "train_loss", *ACCURACIES, *MEASURES),
     rule=(
         "random displacements of SAM's own radius lower the Hessian trace compared with plain "

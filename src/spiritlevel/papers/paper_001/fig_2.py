@@ -9,6 +9,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table, 
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import IntervalEstimate, mean, plain
 from ..judging.rows import column, grouped
+from ..judging.trained import FIVE_GUESSES, Limit, Trained
 from ..scale_text import ScaleTexts
 from .confounded_trends import ConfoundedTrend
 
@@ -102,6 +103,11 @@ EXPERIMENT = Experiment(
         "Hessian trace rises too."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_accuracy", at_least=FIVE_GUESSES),),
+        "A network that only guesses has a small trace whatever its biases are.",
+        by=SHIFT,
+    ),
     columns=(SHIFT, "seed", "test_loss", *SHOWN),
     rule=(
         "the 95 % intervals of both rank correlations over runs lie above 0: of the shift with the "

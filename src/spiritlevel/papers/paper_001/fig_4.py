@@ -9,6 +9,7 @@ from ..judging.contrasts import line
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
+from ..judging.trained import FIVE_GUESSES, Limit, Trained
 from ..scale_text import ScaleTexts
 from .batch_cycles import CYCLES, GINI, TRACE, follow, trend_in_words
 from .log_figure import log_figure
@@ -69,6 +70,11 @@ EXPERIMENT = Experiment(
         "one-hot."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit(f"{TRAIN}/{POINTS}", at_least=FIVE_GUESSES, name="training accuracy at the end"),),
+        "What happens later in training can only be seen in a network that has learned by then.",
+        by=CYCLES,
+    ),
     columns=(
         CYCLES,
         "seed",

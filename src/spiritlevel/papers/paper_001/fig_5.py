@@ -11,6 +11,7 @@ from ..judging.contrasts import line
 from ..judging.findings import above, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .log_figure import log_figure
 from .tasks_points import STEP, TEST, TRAIN, at_points, steps_at
@@ -129,6 +130,12 @@ EXPERIMENT = Experiment(
         "its data and differs afterwards; with norms held fixed it differs earlier."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit(f"{TRAIN}/{POINTS}", at_least=FITTED, name="training accuracy at the end"),),
+        "The claim is about what happens before and after this accuracy is reached.",
+        asked=lambda row: row[VARIANT] == STANDARD[0],
+        of="the plain networks",
+    ),
     columns=(
         VARIANT,
         "seed",

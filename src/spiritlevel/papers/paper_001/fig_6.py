@@ -11,6 +11,7 @@ from ..judging.contrasts import difference
 from ..judging.findings import Finding, below, unmoved, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .noise_injection import (
     ACCURACIES,
@@ -103,6 +104,14 @@ EXPERIMENT = Experiment(
         "even flatter. How its trace relates to the Jacobian norm and to 1 − ‖p‖² is not clear."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_accuracy", at_least=2 * GUESSING),),
+        "That is twice as often right as a guess after the one epoch that the claim is about; what "
+        "noise takes away can only be seen where something was learned without it.",
+        by=FIXED,
+        asked=lambda row: row[NOISE] == 0,
+        of="the networks without noise",
+    ),
     columns=(FIXED, NOISE, "seed", "outcome", *ACCURACIES, *MEASURES),
     rule=(
         "of the rank correlations of noise and trace over runs, the 95 % interval lies below 0 "

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from ..experiment import Cell, Experiment, Outcome, Row, Series
 from ..judging.findings import verdict
 from ..judging.rows import grouped
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from . import mean_correlations
-from .tasks_points import SIGNAL
+from .tasks_points import SIGNAL, TRAIN
 from .trends import (
     ALIKE,
     COLUMNS,
     FREQUENCY,
     MEASURES,
+    POINTS,
     TRACE,
     same_trend,
     together,
@@ -68,6 +70,11 @@ EXPERIMENT = Experiment(
         "backpropagation starts and the activation frequency show nearly the same trend."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit(f"{TRAIN}/{POINTS}", at_least=0.8, name="training accuracy at the end"),),
+        "A perceptron on MNIST reaches more than that in one epoch if it learns.",
+        by="lr",
+    ),
     columns=(RATE, "seed", *COLUMNS),
     rule=(
         "for both learning rates, the rank correlation of the trace along a run, with the norm of "

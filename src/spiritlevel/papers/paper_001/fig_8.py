@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from ..experiment import Experiment, Outcome, Row
 from ..judging.findings import Agreement, Finding, verdict
 from ..judging.numbers import IntervalEstimate
+from ..judging.trained import FIVE_GUESSES, Limit, Trained
 from ..scale_text import ScaleTexts
 from . import mean_correlations
-from .tasks_points import SIGNAL
+from .tasks_points import SIGNAL, TRAIN
 from .trends import (
     ALIKE,
     COLUMNS,
     FREQUENCY,
     MEASURES,
+    POINTS,
     TRACE,
     other_trend,
     together,
@@ -76,6 +78,10 @@ EXPERIMENT = Experiment(
         "text transformer they do not."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit(f"{TRAIN}/{POINTS}", at_least=FIVE_GUESSES, name="training accuracy at the end"),),
+        "A trend along training needs a network that learns.",
+    ),
     columns=("seed", *COLUMNS),
     rule=(
         "the rank correlation of trace and activation frequency along a run, on average over runs, "

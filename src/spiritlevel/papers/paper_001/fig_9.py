@@ -8,6 +8,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
 from ..judging.findings import Agreement, Finding, below, missed, unmoved, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .confounded_trends import ConfoundedTrend
 from .noise_injection import (
@@ -74,6 +75,13 @@ EXPERIMENT = Experiment(
         "Hessian trace and its Jacobian norm after just one epoch, while 1 − ‖p‖² hardly changes."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_accuracy", at_least=0.2),),
+        "That is twice as often right as a guess after the one epoch that the claim is about; what "
+        "noise takes away can only be seen where something was learned without it.",
+        asked=lambda row: row[NOISE] == 0,
+        of="the networks without noise",
+    ),
     columns=(NOISE, "seed", "outcome", *ACCURACIES, *MEASURES),
     rule=(
         "of the rank correlations with the noise over runs, the 95 % intervals for the trace and "

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..judging.factors import ratios
 from ..judging.findings import below, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .accuracy_reached import OUTCOME, TITLE, how_many
 
@@ -58,6 +60,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         },
         findings=findings,
         agrees=verdict(findings),
+        more=[
+            ratios(
+                {WORDS[mask]: group for mask, group in groups.items()},
+                WORDS[min(groups)],
+                (LARGEST, "curvature.trace"),
+            )
+        ],
         conclusion=(
             f"With 70 % of the feature maps dead the test accuracy changes by {worse} and the "
             f"largest eigenvalue by {flatter} (paired by seed, n = {worse.n})."
@@ -79,6 +88,11 @@ EXPERIMENT = Experiment(
         "training accuracy generalizes worse although its largest Hessian eigenvalue is smaller."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("outcome", reached="train_accuracy"),),
+        "The claim compares networks of the same training accuracy.",
+        by=MASK,
+    ),
     columns=(MASK, "seed", OUTCOME, "train_loss", *SHOWN),
     rule=(
         "both the test accuracy and the largest eigenvalue of the masked networks are lower, each "

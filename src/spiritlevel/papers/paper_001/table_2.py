@@ -10,6 +10,7 @@ from ..judging.contrasts import group_points, group_table, groups_of
 from ..judging.findings import above, below, unmoved, verdict
 from ..judging.numbers import mean, plain
 from ..judging.rows import column
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .accuracy_reached import how_many, with_reached
 from .batch_cycles import GINI, TRACE, follow, trend_in_words
@@ -113,6 +114,13 @@ EXPERIMENT = Experiment(
         "come closer to one-hot."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("outcome", reached="train_accuracy"),),
+        "The claim compares networks after one epoch, and networks of the same training accuracy.",
+        by=VARIANT,
+        asked=lambda row: row[VARIANT] in TRAINED,
+        of="the networks that are judged as trained",
+    ),
     columns=(VARIANT, "seed", "outcome", "epoch", *ACCURACIES, *MEASURES),
     rule=(
         "the 95 % intervals of three rank correlations with R over runs: with the trace after one "

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from ..experiment import Experiment, Outcome, Row
 from ..judging import post_hoc as afterwards
 from ..judging.contrasts import difference, group_points, group_table, groups_of, lower_in
+from ..judging.factors import ratios
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .accuracy_reached import how_many
 
@@ -64,6 +66,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         },
         findings=[*findings, *added],
         agrees=afterwards.with_added(verdict(findings), added),
+        more=[ratios(groups, CONTROL, (TRACE, GINI, JACOBIAN))],
         conclusion=(
             f"Against the control of the same seed, a patch that tells the class changes {said}; "
             f"{how_many(rows)} of {len(rows)} networks reached the target training accuracy. "
@@ -93,6 +96,11 @@ EXPERIMENT = Experiment(
         "smaller, while in the control it hardly changes."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("outcome", reached="train_accuracy"),),
+        "The claim compares networks of the same training accuracy.",
+        by=LEAKAGE,
+    ),
     columns=(LEAKAGE, "seed", "outcome", "epoch", "train_loss", *ACCURACIES, *MEASURES),
     rule=(
         "Hessian trace and 1 − ‖p‖² are lower, and the Jacobian norm is higher, than in the "

@@ -9,6 +9,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, Result, below, missed
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
+from ..judging.trained import FIT, Limit, Trained
 from ..scale_text import ScaleTexts
 from .tasks_noise_finetuning import EPOCHS, FITTED, STAGES, STANDARD, STRONG, TEST, TRAIN, WEAK
 
@@ -129,6 +130,13 @@ EXPERIMENT = Experiment(
         "same test accuracy."
     ),
     analyse=analyse,
+    trained=Trained(
+        (
+            Limit(f"{TRAIN}/standard", at_least=0.9, name="training accuracy (standard)"),
+            Limit(f"{TRAIN}/fitted", at_least=FIT, name="training accuracy (fitted)"),
+        ),
+        "These are the paper's.",
+    ),
     columns=("seed", *(f"{name}/{stage}" for stage in STAGES for name in SHOWN)),
     rule=(
         "for one of the two strengths of noise the trace is lower than in the standard network of "

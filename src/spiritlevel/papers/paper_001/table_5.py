@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import difference, group_points, group_table
+from ..judging.factors import ratios
 from ..judging.findings import below, unmoved, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .accuracy_reached import how_many, with_reached
 from .confounded_trends import ConfoundedTrend
@@ -62,12 +64,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"{how_many(rows)} of {len(rows)} networks; that of masked ones differs by {fitted}."
         ),
         more=[
+            ratios(groups, next(iter(groups)), (TRACE, LARGEST)),
             MASKED.section(
                 rows,
                 ("test_accuracy", TRACE, LARGEST),
                 "Training ends with the epoch in which the target training accuracy is reached, "
                 f"and may pass it; with masked maps its end differs by {fitted} (paired by seed).",
-            )
+            ),
         ],
     )
 
@@ -89,6 +92,11 @@ EXPERIMENT = Experiment(
         "eigenvalue hardly differs."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("outcome", reached="train_accuracy"),),
+        "The claim compares networks of the same training accuracy.",
+        by=MASK,
+    ),
     columns=(MASK, "seed", REACHED, "epoch", "train_loss", *ACCURACIES, *MEASURES),
     rule=(
         "test accuracy and trace of the masked networks are lower, each with the whole 95 % "

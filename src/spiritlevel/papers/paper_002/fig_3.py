@@ -8,6 +8,7 @@ from ...study.statistics import Correlation, partial_correlation, pearson, spear
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, Result, above, estimate, missed, unmoved
 from ..judging.rows import column, grouped
+from ..judging.trained import NotAsked
 from ..scale_text import ScaleTexts
 
 CLASSIFIER, SEPARATION = "task.classifier", "task.separation"
@@ -120,6 +121,7 @@ EXPERIMENT = Experiment(
         "generalization gap; where labels are not locally constant there is no correlation."
     ),
     analyse=analyse,
+    trained=NotAsked("Linear classifiers are fitted to the end; the training loss is theirs."),
     columns=(CLASSIFIER, SEPARATION, "seed", KAPPA, "train_loss", GAP),
     rule=(
         "for both classifiers, the correlation rises with the separation (Spearman over the "

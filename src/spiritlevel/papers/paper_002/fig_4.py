@@ -9,6 +9,7 @@ from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Finding, Result, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean, share
 from ..judging.rows import column, grouped
+from ..judging.trained import NotAsked
 from ..scale_text import ScaleTexts
 from .class_separation import FEATURES
 
@@ -147,6 +148,7 @@ EXPERIMENT = Experiment(
         "become easier to tell apart."
     ),
     analyse=analyse,
+    trained=NotAsked("Linear classifiers are fitted to the end; the training loss is theirs."),
     columns=(SEPARATION, "seed", "num_train", "gap", KAPPA, MISS),
     rule=(
         f"the approximate bound with δ = {DELTA} lies above the gap in at least {COVERED:.0%} of "

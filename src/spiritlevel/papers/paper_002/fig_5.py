@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, titled
+from ..experiment import Experiment, Outcome, Row
 from ..judging.findings import above, fact, missed, verdict
 from ..judging.population import (
     CONFOUNDERS,
-    converged,
+    FEW,
+    REACHED,
     correlations,
     scatter,
     strongest,
@@ -16,23 +17,23 @@ from ..judging.population import (
     why,
 )
 from ..judging.post_hoc import HOW, with_added
+from ..judging.settings import levels_table
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 
 KAPPA = "head.kappa"  # one layer, as in the paper, which does not say which one
 SUM = "relative.kappa"  # of all layers
-SIGMA, PAC_BAYES = "pac_bayes.sigma", "1 / pac_bayes.sigma²"  # large is sharp, as with all others
+PAC_BAYES = "pac_bayes.sigma"  # 1/σ²: large is sharp, as with all others
 FISHER_RAO = "norms.fisher_rao"
 RIVALS = ("curvature.trace", FISHER_RAO, PAC_BAYES, "norms.weight")
 ADDED = (SUM, "curvature.lambda_max")  # not in the paper
-REACHED = "train_loss"  # the outcome of a run that reached the target loss
-MEASURES = (KAPPA, "curvature.trace", FISHER_RAO, SIGMA, "norms.weight", *ADDED)
+SETTINGS = ("variant", "batch_size")
+MEASURES = (KAPPA, *RIVALS, *ADDED)
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Relative flatness must correlate with the gap, and more than the paper's other measures."""
-    trained = [_with_pac_bayes(row) for row in converged(rows)]
-    minima = [row for row in trained if row["outcome"] == REACHED]
-    table, ranks = correlations(minima, (KAPPA, *RIVALS, *ADDED))
+    table, ranks = correlations(rows, (KAPPA, *RIVALS, *ADDED), SETTINGS)
     judged = {name: ranks[name] for name in (KAPPA, *RIVALS)}
     best, last = strongest(judged), min(judged, key=lambda name: judged[name].value)
     correlates = above("relative flatness correlates with the gap", ranks[KAPPA])
@@ -42,37 +43,23 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     ]
     agrees = verdict(findings) if correlates.result == "held" else missed(findings)
     added = [fact("the Fisher–Rao norm correlates least", last == FISHER_RAO, f"{last} does")]
-    everyone, of_all = correlations(trained, (KAPPA, *RIVALS, *ADDED))
     return Outcome(
         table=table,
-        figure=scatter(minima, KAPPA),
-        why=why(minima, KAPPA),
+        figure=scatter(rows, KAPPA, SETTINGS),
+        why=why(rows, KAPPA, settings=SETTINGS),
         findings=[*findings, *added],
         agrees=with_added(agrees, added),
         more=[
-            whole_catalogue(minima),
-            titled(
-                "With the networks that did not reach the loss",
-                f"Over all {len(trained)} that did not diverge, whether they reached a minimum or "
-                "not.",
-                everyone,
-            ),
+            *levels_table(rows, (KAPPA, *RIVALS, *ADDED), SETTINGS),
+            whole_catalogue(rows, SETTINGS),
         ],
         conclusion=(
-            f"Over {len(minima)} minima the rank correlation of relative flatness (of the last "
+            f"Over {len(rows)} minima the rank correlation of relative flatness (of the last "
             f"layer) with the gap is {ranks[KAPPA]}, that of its sum over layers {ranks[SUM]}; the "
             f"strongest of the five compared is {best} with {ranks[best]}, and the Fisher–Rao norm "
-            f"has {ranks[FISHER_RAO]}. {len(trained) - len(minima)} more networks never reached "
-            f"the target training loss and {len(rows) - len(trained)} diverged; with the former, "
-            f"relative flatness has a correlation of {of_all[KAPPA]}."
+            f"has {ranks[FISHER_RAO]}."
         ),
     )
-
-
-def _with_pac_bayes(row: Row) -> Row:
-    """The paper's measure is large for sharp minima: the smaller the σ, the larger it is."""
-    sigma = row.get(SIGMA)
-    return {**row, PAC_BAYES: sigma**-2 if sigma else None}
 
 
 EXPERIMENT = Experiment(
@@ -85,13 +72,20 @@ EXPERIMENT = Experiment(
         "measure and the weight norm."
     ),
     analyse=analyse,
-    columns=("outcome", "variant", "batch_size", "seed", "gap", *CONFOUNDERS, *MEASURES),
+    trained=Trained(
+        (Limit("outcome", reached="train_loss"),),
+        "The paper speaks of minima and its authors stop at this loss.",
+        needed=FEW,
+    ),
+    columns=("outcome", *SETTINGS, "seed", *REACHED, *CONFOUNDERS, *MEASURES),
     rule=(
-        "over the networks that reached the target training loss, the 95 % interval of "
-        "Spearman's correlation of relative flatness with the gap lies above 0, and no other "
-        "measure of the paper has a larger correlation. Partly, if only the first holds. (At first "
-        "all networks were judged, κ was the sum over layers and σ was not inverted; this was "
-        "corrected after the runs, since the paper speaks of minima and uses one layer.) Also "
+        "over the networks that reached the target training loss, the 95 % interval (over "
+        "settings) of Spearman's correlation of relative flatness with the gap lies above 0, and "
+        "no other measure of the paper has a larger correlation. Partly, if only the first "
+        "holds. (At first "
+        "all networks were judged and κ was the sum over layers; this was corrected after the "
+        "runs, since the paper speaks of minima and uses one layer. The PAC-Bayes measure was then "
+        "inverted once too often, which was corrected later.) Also "
         f"judged: that the Fisher–Rao norm correlates least. {HOW}"
     ),
     set_up=(
@@ -100,7 +94,7 @@ EXPERIMENT = Experiment(
         "varies the initialization too and lists no settings; here there is one initialization, "
         "PyTorch's. Relative flatness is that of the last layer: the paper uses one layer and does "
         "not say which. Its PAC-Bayes measure is taken as 1/σ², where σ is the noise on the "
-        "weights that raises the loss by a given amount; the sum over layers and the largest "
+        "weights that raises the error by a given amount; the sum over layers and the largest "
         "eigenvalue were added. The paper prints no numbers for this figure."
     ),
     scaled_down=ScaleTexts(
@@ -126,5 +120,6 @@ EXPERIMENT = Experiment(
         },
     ),
     catalogue=True,
+    settings=SETTINGS,
     measures=MEASURES,
 )

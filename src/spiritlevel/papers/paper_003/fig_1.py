@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from ...study.statistics import Correlation, partial_correlation, spearman
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
 from ..judging.findings import Agreement, Finding, above, estimate, fact, missed, verdict
-from ..judging.population import CONFOUNDERS, GAP, converged, why
+from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, why
 from ..judging.rows import column
+from ..judging.trained import LEARNED_LOSS, Limit, Trained
 from ..scale_text import ScaleTexts
 from .rescaling import LAYERS, NEURONS
 from .tasks_networks import CHANGE
@@ -26,7 +27,6 @@ WORDS = {
     OTHERS[1]: "neuron.rho_sum",
 }
 VERSIONS = {"": "as trained", f"/{LAYERS}": "layers rescaled", f"/{NEURONS}": "neurons rescaled"}
-LARGEST_LOSS = 0.5  # a network with a larger loss is not at a minimum
 SAME = 0.02  # a correlation that changes by at most this has survived the rescaling
 WEAK = 0.5  # a correlation below this share of its counterpart's is much weaker
 Ranks = dict[tuple[str, str], Correlation]  # by measure and version
@@ -36,30 +36,29 @@ BESIDE = "correlation of κ_τ^5 with the gap (here Spearman's; the paper does n
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Rank correlations with the gap before and after the same networks are rescaled."""
-    trained = [row for row in converged(rows) if row["train_loss"] <= LARGEST_LOSS]
-    gap = column(trained, GAP)
+    gap = column(rows, GAP)
     ranks = {
-        (name, version): spearman(column(trained, name + version), gap)
+        (name, version): spearman(column(rows, name + version), gap)
         for name in WORDS
         for version in VERSIONS
     }
     first = ranks[TRACE, ""]
     parts = [_parts(ranks, name) for name in COUNTERPARTS]
-    change = max((row[f"{CHANGE}/{LAYERS}"] for row in trained), default=float("nan"))
+    change = max((row[f"{CHANGE}/{LAYERS}"] for row in rows), default=float("nan"))
     return Outcome(
-        table=_table(trained, ranks),
-        figure=_figure(trained),
-        why=why(trained, TRACE, "κ_τ^5"),
+        table=_table(rows, ranks),
+        figure=_figure(rows),
+        why=why(rows, TRACE, "κ_τ^5"),
         beside={BESIDE: estimate(first)},
         findings=[finding for each in parts for finding in each],
         agrees=_agreement(parts),
         conclusion=(
-            f"Over {len(trained)} networks ({len(rows) - len(trained)} more did not learn enough) "
-            f"the rank correlation with the gap is {first} for κ_τ^5 and {ranks[LARGEST, '']} for "
-            f"κ^5; random rescaling of layers, which changes outputs by at most {change:.1g} of "
-            f"the largest, takes it {_moved(ranks, TRACE)} and {_moved(ranks, LARGEST)}, that of "
-            f"the trace alone {_moved(ranks, COUNTERPARTS[TRACE])} and that of the largest "
-            f"eigenvalue alone {_moved(ranks, COUNTERPARTS[LARGEST])}."
+            f"Over {len(rows)} networks the rank correlation with the gap is {first} for κ_τ^5 "
+            f"and {ranks[LARGEST, '']} for κ^5; random rescaling of layers, which changes outputs "
+            f"by at most {change:.1g} of the largest, takes it {_moved(ranks, TRACE)} and "
+            f"{_moved(ranks, LARGEST)}, that of the trace alone "
+            f"{_moved(ranks, COUNTERPARTS[TRACE])} and that of the largest eigenvalue alone "
+            f"{_moved(ranks, COUNTERPARTS[LARGEST])}."
         ),
     )
 
@@ -134,8 +133,14 @@ EXPERIMENT = Experiment(
         "the largest eigenvalue and the trace without the weight norm lose their correlation."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit("train_loss", at_most=LEARNED_LOSS),),
+        "The claim is about minima.",
+        needed=FEW,
+    ),
     columns=(
-        *("outcome", "seed", GAP, *CONFOUNDERS, f"{CHANGE}/{LAYERS}", f"{CHANGE}/{NEURONS}"),
+        *("outcome", "seed", *REACHED, *CONFOUNDERS),
+        *(f"{CHANGE}/{LAYERS}", f"{CHANGE}/{NEURONS}"),
         *(name + version for name in WORDS for version in VERSIONS),
     ),
     rule=(
@@ -143,7 +148,7 @@ EXPERIMENT = Experiment(
         f"above 0, the rescaling of layers changes that correlation by at most {SAME:g}, and the "
         "correlation of the same measure without the weight norm is then less than half as large. "
         "Partly, if at least one of the two correlates and something else fails. "
-        f"Networks with a training loss above {LARGEST_LOSS:g} are left out."
+        f"Networks with a training loss above {LEARNED_LOSS:g} are left out."
     ),
     set_up=(
         "In the paper: LeNet-5 on CIFAR-10 by SGD from four initializations, at batch sizes from 4 "

@@ -12,6 +12,7 @@ from ..judging.findings import Finding, Result, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.numbers import plain as shown
 from ..judging.rows import column, grouped
+from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 from .tasks_flatness_penalty import BEST, FLATNESS, SECONDS
 
@@ -111,6 +112,12 @@ EXPERIMENT = Experiment(
         "λ = 0.01, keeps or slightly raises the accuracy, at 36 to 40 times the training time."
     ),
     analyse=analyse,
+    trained=Trained(
+        (Limit(FINAL, at_least=0.25),),
+        "The paper's network has 0.263 without a penalty.",
+        asked=lambda row: row[WEIGHT] == 0.0,
+        of="the networks without a penalty",
+    ),
     columns=(WEIGHT, "seed", FINAL, BEST, FLATNESS, SECONDS),
     rule=(
         "average Tr(H²)/B falls with every step of λ, and the final accuracy at λ = 0.01 is on "

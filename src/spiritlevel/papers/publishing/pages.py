@@ -12,10 +12,11 @@ from ..registry import find, names
 from . import audited, records
 from .render import ScaleResult, render
 from .summary import summary
+from .what_holds import what_holds
 
 
 def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
-    """By path below docs/: the summary, and page and figures of every experiment that was run."""
+    """By path below docs/: the two summaries, and page and figures of every experiment."""
     results_by_experiment: list[list[ScaleResult]] = []
     waiting: list[Experiment] = []
     written: dict[str, bytes] = {}
@@ -31,7 +32,10 @@ def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
             if scale.outcome.figure is not None:
                 written[f"experiments/{scale.record.stem}.svg"] = svg(scale.outcome.figure)
     text = summary(results_by_experiment, waiting, audited.load_all(results))
-    return {"experiments.md": text.encode()} | written
+    top = {"experiments.md": text.encode()}
+    if results_by_experiment:
+        top["what-holds.md"] = what_holds(results_by_experiment).encode()
+    return top | written
 
 
 def write_pages(results: str | os.PathLike[str], docs: str | os.PathLike[str]) -> list[str]:

@@ -12,7 +12,8 @@ from ...pages.markdown import escape
 from ...study import control
 from ...study.registry import study_names
 from ..experiment import Experiment, Outcome
-from ..judging.findings import VERDICTS
+from ..judging.judged import judged
+from ..judging.scale import verdict_in_words
 from ..registry import find
 from .claim_tables import claim_table, paper_values_table
 from .records import Record
@@ -40,12 +41,15 @@ class ScaleResult:
     def of(cls, record: Record) -> ScaleResult:
         """The result of a record, analysed as its experiment says."""
         experiment = find(record.name)
-        return cls(experiment, record, experiment.analyse(record.rows))
+        return cls(experiment, record, judged(experiment, record.rows))
 
     @property
     def verdict(self) -> str:
         """In a word or two."""
-        return VERDICTS[self.outcome.agrees]
+        study = control.find(self.record.name)
+        if self.record.preset:
+            study = study.with_preset(self.record.preset)
+        return verdict_in_words(self.outcome.agrees, study)
 
 
 def render(scales: Sequence[ScaleResult]) -> str:
@@ -62,8 +66,9 @@ def render(scales: Sequence[ScaleResult]) -> str:
         f"**Here: {first.verdict}.** {escape(outcome.conclusion)}",
         *_elsewhere(first, others),
         markdown.table(claim_table(outcome.findings)),
-        *_why(outcome),
+        *_remarks(outcome),
         f"When it counts as reproduced: {escape(experiment.rule)}",
+        f"When a network counts as trained: {escape(str(experiment.trained))}",
         "## The numbers",
         *markdown.render(_numbers(first)),
         *markdown.render(outcome.more),
@@ -91,8 +96,9 @@ def render(scales: Sequence[ScaleResult]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _why(outcome: Outcome) -> list[str]:
-    return [f"**Why.** {escape(outcome.why)}"] if outcome.why else []
+def _remarks(outcome: Outcome) -> list[str]:
+    said = {"Left out": outcome.left_out, "Why": outcome.why}
+    return [f"**{word}.** {escape(text)}" for word, text in said.items() if text]
 
 
 def _numbers(scale: ScaleResult) -> list[Part]:
@@ -121,7 +127,7 @@ def _other_scale(scale: ScaleResult) -> list[str]:
         f"## Also run {scale_in_words(record)}",
         f"**{scale.verdict.capitalize()}.** {escape(scale.outcome.conclusion)}",
         markdown.table(claim_table(scale.outcome.findings)),
-        *_why(scale.outcome),
+        *_remarks(scale.outcome),
         *markdown.render(_numbers(scale)),
         *markdown.render(scale.outcome.more),
         escape(scale.experiment.scaled_down[record.preset]),

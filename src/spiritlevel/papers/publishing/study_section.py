@@ -48,8 +48,9 @@ def claim_section(judgement: Judgement) -> Section:
 
 def _outcome_parts(experiment: Experiment, outcome: Outcome) -> list[Part]:
     rule = f"When it counts as reproduced: {experiment.rule}"
+    remarks = {"Here": outcome.conclusion, "Left out": outcome.left_out, "Why": outcome.why}
     parts: list[Part] = [
-        Text([f"Here: {outcome.conclusion}", *([f"Why: {outcome.why}"] if outcome.why else [])]),
+        Text([f"{word}: {text}" for word, text in remarks.items() if text]),
         _named("findings", _as_text(claim_table(outcome.findings)), CLAIM_PARTS, rule),
         _named("numbers", outcome.table, "The numbers", INTERVALS),
     ]

@@ -11,7 +11,7 @@ from typing import Literal
 from ...errors import SpiritlevelError
 from ._arrays import Array, check_confidence, finite_points, numpy, scipy_stats, why_undefined
 from .intervals import FORMULAS, Interval, bca, fisher
-from .resampling import LEFT_ONE_OUT, OF_COUNTS, pearson_of_counts, spearman_of_counts
+from .resampling import LEFT_ONE_OUT, OF_COUNTS
 
 Kind = Literal["pearson", "spearman", "kendall"]
 Method = Literal["formula", "bca"]
@@ -41,6 +41,7 @@ class Correlation:
     confidence: float
     given: tuple[str, ...] = ()
     reason: str = ""
+    clusters: int | None = None  # settings that interval and p count; None: they count runs
 
     @property
     def verdict(self) -> str:
@@ -189,13 +190,18 @@ def _resampled(
 
 
 def _pearson(x: Array, y: Array) -> tuple[float, float]:
-    value = float(pearson_of_counts(x, y, numpy().ones((1, len(x))))[0])
+    value = of_all("pearson", x, y)
     return value, p_of_t(value, len(x) - 2)
 
 
 def _spearman(x: Array, y: Array) -> tuple[float, float]:
-    value = float(spearman_of_counts(x, y, numpy().ones((1, len(x))))[0])
+    value = of_all("spearman", x, y)
     return value, _exact_p(x, y) if len(x) <= EXACT_UP_TO else p_of_t(value, len(x) - 2)
+
+
+def of_all(kind: Kind, x: Array, y: Array) -> float:
+    """The coefficient of all points."""
+    return float(OF_COUNTS[kind](x, y, numpy().ones((1, len(x))))[0])
 
 
 def _exact_p(x: Array, y: Array) -> float:

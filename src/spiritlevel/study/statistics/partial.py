@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from ...errors import SpiritlevelError
@@ -17,6 +18,7 @@ from ._arrays import (
     scipy_stats,
     why_undefined,
 )
+from .clusters import how, in_blocks, jackknife, numbered
 from .correlations import Correlation, p_of_t, undefined
 from .intervals import FORMULAS, fisher
 from .resampling import pearson_of_counts
@@ -31,13 +33,15 @@ def partial_correlation(
     *,
     kind: Literal["pearson", "spearman"] = "pearson",
     confidence: float = 0.95,
+    clusters: Sequence[Hashable] | None = None,
 ) -> Correlation:
     """Correlation of what linear regression on the confounders leaves of measure and target.
 
     "spearman" does the same to ranks. p is Student's t with n − 2 − k degrees of freedom for k
     confounders, the interval is Fisher's with n − k in the place of n. A confounder that is
     constant or a combination of those before it takes nothing more out: it is dropped, and
-    `reason` names it.
+    `reason` names it. With `clusters`, the setting of each run, interval and p count settings and
+    not runs: see `clustered`.
 
     >>> size = [1.0, 2, 3, 4, 5, 6, 7, 8]
     >>> gap, measure = [2.1, 3.9, 6, 8.1, 9.9, 12, 14.1, 15.9], [1, 2.1, 3, 3.9, 5, 6.1, 7, 7.9]
@@ -75,7 +79,7 @@ def partial_correlation(
             )
     value = float(pearson_of_counts(left_x, left_y, numpy().ones((1, n)))[0])
     ends = fisher(kind, value, n, confidence=confidence, given=len(given))
-    return Correlation(
+    found = Correlation(
         name,
         value,
         ends.low,
@@ -87,6 +91,41 @@ def partial_correlation(
         confidence,
         given,
         "; ".join([*dropped, *filter(None, [ends.reason])]),
+    )
+    if clusters is None:
+        return found
+    found = dataclasses.replace(found, reason="; ".join(dropped))
+    settings = [clusters[place] for place in points.kept]
+    columns = dict(zip(confounders, points.columns[2:], strict=True))
+    return _over_settings(found, kind, points.columns[0], points.columns[1], columns, settings)
+
+
+def _over_settings(
+    found: Correlation,
+    kind: Literal["pearson", "spearman"],
+    x: Array,
+    y: Array,
+    confounders: Mapping[str, Array],
+    settings: Sequence[Hashable],
+) -> Correlation:
+    """The same coefficient, with interval and p from leaving out each setting in turn."""
+    places, num = numbered(settings)
+    blocks = in_blocks(places)
+    left_out = []
+    for block in range(int(blocks.max()) + 1):
+        kept = blocks != block
+        others = {name: column[kept].tolist() for name, column in confounders.items()}
+        left = partial_correlation(x[kept].tolist(), y[kept].tolist(), others, kind=kind)
+        left_out.append(left.value)
+    ends, p = jackknife(found.value, numpy().array(left_out), confidence=found.confidence)
+    return dataclasses.replace(
+        found,
+        low=ends.low,
+        high=ends.high,
+        p=p,
+        interval_method=how(num),
+        reason="; ".join(filter(None, [found.reason, ends.reason])),
+        clusters=num,
     )
 
 

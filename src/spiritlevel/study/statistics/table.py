@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -13,14 +14,16 @@ from .changes import Pooling
 from .correlations import FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .granulated import Seeds, granulated_kendall
 from .holm import Holm, holm
+from .levels import levels
 from .neighbours import Grid
 from .partial import partial_correlation
 from .regression import regression
 from .sign_error import sign_error
-from .text import MeasureStatistics, StudyStatistics
+from .text import JUDGED, MeasureStatistics, StudyStatistics
 from .text import plain as plain
 
 KINDS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
+LEVELS: tuple[Literal["pearson", "spearman"], ...] = ("pearson", "spearman")
 PARTIALS = ("partial_pearson", "partial_spearman")
 
 
@@ -58,6 +61,7 @@ def summary(
     target = [row["target"] for row in rows]
     settings = Grid.read([row["settings"] for row in rows])
     confounders = _columns([row.get("confounders", {}) for row in rows])
+    clusters = _clusters([row["settings"] for row in rows], seed_key)
     measures = {}
     for name, values in _columns([row["measures"] for row in rows]).items():
         # A measure that is a confounder too is judged given the other confounders.
@@ -68,8 +72,8 @@ def summary(
             spearman=spearman(values, target, confidence=confidence),
             kendall=kendall(values, target, confidence=confidence),
             bootstrap=_bootstrap(values, target, confidence, resamples, seed),
-            partial_pearson=_partial("pearson", values, target, others, confidence),
-            partial_spearman=_partial("spearman", values, target, others, confidence),
+            partial_pearson=_partial("pearson", values, target, others, confidence, clusters),
+            partial_spearman=_partial("spearman", values, target, others, confidence, clusters),
             regression=regression(values, target, confidence=confidence),
             granulated=granulated_kendall(values, target, settings, seeds=seeds, seed_key=seed_key),
             sign_error=sign_error(
@@ -82,8 +86,15 @@ def summary(
                 min_effective=min_effective,
                 seed_key=seed_key,
             ),
+            levels={}
+            if clusters is None
+            else {
+                kind: levels(values, target, clusters, kind=kind, confidence=confidence)
+                for kind in LEVELS
+            },
         )
     families = {kind: holm(_p_values(measures, kind)) for kind in (*KINDS, *PARTIALS)}
+    families[JUDGED] = holm({name: row.judged_by.p for name, row in measures.items()})
     return StudyStatistics(
         measures={name: _judged(row, families) for name, row in measures.items()},
         n=len(rows),
@@ -91,7 +102,17 @@ def summary(
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
+        settings=0 if clusters is None else len(set(clusters)),
     )
+
+
+def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str] | None:
+    """The setting of each run, whatever its seed; None where none is repeated, or there is one."""
+    found = [
+        json.dumps({k: v for k, v in each.items() if k != seed_key}, sort_keys=True, default=str)
+        for each in settings
+    ]
+    return found if 1 < len(set(found)) < len(found) else None
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -136,10 +157,13 @@ def _partial(
     target: list[float | None],
     confounders: Mapping[str, list[float | None]],
     confidence: float,
+    clusters: Sequence[str] | None,
 ) -> Correlation | None:
     if not confounders:
         return None
-    return partial_correlation(values, target, confounders, kind=kind, confidence=confidence)
+    return partial_correlation(
+        values, target, confounders, kind=kind, confidence=confidence, clusters=clusters
+    )
 
 
 def _p_values(rows: Mapping[str, MeasureStatistics], kind: str) -> dict[str, float]:
@@ -159,10 +183,10 @@ def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStat
 
 def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
     """Spearman's, unless the correction over measures or the confounders take it away."""
-    verdict = row.spearman.verdict
+    verdict = row.judged_by.verdict
     if verdict not in FINDINGS:
         return verdict
-    if corrected["spearman"] > 1.0 - row.spearman.confidence:
+    if corrected[JUDGED] > 1.0 - row.spearman.confidence:
         return f"{UNCLEAR} after Holm"
     given = row.partial_spearman
     if given is None:

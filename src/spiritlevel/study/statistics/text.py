@@ -14,12 +14,14 @@ from .correlations import Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
+from .levels import Levels
 from .regression import Regression
 from .sign_error import SignError
 
 FORMAT = "spiritlevel-statistics-1"
 LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
 MISSING = "–"
+JUDGED = "judged"  # the family of the p that verdicts rest on
 Cells = tuple[str, ...]
 
 
@@ -37,8 +39,15 @@ class MeasureStatistics:
     sign_error: SignError
     partial_pearson: Correlation | None  # None: the study names no confounder
     partial_spearman: Correlation | None
+    # By kind: within and between settings; empty where a study does not repeat its settings.
+    levels: Mapping[str, Levels] = dataclasses.field(default_factory=dict)
     holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
     verdict: str = ""
+
+    @property
+    def judged_by(self) -> Correlation:
+        """The rank correlation that the verdict rests on: over settings, if there are any."""
+        return self.levels["spearman"].clustered if self.levels else self.spearman
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +60,7 @@ class StudyStatistics:
     confounders: tuple[str, ...]
     holm: Mapping[str, Holm]  # by kind of correlation
     confidence: float
+    settings: int = 0  # that are repeated, so that intervals count them; 0: they count runs
 
     def __getitem__(self, name: str) -> MeasureStatistics:
         try:
@@ -98,6 +108,8 @@ def text_of(statistics: StudyStatistics) -> str:
     parts = [_overview(statistics), "\n".join(verdicts)]
     if rows:
         parts += [_regressions(statistics), _p_values(statistics)]
+    if statistics.settings:
+        parts.append(_levels(statistics))
     if any(row.bootstrap for row in rows):
         parts.append(_bootstraps(statistics))
     if any(row.partial_pearson for row in rows):
@@ -112,14 +124,29 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
         "counts "
         f"the runs left out for a measure. Brackets: {percent(statistics.confidence)} intervals.",
         "The verdict rests on Spearman's ρ and its p, corrected over "
-        f"{statistics.holm['spearman'].num_tests} measures by Holm. Intervals and p take the runs "
-        "as independent draws, which the runs of a grid are only in part.",
+        f"{statistics.holm[JUDGED].num_tests} measures by Holm. {_counted(statistics)}",
+    ]
+    lines += [
+        f"{row.name}: {row.levels['spearman'].sentence}"
+        for row in statistics.measures.values()
+        if row.levels and row.levels["spearman"].disagrees
     ]
     if statistics.confounders:
         lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
     for row in statistics.measures.values():
         lines += [f"{row.name}, {what}: {reason}." for what, reason in _reasons(row)]
     return lines
+
+
+def _counted(statistics: StudyStatistics) -> str:
+    """What intervals and p take as independent."""
+    if not statistics.settings:
+        return "Intervals and p take the runs as independent draws: no setting is repeated."
+    return (
+        f"The networks of one setting are alike, so its interval and p count the "
+        f"{statistics.settings} settings and not the runs, and so do those given confounders. "
+        "Beside them stand intervals that take the runs as independent, which are too narrow."
+    )
 
 
 def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
@@ -156,7 +183,7 @@ def _cells(row: MeasureStatistics, *, partial: bool) -> Cells:
         str(row.spearman.excluded),
         _cell(row.pearson),
         _cell(row.spearman),
-        _number(row.holm.get("spearman", math.nan), ".2g"),
+        _number(row.holm.get(JUDGED, math.nan), ".2g"),
         _cell(row.kendall),
         _number(row.granulated.value, "+.2f"),
         f"{_number(row.sign_error.robust, '.2f')} ({_number(row.sign_error.mean, '.2f')})",
@@ -201,6 +228,31 @@ def _p_values(statistics: StudyStatistics) -> str:
 
     titles = [title for letter in LETTERS.values() for title in (f"p {letter}", "Holm")]
     return _table(statistics, "p of each correlation, and corrected by Holm", ("n", *titles), cells)
+
+
+def _levels(statistics: StudyStatistics) -> str:
+    def cells(row: MeasureStatistics) -> Cells:
+        found = row.levels["spearman"]
+        inside = found.within
+        return (
+            str(found.pooled.n),
+            _cell(found.pooled),
+            _ends(found.clustered),
+            _cell(found.between),
+            MISSING if math.isnan(inside.value) else str(inside),
+            f"{inside.num_positive} of {inside.n}",
+        )
+
+    level = percent(statistics.confidence)
+    return _table(
+        statistics,
+        f"Spearman ρ within and between {statistics.settings} settings",
+        (
+            *("n", "all runs", f"{level} over settings", "between settings", "within, mean"),
+            "positive within",
+        ),
+        cells,
+    )
 
 
 def _bootstraps(statistics: StudyStatistics) -> str:

@@ -53,6 +53,18 @@
     return { x, y: x.map(v => intercept + slope * (log ? Math.log(v) : v)) };
   };
 
+  // By least squares, as [slope, intercept]; null for fewer than 4 points or all at one place.
+  const lineOf = (points, log) => {
+    if (points.length < 4) return null;
+    const xs = points.map(p => (log ? Math.log(p.x) : p.x)), ys = points.map(p => p.y);
+    const mean = values => values.reduce((a, b) => a + b, 0) / values.length;
+    const x = mean(xs), y = mean(ys);
+    const spread = xs.reduce((sum, v) => sum + (v - x) ** 2, 0);
+    if (!spread) return null;
+    const slope = xs.reduce((sum, v, i) => sum + (v - x) * (ys[i] - y), 0) / spread;
+    return [slope, y - slope * x];
+  };
+
   const draw = (data, state, theme) => {
     const measure = data.measures[state.measure], target = data.targets[state.target];
     const setting = data.settings[state.colour];
@@ -79,7 +91,14 @@
         marker: dense ? { size: 3, color: theme.muted, opacity: 0.7 }
           : { size, color: theme.palette[k % theme.palette.length], opacity: 0.85,
               symbol: SYMBOLS[k % SYMBOLS.length], line: { width: 0.5, color: theme.background } },
+        legendgroup: `group ${k}`,
       });
+      const own = label === null ? null : lineOf(here, logX);
+      if (own) {
+        traces.push({ type: "scatter", mode: "lines", ...fitted(here, own, logX), showlegend: false,
+                      line: { color: theme.palette[k % theme.palette.length], width: 1.5 },
+                      hoverinfo: "skip", legendgroup: `group ${k}` });
+      }
     });
     const pair = data.pairs[state.measure][state.target];
     const straight = logX ? pair.log_line : pair.line;

@@ -1,7 +1,8 @@
 /* Lines or single marks with their intervals, named in a legend; a log axis where numbers allow it.
 
    data: x_title and y_title [line], joined, log_x, log_y (how it starts),
-         series [{name, x, y, low, high}]; low and high are null where there are no intervals */
+         series [{name, x, y, low, high, line}]; low and high are null where there are no intervals,
+         line [x, y] holds the ends of a line that is straight on the axes it starts with, or is null */
 "use strict";
 (() => {
   const { text, number } = spiritlevel;
@@ -22,10 +23,16 @@
     const all = data.series.reduce((sum, s) => sum + s.x.length, 0);
     const titles = { x: data.x_title.map(text).join("<br>"), y: data.y_title.map(text).join("<br>") };
     const hovered = { x: data.x_title.map(text).join(" "), y: data.y_title.map(text).join(" ") };
-    const traces = data.series.map((s, k) => {
+    const asAtFirst = log.x === data.log_x && log.y === data.log_y;
+    const traces = data.series.flatMap((s, k) => {
       const colour = theme.palette[k % theme.palette.length];
       const ends = i => (s.low && s.low[i] !== null ? ` [${number(s.low[i])}, ${number(s.high[i])}]` : "");
-      return {
+      const line = s.line && asAtFirst ? [{
+        type: "scatter", mode: "lines", x: s.line[0], y: s.line[1], line: { color: colour, width: 1.5 },
+        showlegend: false, hoverinfo: "skip", legendgroup: `series ${k}`,
+      }] : [];
+      return [{
+        legendgroup: `series ${k}`,
         type: "scatter", mode: data.joined ? "lines+markers" : "markers", x: s.x, y: s.y,
         name: text(spiritlevel.shortened(s.name, state.plot.clientWidth < 560 ? 30 : 60)),
         error_y: whiskers(s, colour), hoverinfo: "text",
@@ -34,7 +41,7 @@
         line: { color: colour, width: 2, dash: DASHES[Math.floor(k / theme.palette.length) % DASHES.length] },
         marker: { size: 8, color: colour, symbol: SYMBOLS[k % SYMBOLS.length],
                   line: { width: 0.5, color: theme.background } },
-      };
+      }, ...line];
     });
     // Above the picture, where a narrow page has a line for each name: it must not squeeze the axes.
     const lines = data.series.length > 1 && state.plot.clientWidth < 560 ? data.series.length : 2;

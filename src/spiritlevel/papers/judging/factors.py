@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ..experiment import Row
-from ..judging.numbers import IntervalEstimate, mean
+from ..experiment import Cell, Row, Table, titled
+from .contrasts import Groups, difference
+from .numbers import IntervalEstimate, mean
 
 Pair = tuple[float | None, float | None]  # before and after; None where a run lacks the number
 
@@ -30,3 +31,23 @@ def factor_by_seed(plain: Sequence[Row], changed: Sequence[Row], name: str) -> I
 def _log(value: float | None) -> float:
     """The logarithm, or nan where there is none, so that the mean leaves the pair out."""
     return math.log(value) if value is not None and 0 < value < math.inf else math.nan
+
+
+def ratios(groups: Groups, plain: str, names: Sequence[str]) -> Table:
+    """Each group over the plain one, paired by seed, beside the difference that is judged."""
+    rows: list[list[Cell]] = []
+    for group in groups:
+        if group == plain:
+            continue
+        for name in names:
+            ratio = factor_by_seed(groups[plain], groups[group], name)
+            change = difference(groups[group], groups[plain], name)
+            rows.append([group, name, ratio.n, ratio, change])
+    return titled(
+        "As ratios",
+        "Traces and eigenvalues have long tails, and one large value can decide the mean of "
+        f"differences. Here each network over that of the same seed in the group {plain}, as a "
+        "geometric mean: the mean of the logarithms of the ratios. Shown, not judged: the rules "
+        "were fixed for differences.",
+        Table(("group", "measure", "pairs", f"over {plain}", f"less {plain}"), rows),
+    )

@@ -1,0 +1,121 @@
+"""Networks by the setting they were trained with: correlations that count settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...study.population import label
+from ...study.statistics import Correlation, Levels, levels, partial_correlation
+from ...study.statistics.correlations import Kind
+from ..experiment import Cell, Row, Series, Table, titled
+from .findings import estimate
+from .numbers import IntervalEstimate
+from .rows import column
+
+TITLE = "Within and between training settings"
+CAPTION = (
+    "Networks of one setting differ by their seed alone. The interval over settings leaves out "
+    "each setting in turn, so it does not take such networks for independent ones; it is what the "
+    "claim is judged by. Between settings: of their means. Within settings: the mean of the "
+    "correlations in single settings, with Student's interval over settings."
+)
+GAPS = {"gap": "gap of the losses", "error_gap": "gap of the accuracies"}
+
+
+def settings_of(rows: Sequence[Row], columns: Sequence[str]) -> list[str] | None:
+    """The setting of each network; None where none is repeated, or there is only one.
+
+    >>> settings_of([{"lr": 1, "seed": 0}, {"lr": 1, "seed": 1}, {"lr": 2, "seed": 0}], ["lr"])
+    ['1', '1', '2']
+    """
+    if not rows or any(name not in rows[0] for name in columns):
+        return None  # an old record does not say
+    names = [", ".join(label(row[name]) for name in columns) for row in rows]
+    return names if 1 < len(set(names)) < len(names) else None
+
+
+def levels_of(
+    rows: Sequence[Row], measure: str, target: str, columns: Sequence[str], kind: Kind = "spearman"
+) -> Levels | None:
+    """The correlation on its three levels; None where no setting is repeated."""
+    settings = settings_of(rows, columns)
+    if settings is None:
+        return None
+    return levels(column(rows, measure), column(rows, target), settings, kind=kind)
+
+
+def over_settings(plain: Correlation, found: Levels | None) -> Correlation:
+    """What a claim is judged by: the interval over settings if there are any, else over runs."""
+    return plain if found is None else found.clustered
+
+
+def partial_over_settings(
+    rows: Sequence[Row], measure: str, target: str, given: Sequence[str], columns: Sequence[str]
+) -> Correlation:
+    """The rank correlation with confounders held fixed; its interval counts settings, if any."""
+    return partial_correlation(
+        column(rows, measure),
+        column(rows, target),
+        {name: column(rows, name) for name in given},
+        kind="spearman",
+        clusters=settings_of(rows, columns),
+    )
+
+
+def levels_table(
+    rows: Sequence[Row], measures: Sequence[str], columns: Sequence[str]
+) -> list[Table]:
+    """One row per measure, gap and kind; none where no setting is repeated."""
+    settings = settings_of(rows, columns)
+    if settings is None:
+        return []
+    table: list[list[Cell]] = []
+    kinds: tuple[Kind, ...] = ("spearman", "pearson")
+    for target, words in GAPS.items():
+        if all(row.get(target) is None for row in rows):
+            continue
+        for measure in measures:
+            for kind in kinds:
+                found = levels(column(rows, measure), column(rows, target), settings, kind=kind)
+                table.append([measure, words, kind.capitalize(), *_cells(found)])
+    titles = (
+        *("measure", "gap", "correlation", "n", "settings", "over all, interval over runs"),
+        *("over all, interval over settings", "between settings", "within settings"),
+        *("positive within", "signs"),
+    )
+    return [titled(TITLE, CAPTION, Table(titles, table))]
+
+
+def _cells(found: Levels) -> list[Cell]:
+    inside = found.within
+    return [
+        found.pooled.n,
+        found.clustered.clusters,
+        estimate(found.pooled),
+        estimate(found.clustered),
+        between_estimate(found),
+        IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
+        f"{inside.num_positive} of {inside.n}",
+        "differ" if found.disagrees else "agree",
+    ]
+
+
+def between_estimate(found: Levels) -> IntervalEstimate:
+    """Between settings; a perfect order of few settings has no interval, not one without width."""
+    number = estimate(found.between)
+    if number.low == number.high:
+        return IntervalEstimate(number.value, math.nan, math.nan, number.n)
+    return number
+
+
+def setting_series(rows: Sequence[Row], x: str, y: str, columns: Sequence[str]) -> list[Series]:
+    """The networks of each setting as marks of their own; all in one where none is repeated."""
+    settings = settings_of(rows, columns)
+    if settings is None:
+        return [Series(x, column(rows, x), column(rows, y))]
+    return [
+        Series(name, column(group, x), column(group, y))
+        for name in dict.fromkeys(settings)
+        for group in [[row for row, each in zip(rows, settings, strict=True) if each == name]]
+    ]

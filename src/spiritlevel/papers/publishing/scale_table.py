@@ -1,0 +1,117 @@
+"""How large the experiments are beside the papers': images, networks, widths, reached accuracy."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...pages.content import Cell, Table, plain
+from ...study import control
+from ...study.settings.definition import Study
+from ..judging.scale import PAPER, images_of, networks_of
+from ..judging.trained import NotAsked
+from .render import ScaleResult
+
+CAPTION = (
+    "Here: what was run nearest to the paper. Paper: the preset of that name, which follows the "
+    "paper where it says what it did; the number of networks is then ours where the paper gives "
+    "none. Accuracies are medians over runs, from the smallest to the largest group or point in "
+    "training that is recorded; where none is, the training loss."
+)
+TEST = re.compile(r"test_accuracy|task\.(test_)?accuracy(/.*)?")
+TRAIN = re.compile(r"(task\.)?train_accuracy(/.*)?")
+LOSS = re.compile(r"train_loss|task\.train_loss/[a-z]+")
+OF_PAPER = re.compile(r"(.*: )?(test|final)[ _]accuracy(?!.*standard deviation).*")
+MADE_UP = ("000-table-1", "002-fig-3", "002-fig-4")  # their tasks draw data of their own
+
+
+def scale_table(results: Iterable[ScaleResult]) -> Table:
+    """One row per experiment that was run."""
+    rows: list[Sequence[Cell]] = [_row(result) for result in results]
+    titles = (
+        *("experiment", "images, here", "images, paper", "network, here", "network, paper"),
+        *("networks, here", "trained, of those asked", "networks, paper"),
+        *("reached here", "test accuracy, paper"),
+    )
+    return Table(titles, rows)
+
+
+def _row(result: ScaleResult) -> list[Cell]:
+    name, record = result.experiment.name, result.record
+    library = control.find(name)
+    here = library.with_preset(record.preset) if record.preset else library
+    paper = library.with_preset(PAPER) if PAPER in library.presets else None
+    images: list[Cell] = ["drawn", "drawn"]
+    networks: list[Cell] = ["not trained", "not trained"]
+    if name not in MADE_UP:
+        images = [_images(each) for each in (here, paper)]
+        networks = [_networks(each) for each in (here, paper)]
+    trained = result.experiment.trained
+    count = None
+    if not isinstance(trained, NotAsked):
+        split = trained.split(record.rows)
+        count = f"{sum(split.trained.values())} of {sum(split.asked.values())}"
+    runs = None if paper is None else len(paper.runs())
+    return [
+        name,
+        *images,
+        *networks,
+        len(record.rows),
+        count,
+        runs,
+        _reached(record.rows),
+        _theirs(result),
+    ]
+
+
+def _images(study: Study | None) -> str | None:
+    if study is None:
+        return None
+    return ", ".join(
+        f"{'all' if samples is None else f'{samples:,}'} of {name}"
+        for name, samples in images_of(study).items()
+    )
+
+
+def _networks(study: Study | None) -> str | None:
+    return None if study is None else ", ".join(networks_of(study))
+
+
+def _reached(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    said = [
+        f"{word} {found}"
+        for word, pattern in (("test", TEST), ("training", TRAIN))
+        if (found := _medians(rows, pattern))
+    ]
+    if not said and (loss := _medians(rows, LOSS)):
+        said = [f"training loss {loss}"]
+    return ", ".join(said) or None
+
+
+def _medians(rows: Sequence[Mapping[str, Any]], pattern: re.Pattern[str]) -> str:
+    """Of every column of that kind; the smallest and the largest if there are several."""
+    medians = []
+    for name in filter(pattern.fullmatch, rows[0]):
+        values = [row[name] for row in rows if row[name] is not None]
+        finite = [value for value in values if math.isfinite(value)]
+        if finite:
+            medians.append(statistics.median(finite))
+    return _span(medians)
+
+
+def _theirs(result: ScaleResult) -> str | None:
+    values = result.experiment.paper_values
+    return _span([v for name, v in values.items() if OF_PAPER.fullmatch(name)]) or None
+
+
+def _span(values: Sequence[float]) -> str:
+    """The smallest and the largest.
+
+    >>> _span([0.5, 0.25]), _span([0.5]), _span([])
+    ('0.25 to 0.5', '0.5', '')
+    """
+    ends = list(dict.fromkeys(plain(v, 3) for v in (min(values), max(values)))) if values else []
+    return " to ".join(ends)

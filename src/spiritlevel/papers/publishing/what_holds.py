@@ -1,0 +1,166 @@
+"""One page for a reader who has five minutes: which claims survive, and what to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...measures import get, names
+from ...pages import markdown
+from ...pages.content import Cell, IntervalEstimate, Table
+from ...pages.markdown import escape
+from ...study.statistics import Levels
+from ..experiment import PAPERS, Experiment, Row
+from ..judging.findings import estimate
+from ..judging.population import GAP
+from ..judging.scale import WORDS
+from ..judging.settings import between_estimate, levels_of
+from ..judging.trained import NotAsked
+from .render import ScaleResult
+
+HEAD = (
+    "# What holds",
+    "Which claims of the five papers survive here, within training settings and across them, and "
+    "what to measure in practice. Five minutes. Everything below is made from the recorded runs "
+    "by `python experiments/pages.py`; [the experiments](experiments.md) have all of it, with the "
+    "rules, the scale and what is missing. A result at a smaller scale than the paper's says what "
+    "happened at that scale.",
+)
+TWO_QUESTIONS = (
+    "Two questions are easily mixed up. *Across settings*: if one way of training gives flatter "
+    "networks than another, does it also give a smaller gap? *Within one setting*: of two networks "
+    "that differ by their seed alone, does the flatter one have the smaller gap? The answers need "
+    "not agree. Over all networks together they are mixed, and the mixture can have the sign of "
+    "neither. A large value means sharp for every measure of curvature, so a positive correlation "
+    "means that flatter networks generalize better."
+)
+ADVICE = (
+    "**Train first.** Compare only networks that have fitted their data equally well. The loss of "
+    "the training data changes every curvature, and at the loss of chance a network is flat for "
+    "no reason that matters.",
+    "**Ask within a setting.** Repeat each setting with several seeds, and look at the seeds of "
+    "one setting before all runs together. `spiritlevel study report` shows both, and says when "
+    "their signs differ. Count settings, not networks, when you ask how sure it is.",
+    "**Use a measure that rescaling cannot change.** `relative.kappa`, or `head.kappa` where only "
+    "the last layer is of interest; not the trace or the largest eigenvalue alone. `spiritlevel "
+    "audit` tries the symmetries on your own network.",
+    "**Report what else differs.** Training loss, confidence (`softmax.gini`) and weight norm "
+    "(`norms.weight`), and both gaps. Confidence is a factor of every curvature of "
+    "cross-entropy: holding it fixed leaves another measure, not the same one cleaned.",
+)
+
+
+def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
+    """The page, as Markdown, from the results of each experiment nearest to its paper."""
+    nearest = [scales[0] for scales in results]
+    parts = [*HEAD, "## The claims", *_claims(nearest)]
+    populations = [result for result in nearest if _measures(result)]
+    if populations:
+        parts += ["## Flatness and the gap", TWO_QUESTIONS, *_populations(populations)]
+    parts += ["## What to measure", "\n".join(f"{i}. {each}" for i, each in enumerate(ADVICE, 1))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _claims(results: Sequence[ScaleResult]) -> list[str]:
+    """By paper: how many claims fared how, and which."""
+    blocks = []
+    for number, title in PAPERS.items():
+        own = [result for result in results if result.experiment.name.startswith(f"{number}-")]
+        if not own:
+            continue
+        lines = []
+        for word in WORDS:
+            chosen = [_link(result.experiment) for result in own if result.verdict == word]
+            if chosen:
+                lines.append(f"- {word}: {'; '.join(chosen)}")
+        blocks += [f"**{number}, {escape(title)}**", "\n".join(lines)]
+    return blocks
+
+
+def _link(experiment: Experiment) -> str:
+    return f"[{escape(experiment.title)}](experiments/{experiment.name}.md)"
+
+
+def _judged(result: ScaleResult) -> Sequence[Row]:
+    trained = result.experiment.trained
+    rows = result.record.rows
+    return rows if isinstance(trained, NotAsked) else trained.split(rows).judged
+
+
+def _measures(result: ScaleResult) -> dict[str, Levels]:
+    """The measures of a population that repeats its settings, on their three levels."""
+    experiment, rows = result.experiment, _judged(result)
+    if result.outcome.agrees == "untrained" or not experiment.settings:
+        return {}
+    found = {
+        name: levels_of(rows, name, GAP, experiment.settings)
+        for name in experiment.measures
+        if any(row.get(name) is not None for row in rows)
+    }
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _populations(results: Sequence[ScaleResult]) -> list[str]:
+    rows: list[Sequence[Cell]] = []
+    within, across, paradox = [], [], []
+    for result in results:
+        for name, found in _measures(result).items():
+            inside = found.within
+            where = f"{name} in {result.experiment.name}"
+            rows.append(
+                [
+                    *(result.experiment.name, name, found.pooled.n, found.clustered.clusters),
+                    IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
+                    f"{inside.num_positive} of {inside.n}",
+                    *(between_estimate(found), estimate(found.clustered)),
+                ]
+            )
+            if inside.low > 0:
+                within.append(where)
+            if found.clustered.low > 0:
+                across.append(where)
+            if found.disagrees:
+                paradox.append(where)
+    titles = (
+        *("population", "measure", "networks", "settings", "within settings, mean"),
+        *("positive within", "between settings", "over all, interval over settings"),
+    )
+    figures = [
+        f"![{escape(r.experiment.title)}](experiments/{r.record.stem}.svg)\n\n"
+        f"*{escape(r.experiment.title)}: each colour is a way of training, with a line of its own.*"
+        for r in results
+        if r.outcome.figure is not None and r.outcome.figure.fitted
+    ]
+    return [
+        "Rank correlations (Spearman) with the gap of the losses, of trained networks:",
+        markdown.table(Table(titles, rows)),
+        "\n".join(
+            [
+                f"- The 95 % interval lies above 0 within settings: {_listing(within)}.",
+                f"- It does so over all networks, counting settings: {_listing(across)}.",
+                f"- The signs differ between the levels: {_listing(paradox)}.",
+            ]
+        ),
+        f"These are {len(rows)} lines: of measures that tell nothing, about one in 40 would have "
+        "an interval above 0 by chance, on each level.",
+        f"Of these measures, rescaling of layers changes {_listing(_moved(rows))}.",
+        *figures,
+    ]
+
+
+def _moved(rows: Sequence[Sequence[Cell]]) -> list[str]:
+    used = dict.fromkeys(str(row[1]) for row in rows)
+    known = set(names())
+    return [name for name in used if name in known and "layer_rescale" not in get(name).invariant]
+
+
+def _listing(each: Sequence[str]) -> str:
+    """Measures as code, with the population where it is named.
+
+    >>> _listing(["head.kappa in 002-fig-5", "norms.weight"])
+    '`head.kappa` in 002-fig-5, `norms.weight`'
+    """
+    quoted = []
+    for text in each:
+        name, between, where = text.partition(" in ")
+        quoted.append(f"`{name}`{between}{where}")
+    return ", ".join(quoted) or "none"

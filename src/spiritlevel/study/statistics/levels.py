@@ -1,0 +1,155 @@
+"""A correlation within settings, between settings and over all runs: three different questions.
+
+Over all runs both differences are mixed. If settings differ in one direction and the networks of
+one setting in the other, the sign of the mixture says nothing about a single network (Simpson's
+paradox).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+from ._arrays import MIN_POINTS, Array, finite_points, is_constant, numpy, scipy_stats
+from .clusters import clustered, numbered
+from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
+
+CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """Correlations within single settings: their mean, with Student's interval over settings."""
+
+    value: float
+    low: float
+    high: float
+    by_setting: Mapping[str, float]  # of the settings that have one
+    num_settings: int  # with or without one
+
+    @property
+    def n(self) -> int:
+        """Settings that it rests on."""
+        return len(self.by_setting)
+
+    @property
+    def num_positive(self) -> int:
+        """Settings within which the correlation is above 0."""
+        return sum(value > 0 for value in self.by_setting.values())
+
+    def __str__(self) -> str:
+        if not self.by_setting:
+            return "undefined (no setting has enough runs)"
+        ends = "no interval" if math.isnan(self.low) else f"{self.low:+.2f}, {self.high:+.2f}"
+        return f"{self.value:+.2f} [{ends}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels:
+    """The same two columns on three levels; `pooled` counts runs and `clustered` settings."""
+
+    pooled: Correlation
+    clustered: Correlation
+    between: Correlation
+    within: Within
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the sign within settings is not that over all runs, or not that between them.
+
+        Correlations below 0.1 have no sign that counts.
+        """
+        within = self.within.value
+        return any(
+            min(abs(within), abs(other)) >= WEAK and within * other < 0
+            for other in (self.pooled.value, self.between.value)
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What the three levels say together; "" where there is nothing within settings to say."""
+        within = self.within
+        if not within.by_setting:
+            return ""
+        levels = (
+            f"within one setting the correlation is {within} on average, positive in "
+            f"{within.num_positive} of {within.n} settings; between the means of "
+            f"{self.between.n} settings it is {self.between}; over all {self.pooled.n} runs "
+            f"{self.pooled}, and {_ends(self.clustered)} if settings are counted and not runs."
+        )
+        if not self.disagrees:
+            return f"{levels[0].upper()}{levels[1:]}"
+        return (
+            f"The signs differ between the levels (Simpson's paradox): {levels} What holds between "
+            "settings need not hold between networks of one setting."
+        )
+
+
+def levels(
+    values: Iterable[float | None],
+    target: Iterable[float | None],
+    settings: Sequence[Hashable],
+    *,
+    kind: Kind = "spearman",
+    confidence: float = 0.95,
+) -> Levels:
+    """The correlation within settings, between them, and over all runs.
+
+    Args:
+        values: of the measure, one a run; None or a non-finite number leaves the run out.
+        target: what it should predict.
+        settings: the setting of each run; its text names it.
+        kind: "pearson", "spearman" or "kendall".
+        confidence: of all intervals.
+
+    >>> x = [1, 2, 3, 4, 3, 4, 5, 6, 5, 6, 7, 8]  # rises within each setting,
+    >>> y = [7, 8, 8, 9, 4, 5, 5, 6, 1, 2, 2, 3]  # and falls from setting to setting
+    >>> found = levels(x, y, ["a"] * 4 + ["b"] * 4 + ["c"] * 4)
+    >>> round(found.within.value, 2), round(found.pooled.value, 2), found.disagrees
+    (0.95, -0.63, True)
+    """
+    values, target = list(values), list(target)
+    points = finite_points(values=values, target=target)
+    x, y = points.columns
+    names = [str(settings[place]) for place in points.kept]
+    places, num = numbered(names)
+    members = [numpy().flatnonzero(places == group) for group in range(num)]
+    means = [[float(column[group].mean()) for group in members] for column in (x, y)]
+    correlation = CORRELATIONS[kind]
+    return Levels(
+        pooled=correlation(values, target, confidence=confidence),
+        clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
+        between=correlation(*means, confidence=confidence),
+        within=_within(kind, x, y, {names[group[0]]: group for group in members}, confidence),
+    )
+
+
+def _within(
+    kind: Kind, x: Array, y: Array, members: Mapping[str, Array], confidence: float
+) -> Within:
+    found = {
+        name: of_all(kind, x[group], y[group])
+        for name, group in members.items()
+        if len(group) >= MIN_POINTS and not (is_constant(x[group]) or is_constant(y[group]))
+    }
+    mean, low, high = _student(list(found.values()), confidence)
+    return Within(mean, max(-1.0, low), min(1.0, high), found, len(members))
+
+
+def _student(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
+    np = numpy()
+    if not values:
+        return math.nan, math.nan, math.nan
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, math.nan, math.nan
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = float(scipy_stats().t.ppf(0.5 + confidence / 2, len(values) - 1)) * error
+    return mean, mean - half, mean + half
+
+
+def _ends(correlation: Correlation) -> str:
+    if math.isnan(correlation.low):
+        return "no interval"
+    return f"[{correlation.low:+.2f}, {correlation.high:+.2f}]"

@@ -1,0 +1,98 @@
+"""The two tables of the summary: scale beside the papers, and all parts of all claims."""
+
+import math
+import re
+
+import pytest
+
+from spiritlevel.papers import find, names
+from spiritlevel.papers.experiment import Outcome, Table
+from spiritlevel.papers.judging.findings import Finding, above, fact
+from spiritlevel.papers.judging.numbers import IntervalEstimate
+from spiritlevel.papers.judging.scale import SMALLER, beside_the_paper, verdict_in_words
+from spiritlevel.papers.publishing.claims_table import claims_table
+from spiritlevel.papers.publishing.records import Record, load
+from spiritlevel.papers.publishing.render import ScaleResult
+from spiritlevel.papers.publishing.scale_table import scale_table
+from spiritlevel.papers.publishing.what_holds import what_holds
+from spiritlevel.study import control
+from spiritlevel.study.statistics import Correlation
+
+
+def result_of(findings):
+    outcome = Outcome(Table((), []), findings, "no", "")
+    return ScaleResult(find("002-fig-5"), Record("002-fig-5", "h200", (), 1.0, 0, ()), outcome)
+
+
+def test_parts_with_their_numbers():
+    rank = Correlation("spearman", 0.1, -0.5, 0.6, 0.5, 84, 0, "", 0.95, clusters=12)
+    table = claims_table(
+        [
+            result_of(
+                [
+                    above("over settings", rank, paper=0.76),
+                    above("over runs", IntervalEstimate(0.5, 0.25, 0.75, 9)),
+                    above("one run", IntervalEstimate(0.5, math.nan, math.nan, 1)),
+                    fact("without a number", True, "7 of 9"),
+                    Finding("made by hand", "held", IntervalEstimate(2.0, 1.0, 3.0, 5)),
+                ]
+            )
+        ]
+    )
+    assert [list(row[1:]) for row in table.rows] == [
+        ["over settings", "0.76", "0.1", "[-0.5, 0.6]", 84, 12, "not held"],
+        ["over runs", None, "0.5", "[0.25, 0.75]", 9, None, "held"],
+        ["one run", None, "0.5", None, 1, None, "undecided"],
+        ["without a number", None, "7 of 9", None, None, None, "held"],
+        ["made by hand", None, "2", "[1, 3]", 5, None, "held"],
+    ]
+
+
+def test_scale_of_recorded_runs(request):
+    folder = request.config.rootpath / "experiments/results"
+    found = {}
+    for name in names():
+        records = load(folder, name)
+        if records:
+            found[name] = list(scale_table([ScaleResult.of(records[0])]).rows[0][1:])
+    images, _, network, _, runs, trained, *_ = found["000-table-5"]
+    assert (images, runs, trained) == ("500 of cifar10", 32, "0 of 32")
+    assert network.startswith("vgg16 (width 4), densenet121 (blocks [2, 2]")
+    assert found["004-table"][5] == "0 of 3"  # asked of those without a penalty
+    assert found["004-table"][-1] == "0.258 to 0.27"
+    assert found["002-fig-3"][:4] == ["drawn", "drawn", "not trained", "not trained"]
+    assert found["000-table-6"][-2:] == ["test 0.358, training 0.402", "0.735 to 0.822"]
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "beside"),
+    [
+        ("002-fig-5", "paper", True),
+        ("002-fig-5", "h200", False),  # a fifth of the images
+        ("000-table-7", "", False),  # digits instead of CIFAR-10
+        ("001-fig-7", "", True),  # all of MNIST, and the paper's perceptron
+        ("000-table-3", "h200", False),  # a quarter of the width
+    ],
+)
+def test_what_stands_beside_the_paper(name, preset, beside):
+    study = control.find(name)
+    study = study.with_preset(preset) if preset else study
+    assert beside_the_paper(study) is beside
+    assert verdict_in_words("yes", study) == ("reproduced" if beside else SMALLER)
+    assert verdict_in_words("partly", study) == "partly reproduced"
+
+
+def test_what_holds_has_every_experiment_once_and_both_levels(request):
+    folder = request.config.rootpath / "experiments/results"
+    results = [[ScaleResult.of(records[0])] for name in names() if (records := load(folder, name))]
+    page = what_holds(results)
+    for (result,) in results:
+        assert page.count(f"](experiments/{result.experiment.name}.md)") == 1
+    rows = re.findall(r"^\| (\S+) \| (\S+) \| (\d+) \| (\d+) \| (.*) \|$", page, re.M)
+    assert {row[0] for row in rows} == {"000-table-3", "002-fig-5", "003-fig-3"}
+    kappa = next(row for row in rows if row[:2] == ("002-fig-5", "head.kappa"))
+    assert kappa[2:4] == ("110", "8")
+    assert kappa[4].startswith("0.287 [0.127, 0.447] | 7 of 8 | -0.429 [-0.88, 0.428] |")
+    assert "The signs differ between the levels: `head.kappa` in 002-fig-5" in page
+    assert "![110 minima of LeNet-5](experiments/002-fig-5-h200.svg)" in page
+    assert "| 1 (n = 4, no interval) |" in page  # four settings in perfect order prove little
