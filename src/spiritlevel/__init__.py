@@ -4,6 +4,8 @@ from .analysis.audit import audit as audit
 from .analysis.comparison import compare as compare
 from .analysis.landscape import landscape as landscape
 from .analysis.neurons import neurons as neurons
+from .analysis.operator import diagonal as diagonal
+from .analysis.operator import operator as operator
 from .analysis.spectra import density as density
 from .analysis.spectra import eigenvalues as eigenvalues
 from .api import cards as cards

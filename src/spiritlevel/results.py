@@ -18,6 +18,9 @@ from .analysis.landscape import Axis as Axis
 from .analysis.landscape import Landscape as Landscape
 from .analysis.landscape import Mark as Mark
 from .analysis.neurons import Neurons as Neurons
+from .analysis.operator import CurvatureOperator as CurvatureOperator
+from .analysis.operator import Diagonal as Diagonal
+from .analysis.operator import Solution as Solution
 from .analysis.spectra import Eigenvalues as Eigenvalues
 from .engine.preflight import Preflight as Preflight
 from .engine.weight_space.density import SpectralDensity as SpectralDensity

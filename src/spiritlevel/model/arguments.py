@@ -141,6 +141,8 @@ CHECKS: dict[str, tuple[Test, str]] = {
     "steps": (_is_whole, "a whole number"),
     "which": (_is_text, "'largest', 'smallest' or 'both'"),
     "matrix": (_is_text, "'hessian' or 'ggn'"),
+    "kind": (_is_text, "'hessian', 'ggn' or 'fisher'"),
+    "num_probes": (_is_whole, "a whole number, such as 32"),
     "residual_rtol": (_or_none(_is_number), "a number, or None"),
     "directions": (_or_none(_is_text), "'random', 'eigen' or None"),
     "dimensions": (_or_none(_is_whole), "1, 2 or None"),
