@@ -21,6 +21,9 @@ from .analysis.neurons import Neurons as Neurons
 from .analysis.operator import CurvatureOperator as CurvatureOperator
 from .analysis.operator import Diagonal as Diagonal
 from .analysis.operator import Solution as Solution
+from .analysis.quantization import Plan as Plan
+from .analysis.quantization import Quantization as Quantization
+from .analysis.quantization import Width as Width
 from .analysis.spectra import Eigenvalues as Eigenvalues
 from .engine.preflight import Preflight as Preflight
 from .engine.weight_space.density import SpectralDensity as SpectralDensity
