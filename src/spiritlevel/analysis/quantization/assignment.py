@@ -14,7 +14,7 @@ from ...errors import SpiritlevelError, require, suggestion
 if TYPE_CHECKING:
     from .records import Width
 
-Rule = Literal["rise", "joint", "trace", "error"]
+Rule = Literal["joint", "curvature", "rise", "trace", "error"]
 MEAN_BITS = "mean_bits"
 
 
@@ -28,7 +28,7 @@ def check_rule(by: str, *, has_traces: bool, has_pairs: bool) -> None:
     if by == "joint" and not has_pairs:
         raise SpiritlevelError(
             "The 'by' argument of plan can be 'joint' only where the terms between weights are "
-            "known: not in a file, and not for networks with many outputs. Use by='rise'."
+            "known: not in a file, and not for networks with many outputs. Use by='curvature'."
         )
     if by == "trace" and not has_traces:
         raise SpiritlevelError(

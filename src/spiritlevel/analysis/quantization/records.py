@@ -101,16 +101,17 @@ class Quantization:
     # -- plans -------------------------------------------------------------------------------
 
     def plan(
-        self, *, mean_bits: float | None = None, bytes: int | None = None, by: Rule = "rise"
+        self, *, mean_bits: float | None = None, bytes: int | None = None, by: Rule = "curvature"
     ) -> Plan:
-        """The widths with the smallest sum of predicted rises within a budget.
+        """The best widths within a budget.
 
         Args:
             mean_bits: bits per weight on average, without the scales.
             bytes: of all rounded weights, with their scales.
-            by: "rise", the best plan if weights did not interact; "joint" exchanges widths of that
-                plan as long as this lowers the rise with the terms between weights. Or what others
-                minimize: "trace" (HAWQ-V2: mean trace × ‖δ‖²), "error" (‖δ‖² alone).
+            by: what is made small. "curvature": the sum of ½ δᵀHδ. "joint": the same with the GGN's
+                terms between weights, by exchanging widths of that plan. "rise": with the slope
+                gᵀδ, which at a minimum is mostly chance: see docs. Or what others minimize:
+                "trace" (HAWQ-V2: mean trace × ‖δ‖²), "error" (‖δ‖² alone).
         """
         has_pairs = self.gram is not None
         assignment.check_rule(by, has_traces=bool(self.traces), has_pairs=has_pairs)
@@ -128,7 +129,7 @@ class Quantization:
         """The same width for all weights."""
         return self.of_bits(dict.fromkeys(self.sizes, bits), by="uniform")
 
-    def pareto(self, *, points: int = 12, by: Rule = "rise") -> list[Plan]:
+    def pareto(self, *, points: int = 12, by: Rule = "curvature") -> list[Plan]:
         """The best plans from the smallest to the largest mean width."""
         low, high = self.options[0], self.options[-1]
         budgets = [low + (high - low) * i / max(points - 1, 1) for i in range(points)]
@@ -163,7 +164,9 @@ class Quantization:
         )
 
     def _values(self, by: Rule) -> list[float]:
-        if by in ("rise", "joint"):
+        if by in ("curvature", "joint"):
+            return [0.5 * width.second for width in self.widths]
+        if by == "rise":
             return [width.rise for width in self.widths]
         if by == "error":
             return [width.error for width in self.widths]
