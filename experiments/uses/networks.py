@@ -1,5 +1,6 @@
 """The trained networks that the uses are measured on, kept in a folder between runs.
 
+digits     two convolutions and a head on the digits of the package, 30 epochs
 lenet5     LeNet-5 on MNIST, three epochs
 resnet18   ResNet-18 with 8 channels in its first stage on 20,000 images of CIFAR-10, six epochs
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spiritlevel.study.checkpoints import load_checkpoint, save_checkpoint
-from spiritlevel.study.data import read_npz
+from spiritlevel.study.data import digits, read_npz
 from spiritlevel.study.data.idx import read_mnist
 from spiritlevel.study.models import build
 
@@ -39,6 +40,7 @@ class Kind:
 
 
 KINDS = {
+    "digits": Kind("digits_cnn", {}, 30, 0.05, False),
     "lenet5": Kind("lenet5", {}, 3, 0.05, False),
     "resnet18": Kind("resnet18", {"width": 8}, 6, 0.1, True),
 }
@@ -55,11 +57,19 @@ class Trained:
     test: Data
 
 
-def load_data(name: str, mnist: pathlib.Path, cifar: pathlib.Path) -> tuple[Data, Data]:
+def load_data(
+    name: str, mnist: pathlib.Path | None, cifar: pathlib.Path | None
+) -> tuple[Data, Data]:
     """Training and test data, centred and scaled."""
-    if name == "lenet5":
+    if name == "digits":
+        parts = [digits(split) for split in ("train", "test")]
+    elif name == "lenet5":
+        if mnist is None:
+            raise SystemExit("lenet5 is trained on MNIST: give --mnist FOLDER.")
         parts = [read_mnist(mnist, split) for split in ("train", "test")]
     else:
+        if cifar is None:
+            raise SystemExit("resnet18 is trained on CIFAR-10: give --cifar FILE.npz.")
         parts = [read_npz(cifar, split) for split in ("train", "test")]
     x = parts[0][0]
     mean, std = x.mean(dim=(0, 2, 3), keepdim=True), x.std(dim=(0, 2, 3), keepdim=True)
@@ -138,8 +148,8 @@ def trained(name: str, seed: int, data: tuple[Data, Data], folder: pathlib.Path)
 def parser(text: str) -> argparse.ArgumentParser:
     """Where the data and the networks are."""
     found = argparse.ArgumentParser(description=text)
-    found.add_argument("--mnist", type=pathlib.Path, required=True, help="folder of the idx files")
-    found.add_argument("--cifar", type=pathlib.Path, required=True, help=".npz with both splits")
+    found.add_argument("--mnist", type=pathlib.Path, help="folder of the idx files")
+    found.add_argument("--cifar", type=pathlib.Path, help=".npz with both splits")
     found.add_argument("--out", type=pathlib.Path, default=pathlib.Path("trained"))
     found.add_argument("--networks", nargs="+", default=list(KINDS), choices=list(KINDS))
     found.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))

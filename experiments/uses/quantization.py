@@ -81,7 +81,7 @@ def one_network(subject: Trained) -> dict[str, Any]:
         "network": subject.name,
         "seed": subject.seed,
         "seconds": seconds,
-        "cost": found.cost.passes(SAMPLES),
+        "cost": found.cost.passes(len(data[0])),
         "loss": loss,
         "test_loss": mean_loss(model, subject.test),
         "test_accuracy": accuracy(model, subject.test),
@@ -136,7 +136,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Measure all networks that were asked for, and write the results."""
     asked = parser(__doc__ or "").parse_args()
-    rows = []
+    path = RESULTS / f"{pathlib.Path(__file__).stem}.json"
+    before = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
+    rows = [row for row in before if row["network"] not in asked.networks]
     for name in asked.networks:
         data = load_data(name, asked.mnist, asked.cifar)
         for seed in asked.seeds:

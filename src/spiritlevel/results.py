@@ -21,6 +21,8 @@ from .analysis.neurons import Neurons as Neurons
 from .analysis.operator import CurvatureOperator as CurvatureOperator
 from .analysis.operator import Diagonal as Diagonal
 from .analysis.operator import Solution as Solution
+from .analysis.pruning import Deletion as Deletion
+from .analysis.pruning import Pruning as Pruning
 from .analysis.quantization import Plan as Plan
 from .analysis.quantization import Quantization as Quantization
 from .analysis.quantization import Width as Width

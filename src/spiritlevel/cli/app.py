@@ -24,6 +24,8 @@ from .data import app as data_sets
 from .demo import EXAMPLES, demo
 from .landscape import landscape
 from .measure import measure
+from .prune import EXAMPLES as PRUNE_EXAMPLES
+from .prune import prune
 from .quantize import EXAMPLES as QUANTIZE_EXAMPLES
 from .quantize import quantize
 from .report import report
@@ -259,6 +261,9 @@ Examples:
 
 
 app.command(epilog=QUANTIZE_EXAMPLES)(quantize)
+
+
+app.command(epilog=PRUNE_EXAMPLES)(prune)
 
 
 app.add_typer(study, name="study")
