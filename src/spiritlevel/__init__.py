@@ -4,6 +4,10 @@ from .analysis.audit import audit as audit
 from .analysis.comparison import compare as compare
 from .analysis.landscape import landscape as landscape
 from .analysis.neurons import neurons as neurons
+from .analysis.operator import diagonal as diagonal
+from .analysis.operator import operator as operator
+from .analysis.pruning import pruning as pruning
+from .analysis.quantization import quantization as quantization
 from .analysis.spectra import density as density
 from .analysis.spectra import eigenvalues as eigenvalues
 from .api import cards as cards

@@ -18,6 +18,14 @@ from .analysis.landscape import Axis as Axis
 from .analysis.landscape import Landscape as Landscape
 from .analysis.landscape import Mark as Mark
 from .analysis.neurons import Neurons as Neurons
+from .analysis.operator import CurvatureOperator as CurvatureOperator
+from .analysis.operator import Diagonal as Diagonal
+from .analysis.operator import Solution as Solution
+from .analysis.pruning import Deletion as Deletion
+from .analysis.pruning import Pruning as Pruning
+from .analysis.quantization import Plan as Plan
+from .analysis.quantization import Quantization as Quantization
+from .analysis.quantization import Width as Width
 from .analysis.spectra import Eigenvalues as Eigenvalues
 from .engine.preflight import Preflight as Preflight
 from .engine.weight_space.density import SpectralDensity as SpectralDensity

@@ -24,6 +24,10 @@ from .data import app as data_sets
 from .demo import EXAMPLES, demo
 from .landscape import landscape
 from .measure import measure
+from .prune import EXAMPLES as PRUNE_EXAMPLES
+from .prune import prune
+from .quantize import EXAMPLES as QUANTIZE_EXAMPLES
+from .quantize import quantize
 from .report import report
 from .spectrum import spectrum
 from .study import app as study
@@ -254,6 +258,12 @@ Examples:
   spiritlevel report studies/digits-quick --out study.html
 """
 )(report)
+
+
+app.command(epilog=QUANTIZE_EXAMPLES)(quantize)
+
+
+app.command(epilog=PRUNE_EXAMPLES)(prune)
 
 
 app.add_typer(study, name="study")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..errors import SpiritlevelError, is_out_of_memory, require
 from ..files import write_atomically
 from ..pages import report as pages
+from ..pages.figures import KINDS
 from ..results import Progress, Report
 from ..study.checkpoints import load_checkpoint
 from ..study.models import build
@@ -154,6 +155,22 @@ Html = Annotated[
         help="Write a self-contained HTML page here.",
         callback=_before_measuring,
     ),
+]
+
+
+def _drawable(plot: pathlib.Path | None) -> pathlib.Path | None:
+    """Raise now if the file cannot be drawn, not after an hour of measuring."""
+    if plot is not None and plot.suffix[1:] not in KINDS:
+        endings = ", ".join(f".{kind}" for kind in KINDS)
+        raise SpiritlevelError(
+            f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
+        )
+    return plot
+
+
+Plot = Annotated[
+    pathlib.Path | None,
+    typer.Option(metavar="PATH", help="Draw a figure: .png, .svg or .pdf.", callback=_drawable),
 ]
 
 

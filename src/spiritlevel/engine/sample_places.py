@@ -34,8 +34,11 @@ class _Shown(NamedTuple):
 class SamplePlaces:
     """Finds the places of some parameters' noise, chunk by chunk."""
 
-    def __init__(self, workspace: Workspace, names: Collection[str]) -> None:
-        """`names` are those of the parameters."""
+    def __init__(
+        self, workspace: Workspace, names: Collection[str], *, together: bool = False
+    ) -> None:
+        """`names` are those of the parameters; `together` says that one change has all of them."""
+        self.together = together
         self.workspace, self.surface, self.names = workspace, workspace.surface, names
         self._matrices = {matrix.name for matrix in self.surface.matrices.values()}
         # of each chunk, for all kinds: the same weights do the same to the same data again
@@ -50,7 +53,8 @@ class SamplePlaces:
         Where a parameter is used several times, the input of a later use changes with the noise at
         an earlier one, and with it what the same noise does there: a second-order term ξ ȧ, once as
         it stands and once as its transpose, in the gradient that comes back to the earlier use. So
-        these uses keep their inputs with a graph.
+        these uses keep their inputs with a graph. So do all uses if their parameters change
+        together.
         """
         shown = [_Shown(use.layer, use.output.shape) for use in uses]
         before = self._found.get(key)
@@ -63,9 +67,12 @@ class SamplePlaces:
             if routing.routes[name] == "generic":
                 raise NotApplicable(f"a use of {name!r} cannot be divided into samples")
         for use in uses:
-            self._check_use(use)
-            if not any(routing.routes[name] == "sum" for name in use.names.values()):
-                use.live_input = None
+            if (reason := self.reason_against(use)) is not None:
+                raise NotApplicable(reason)
+            several = any(routing.routes[name] == "sum" for name in use.names.values())
+            if not several:
+                if not self.together:
+                    use.live_input = None
             elif use.is_operation and isinstance(use.rule, BroadcastRule) and "weight" in use.names:
                 raise NotApplicable(f"the gain {use.names['weight']!r} is used several times")
         return [
@@ -89,14 +96,16 @@ class SamplePlaces:
             routing.routes[name] = "generic"
         return routing
 
-    def _check_use(self, use: LayerUse) -> None:
+    def reason_against(self, use: LayerUse) -> str | None:
+        """Why a use does not allow for noise of its own for every sample; None if it does."""
         name = use.names.get("weight", "")
         if name not in self.names:
-            return
+            return None
         if isinstance(use.rule, BroadcastRule) and name in self._matrices:
-            raise NotApplicable(f"the matrix {name!r} is also multiplied entry by entry")
+            return f"the matrix {name!r} is also multiplied entry by entry"
         if isinstance(use.rule, ConvTransposeRule):
-            raise NotApplicable(f"{name!r} is the weight of a transposed convolution")
+            return f"{name!r} is the weight of a transposed convolution"
         operand = use.operands.get("weight")
         if isinstance(use.rule, AbstractMatrixRule) and operand and not operand.is_whole:
-            raise NotApplicable(f"a part of {name!r} is used as a matrix of its own")
+            return f"a part of {name!r} is used as a matrix of its own"
+        return None

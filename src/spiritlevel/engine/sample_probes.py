@@ -22,26 +22,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
 
 from ..errors import NotApplicable
 from ..model import batches as _batches
 from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
-from ..model.layer_hooks import LayerUse, recording_uses
+from ..model.layer_hooks import LayerUse
 from ..model.layers import Layout
 from ..model.layers.noise import ColumnNoise, Noise, direction_at_output, scaled_columns
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
+from .recorded_runs import RecordedRuns, edges_of
 from .sample_draws import SampleDraws
 from .sample_groups import SampleGroups
 from .sample_noise import SampleNoise
-from .sample_places import Piece, SamplePlaces
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import FEW, Factors, RowKind, cautious
-from .uses import complete_uses
 from .weight_space.chunk_products import Operator
 from .weight_space.products import SMALL
 
@@ -94,7 +92,7 @@ class SampleProbes:
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
         self._noise = SampleNoise(self.surface, kind, self.row_of, workspace.seed)
-        self._places = SamplePlaces(workspace, self.row_of)
+        self._runs = RecordedRuns(workspace, self.row_of)
         size = sum(self.surface.parameters[name].numel() for name in self.row_of)
         self._few = FEW_IF_LARGE if size > SMALL else FEW
 
@@ -218,20 +216,8 @@ class SampleProbes:
         their curvature at the outputs.
         """
         surface = self.surface
-        modules = {
-            layer: surface.module(layer)
-            for layer in surface.rules
-            if any(name in self.row_of for name in surface.measured_names(layer).values())
-        }
-        count = _batches.num_samples(batch) if self.plan.repeats else 1
-        recording = recording_uses(modules, live=True, num_samples=count)
-        with torch.enable_grad(), recording as recorded, surface.fast():
-            outputs, targets = surface.outputs(batch, where=where)
-        try:
-            with torch.enable_grad():
-                complete_uses(surface, recorded, outputs)
-            key: Piece = where, None if index is None else tuple(index.tolist())
-            places = self._places.of(recorded.uses, outputs, batch, key)
+        with self._runs.run(batch, where, index) as run:
+            outputs, targets, places = run
             with torch.enable_grad():
                 wide = outputs.double()
                 total = surface.loss.values(wide, targets).sum()
@@ -251,8 +237,6 @@ class SampleProbes:
                         for stream in streams
                     ]
             return found, weights
-        finally:
-            recorded.close()
 
     def _note_curvature(self, where: BatchLocation, outputs: Tensor, targets: Tensor) -> None:
         """How curved the loss is at the outputs of each sample."""
@@ -275,7 +259,7 @@ class SampleProbes:
                 value = (wide * signal.detach()).sum()
             self.surface.cost += Cost(backwards=len(wide))
             return list(
-                torch.autograd.grad(value, _edges(places), create_graph=True, allow_unused=True)
+                torch.autograd.grad(value, edges_of(places), create_graph=True, allow_unused=True)
             )
 
     def _values(
@@ -313,7 +297,7 @@ class SampleProbes:
         self.surface.cost += Cost(products=count)
         second = torch.autograd.grad(
             [*[g for g, _ in fixed], *moving],
-            _edges(places),
+            edges_of(places),
             [*[v for _, v in fixed], *map(torch.ones_like, moving)],
             retain_graph=True,
             allow_unused=True,
@@ -366,7 +350,3 @@ class SampleProbes:
         sizes = {row: self._noise.signs_of(name)[0] for name, row in self.row_of.items()}
         zeros = {"dtype": torch.float64, "device": self.surface.device}
         return {row: torch.zeros(count, size, **zeros) for row, size in sizes.items()}  # type: ignore[call-overload]
-
-
-def _edges(places: list[tuple[LayerUse, Layout]]) -> list[GradientEdge]:
-    return [use.edge for use, _ in places if use.edge is not None]

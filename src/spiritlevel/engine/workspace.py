@@ -278,6 +278,10 @@ class Workspace:
         offset = sum(self._counts[: self.surface.processes.rank])
         return Probes(self.seed, range(first, first + count), offset)
 
+    def output_probes(self, at_least: int) -> Probes:
+        """The first output probes, for a sweep of one's own."""
+        return self._probes(0, max(self.pilot_count, at_least))
+
     def sweep_to(self, needs: Needs, kind: RowKind, factors: Factors, rtol: float) -> None:
         """Add output probes until Σ factor × value of a kind of rows is within `rtol`."""
         self.run(needs)

@@ -149,7 +149,7 @@ class Sweep:
                 hidden = hidden_parameters(recorded.uses, routing)
                 refuse_hidden_uses(surface, batch, where, outputs, hidden)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
-                rows = ChunkRows(self.sums, len(outputs))
+                rows = self.new_rows(len(outputs))
                 pulling = self._pulling(outputs, recorded.uses, routing, rows, graph)
                 generic = [name for name, route in routing.routes.items() if route == "generic"]
                 draws = []
@@ -170,6 +170,10 @@ class Sweep:
         finally:
             recorded.close()
         return outputs.detach(), targets, curvature
+
+    def new_rows(self, num_samples: int) -> ChunkRows:
+        """Where the values of a chunk are collected."""
+        return ChunkRows(self.sums, num_samples)
 
     @property
     def exact(self) -> bool:

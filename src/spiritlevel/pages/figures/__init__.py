@@ -12,6 +12,8 @@ from .heatmap import agreement
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
 from .profiles import layer_profile
+from .pruning import pruning
+from .quantization import quantization
 from .reports import against, layers, moves
 from .scatter import bound, measure_against
 from .spectra import density
@@ -60,6 +62,8 @@ __all__ = [
     "measure_against",
     "moves",
     "new_figure",
+    "pruning",
+    "quantization",
     "save",
     "settle",
     "spread",

@@ -1,0 +1,39 @@
+"""Means with intervals, rank correlations, and the machine, for the results of the uses."""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import scipy.stats
+import torch
+
+import spiritlevel as sl
+
+
+def mean_and_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str, Any]:
+    """Mean, n, and the half-width of Student's interval; None for a single value."""
+    count, mean = len(values), statistics.fmean(values)
+    half = None
+    if count > 1:
+        spread = statistics.stdev(values) / math.sqrt(count)
+        half = float(scipy.stats.t.ppf(0.5 + confidence / 2, count - 1)) * spread
+    return {"mean": mean, "half_width": half, "n": count}
+
+
+def spearman(left: Sequence[float], right: Sequence[float]) -> float:
+    """Rank correlation."""
+    return float(scipy.stats.spearmanr(left, right).statistic)
+
+
+def machine() -> dict[str, str]:
+    """Where it ran."""
+    return {
+        "machine": platform.machine(),
+        "device": "cpu",
+        "torch": torch.__version__,
+        "spiritlevel": sl.__version__,
+    }

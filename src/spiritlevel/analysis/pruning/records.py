@@ -1,0 +1,229 @@
+"""What `pruning` returns: what each unit is worth, deletions chosen from that, and masks."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import SpiritlevelError
+from ...records import Cost, aligned, to_json_float
+from . import selection
+from .selection import Rule
+
+FORMAT = "spiritlevel-pruning-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Deletion:
+    """Input units (channels) of each weight that are deleted together."""
+
+    units: dict[str, list[int]]
+    share: float  # of the entries of all weights
+    by: str
+    rise: float | None  # predicted, with the GGN's terms between units; None if these are unknown
+    separate_rise: float  # the sum over units, as if each went alone
+    measured_rise: float | None = None  # of the loss, on the same data
+    measured_error: float | None = None  # the share of wrong predictions
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain types."""
+        given = dataclasses.asdict(self)
+        return {k: to_json_float(v) if isinstance(v, float) else v for k, v in given.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pruning:
+    """What deleting each input unit of each weight does to the loss.
+
+    Tensors have one value for each unit of a weight, by the weight's name.
+    """
+
+    first: dict[str, Tensor]  # −gᵀw_j
+    second: dict[str, Tensor]  # ρ(j) = w_jᵀHw_j
+    data_stderr: dict[str, Tensor]  # of the rise: how much other samples would change it
+    magnitude: dict[str, Tensor]  # ‖w_j‖
+    fisher: dict[str, Tensor]  # Σ F_ii w_i² over the unit, if it was asked for
+    exact: dict[str, bool]  # whether `second` is the Hessian's own, else of the GGN
+    text: dict[str, str]  # why it is not
+    owner: dict[str, Tensor]  # which unit every entry of a weight belongs to, in its shape
+    left_out: dict[str, str]
+    loss: float
+    error: float | None
+    cost: Cost
+    settings: dict[str, Any]
+    chosen: Deletion | None = None
+    curves: dict[str, list[Deletion]] = dataclasses.field(default_factory=dict)
+    gram: Tensor | None = dataclasses.field(default=None, repr=False)  # of every two units
+
+    @property
+    def rise(self) -> dict[str, Tensor]:
+        """−gᵀw_j + ½ρ(j) of every unit, as if it went alone."""
+        return {name: self.first[name] + 0.5 * self.second[name] for name in self.first}
+
+    # -- choosing ----------------------------------------------------------------------------
+
+    def choose(self, share: float, *, by: Rule | None = None, seed: int = 0) -> Deletion:
+        """The units to delete so that at most this share of the weights' entries is gone.
+
+        Args:
+            by: "joint": one unit after the other, with the terms between them (the default where
+                they are known); "curvature": ½ρ(j) alone; "rise": with the slope. Or what others
+                use: "magnitude", "fisher", "random". All rank by what a unit costs per entry.
+        """
+        if by is None:
+            by = "curvature" if self.gram is None else "joint"
+        known = {"joint"} if self.gram is not None else set()
+        selection.check_rule(by, known | ({"fisher"} if self.fisher else set()))
+        selection.check_share(share)
+        entries, owners = self._entries(), self._owners()
+        limit = share * float(entries.sum())
+        if by == "joint":
+            assert self.gram is not None
+            scores = 0.5 * _joined(self.second)
+            taken = selection.take_one_by_one(scores, self.gram, entries, owners, limit)
+        else:
+            taken = selection.take(self._scores(by, seed), entries, owners, limit)
+        return self._deletion(taken, by)
+
+    def ranking(self) -> list[tuple[str, int, float]]:
+        """All units from the one that costs least on: weight, unit, ½ρ(j)."""
+        values = 0.5 * _joined(self.second)
+        names = [(name, j) for name, each in self.second.items() for j in range(len(each))]
+        return [(*names[i], float(values[i])) for i in values.argsort(stable=True).tolist()]
+
+    def _scores(self, by: Rule, seed: int) -> Tensor:
+        if by == "curvature":
+            return 0.5 * _joined(self.second)
+        if by == "rise":
+            return _joined(self.rise)
+        if by == "fisher":
+            return _joined(self.fisher)
+        if by == "magnitude":
+            return _joined(self.magnitude).square()
+        size = sum(len(each) for each in self.second.values())
+        generator = torch.Generator().manual_seed(seed)
+        return torch.rand(size, generator=generator, dtype=torch.float64) * self._entries()
+
+    def _entries(self) -> Tensor:
+        counts = [
+            torch.bincount(owner.flatten().long(), minlength=len(self.second[name]))
+            for name, owner in self.owner.items()
+        ]
+        return torch.cat(counts).double()
+
+    def _owners(self) -> Tensor:
+        sizes = [len(each) for each in self.second.values()]
+        return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+
+    def _deletion(self, taken: list[int], by: str) -> Deletion:
+        units: dict[str, list[int]] = {}
+        start = 0
+        for name, values in self.second.items():
+            stop = start + len(values)
+            units[name] = sorted(i - start for i in taken if start <= i < stop)
+            start = stop
+        entries = self._entries()
+        first, second = _joined(self.first)[taken].sum(), _joined(self.second)[taken].sum()
+        joint = None
+        if self.gram is not None:
+            block = self.gram[taken][:, taken]
+            between = block.sum() - block.diagonal().sum()
+            joint = float(first + 0.5 * second + 0.5 * between)
+        return Deletion(
+            units=units,
+            share=float(entries[taken].sum() / entries.sum()),
+            by=by,
+            rise=joint,
+            separate_rise=float(first + 0.5 * second),
+        )
+
+    # -- using it ----------------------------------------------------------------------------
+
+    def masks(self, deletion: Deletion) -> dict[str, Tensor]:
+        """By weight, 1 for entries that stay and 0 for others, in the shape of the weight.
+
+        `torch.nn.utils.prune.custom_from_mask(module, "weight", mask)` takes them.
+        """
+        return {
+            name: (~torch.isin(owner, torch.tensor(deletion.units[name], dtype=owner.dtype))).to(
+                torch.float32
+            )
+            for name, owner in self.owner.items()
+        }
+
+    def apply(self, model: nn.Module, deletion: Deletion) -> nn.Module:
+        """A copy of the model without these units: their entries are 0."""
+        pruned = copy.deepcopy(model)
+        parameters = dict(pruned.named_parameters())
+        for name, mask in self.masks(deletion).items():
+            if name not in parameters or parameters[name].shape != mask.shape:
+                raise SpiritlevelError(
+                    "The 'model' argument of apply must be the network that was measured. It has "
+                    f"no weight {name!r} of shape {tuple(mask.shape)}."
+                )
+            with torch.no_grad():
+                parameters[name].mul_(mask.to(parameters[name]))
+        return pruned
+
+    def __str__(self) -> str:
+        heading = ("½ρ(j), the core of the rise", "units", "smallest", "median", "largest", "")
+        rows: list[tuple[str, ...]] = [heading]
+        for name, second in self.second.items():
+            half = 0.5 * second
+            cells = [f"{float(v):.2g}" for v in (half.min(), half.median(), half.max())]
+            rows.append((name, str(len(half)), *cells, "exact" if self.exact[name] else "ggn"))
+        lines = [aligned(rows)]
+        if self.chosen is not None:
+            lines.append(deletion_text(self.chosen))
+        count = int(self.settings["num_samples"])
+        lines.append(f"{count} samples, {self.cost.passes(count)} over the data")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the terms between units and the owners of entries, in plain types."""
+        parts = ("first", "second", "data_stderr", "magnitude", "fisher")
+        numbers = {
+            part: {
+                name: [to_json_float(value) for value in values.tolist()]
+                for name, values in getattr(self, part).items()
+            }
+            for part in parts
+        }
+        return {
+            "format": FORMAT,
+            **numbers,
+            "exact": self.exact,
+            "text": self.text,
+            "left_out": self.left_out,
+            "loss": to_json_float(self.loss),
+            "error": self.error,
+            "cost": dataclasses.asdict(self.cost),
+            "settings": self.settings,
+            "chosen": None if self.chosen is None else self.chosen.to_dict(),
+            "curves": {k: [d.to_dict() for d in each] for k, each in self.curves.items()},
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """As JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+def _joined(parts: dict[str, Tensor]) -> Tensor:
+    return torch.cat(list(parts.values()))
+
+
+def deletion_text(deletion: Deletion) -> str:
+    """One line about a deletion."""
+    count = sum(map(len, deletion.units.values()))
+    parts = [f"{count} units, {deletion.share:.1%} of the weights, by {deletion.by}"]
+    if deletion.rise is not None:
+        parts.append(f"predicted rise of the loss {deletion.rise:.3g}")
+    parts.append(f"as if each went alone {deletion.separate_rise:.3g}")
+    if deletion.measured_rise is not None:
+        parts.append(f"measured {deletion.measured_rise:.3g}")
+    return "; ".join(parts)

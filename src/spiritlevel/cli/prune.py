@@ -1,0 +1,129 @@
+"""`spiritlevel prune`: what deleting each neuron or channel does to the loss, and which can go."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from ..analysis.pruning import Pruning, pruning
+from ..analysis.pruning.records import deletion_text
+from ..errors import SpiritlevelError
+from ..files import write_atomically
+from ..pages.figures import pruning as draw
+from ..pages.figures import save
+from ..study.checkpoints import save_checkpoint
+from . import console, inputs, subject
+
+EXAMPLES = """\b
+Examples:
+  spiritlevel prune --model digits_cnn --checkpoint run7.safetensors --share 0.3
+  spiritlevel prune --model my_nets:make --checkpoint run7.safetensors --data val.npz \\
+      --layers 'layer*' --share 0.5 --plot units.png --save smaller.safetensors
+"""
+
+
+def prune(
+    model: subject.Model,
+    model_arg: subject.ModelArguments = None,
+    checkpoint: subject.Checkpoint = None,
+    data: subject.Data = "digits",
+    split: subject.Split = "train",
+    samples: subject.Samples = None,
+    batch_size: subject.BatchSize = 256,
+    loss: subject.LossName = "cross_entropy",
+    share: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="How much of the weights to delete, such as 0.3."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE", help="joint (default), curvature, rise, magnitude, fisher or random."
+        ),
+    ] = None,
+    save_to: Annotated[
+        pathlib.Path | None,
+        typer.Option("--save", metavar="PATH", help="Write the weights, zeros where deleted."),
+    ] = None,
+    plot: subject.Plot = None,
+    layers: subject.Layers = None,
+    head: subject.HeadName = None,
+    memory: subject.Memory = None,
+    device: subject.Device = "cpu",
+    dtype: subject.Dtype = "float32",
+    seed: subject.Seed = 0,
+    json: subject.Json = None,
+) -> None:
+    """Predict what deleting each input neuron or channel does to the loss, and choose a share."""
+    talk = console.talk(json)
+    if save_to is not None and share is None:
+        raise SpiritlevelError(
+            "The --save option needs a --share: how much should be deleted? Got none. "
+            "For example --share 0.3."
+        )
+    arguments: dict[str, Any] = {
+        "share": share,
+        "by": by,
+        "fisher": by == "fisher",
+        "loss": loss,
+        "layers": subject.one_or_many(layers),
+        "head": head,
+        "memory": None if memory is None else inputs.parse_memory(memory),
+        "seed": seed,
+    }
+    loaded = subject.load(
+        model=model,
+        model_arg=model_arg,
+        checkpoint=checkpoint,
+        data=data,
+        split=split,
+        samples=samples,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        seed=seed,
+    )
+    loaded.introduce(talk)
+    console.note(talk)
+    with console.progress("units") as show:
+        arguments["progress"] = subject.by_pass(show, "units")
+        found = loaded.attempt(pruning, **arguments)
+    console.details("setting", found.settings)
+    _print(talk, found)
+    if plot is not None:
+        write_atomically(plot, save(draw(found), plot.suffix[1:]))
+        console.note(talk, f"written: {plot}")
+    if save_to is not None and found.chosen is not None:
+        save_checkpoint(found.apply(loaded.network, found.chosen), save_to)
+        console.note(talk, f"written: {save_to}")
+    subject.write_json(talk, json, found.to_json())
+
+
+def _print(talk: Any, found: Pruning) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table.add_column("½ρ(j) of the units of", no_wrap=True)
+    for heading in ("units", "smallest", "median", "largest"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    if found.chosen is not None:
+        table.add_column("deleted", justify="right", no_wrap=True)
+    for name, second in found.second.items():
+        half = 0.5 * second
+        cells = [f"{float(value):.2g}" for value in (half.min(), half.median(), half.max())]
+        mark = "exact" if found.exact[name] else "ggn"
+        gone = [] if found.chosen is None else [str(len(found.chosen.units[name]))]
+        table.add_row(name, str(len(half)), *cells, mark, *gone)
+    console.show(talk, table)
+    for curve in found.curves.values():
+        for deletion in curve:
+            console.note(talk, deletion_text(deletion))
+    if found.chosen is not None:
+        console.tell(talk, f"chosen: {deletion_text(found.chosen)}")
+    for name, why in found.left_out.items():
+        console.note(talk, f"left out: {name}: {why}")
+    count = int(found.settings["num_samples"])
+    console.note(talk, f"counted: {found.cost.passes(count)} per sample over {count} samples")

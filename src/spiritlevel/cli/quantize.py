@@ -1,0 +1,154 @@
+"""`spiritlevel quantize`: what rounding each weight does to the loss, and the best bit widths."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from ..analysis.quantization import Quantization, quantization
+from ..analysis.quantization.records import plan_text
+from ..errors import SpiritlevelError
+from ..files import write_atomically
+from ..pages.figures import quantization as draw
+from ..pages.figures import save
+from ..study.checkpoints import save_checkpoint
+from . import console, inputs, subject
+
+EXAMPLES = """\b
+Examples:
+  spiritlevel quantize --model digits_cnn --checkpoint run7.safetensors --mean-bits 4
+  spiritlevel quantize --model my_nets:make --checkpoint run7.safetensors --data val.npz \\
+      --bits 3,4,8 --scheme per_group --bytes 2MiB --plot bits.png --json bits.json
+"""
+
+
+def quantize(
+    model: subject.Model,
+    model_arg: subject.ModelArguments = None,
+    checkpoint: subject.Checkpoint = None,
+    data: subject.Data = "digits",
+    split: subject.Split = "train",
+    samples: subject.Samples = None,
+    batch_size: subject.BatchSize = 256,
+    loss: subject.LossName = "cross_entropy",
+    bits: Annotated[
+        str, typer.Option(metavar="N,N,…", help="Widths to choose from, 2 to 16.")
+    ] = "2,3,4,6,8",
+    scheme: Annotated[
+        str, typer.Option(metavar="NAME", help="per_tensor, per_channel or per_group.")
+    ] = "per_channel",
+    group_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Weights that share a scale in per_group.")
+    ] = 128,
+    ranges: Annotated[
+        str, typer.Option(metavar="NAME", help="Scales by squared error (mse) or range (max).")
+    ] = "mse",
+    mean_bits: Annotated[
+        float | None, typer.Option(metavar="BITS", help="Budget: bits per weight on average.")
+    ] = None,
+    num_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--bytes", metavar="SIZE", help="Budget: size with scales, such as 2MiB or 500000."
+        ),
+    ] = None,
+    save_to: Annotated[
+        pathlib.Path | None,
+        typer.Option("--save", metavar="PATH", help="Write the rounded weights (.safetensors)."),
+    ] = None,
+    plot: subject.Plot = None,
+    layers: subject.Layers = None,
+    head: subject.HeadName = None,
+    memory: subject.Memory = None,
+    device: subject.Device = "cpu",
+    dtype: subject.Dtype = "float32",
+    seed: subject.Seed = 0,
+    json: subject.Json = None,
+) -> None:
+    """Predict what rounding each weight does to the loss, and choose bit widths for a budget."""
+    talk = console.talk(json)
+    budget = mean_bits is not None or num_bytes is not None
+    if save_to is not None and not budget:
+        raise SpiritlevelError(
+            "The --save option needs a budget: which widths should be saved? Got neither "
+            "--mean-bits nor --bytes. For example --mean-bits 4."
+        )
+    arguments: dict[str, Any] = {
+        "bits": _parse_bits(bits),
+        "scheme": scheme,
+        "group_size": group_size,
+        "ranges": ranges,
+        "mean_bits": mean_bits,
+        "bytes": None if num_bytes is None else inputs.parse_memory(num_bytes),
+        "loss": loss,
+        "layers": subject.one_or_many(layers),
+        "head": head,
+        "memory": None if memory is None else inputs.parse_memory(memory),
+        "seed": seed,
+    }
+    loaded = subject.load(
+        model=model,
+        model_arg=model_arg,
+        checkpoint=checkpoint,
+        data=data,
+        split=split,
+        samples=samples,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        seed=seed,
+    )
+    loaded.introduce(talk)
+    console.note(talk)
+    with console.progress("rounding") as show:
+        arguments["progress"] = subject.by_pass(show, "rounding")
+        found = loaded.attempt(quantization, **arguments)
+    console.details("setting", found.settings)
+    _print(talk, found)
+    if plot is not None:
+        write_atomically(plot, save(draw(found), plot.suffix[1:]))
+        console.note(talk, f"written: {plot}")
+    if save_to is not None and found.chosen is not None:
+        save_checkpoint(found.apply(loaded.network, found.chosen), save_to)
+        console.note(talk, f"written: {save_to}")
+    subject.write_json(talk, json, found.to_json())
+
+
+def _parse_bits(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SpiritlevelError(
+            "The --bits must be whole numbers with commas between them, such as 2,4,8. "
+            f"Got {text!r}."
+        ) from None
+
+
+def _print(talk: Any, found: Quantization) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table.add_column("rise of the loss", no_wrap=True)
+    for heading in ("entries", *[f"{bits} bits" for bits in found.options]):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if found.chosen is not None:
+        table.add_column("chosen", justify="right", no_wrap=True)
+    for name, size in found.sizes.items():
+        cells = []
+        for bits in found.options:
+            width = found.of(name, bits)
+            cells.append(f"{width.rise:.2g} ± {math.hypot(width.stderr, width.data_stderr):.1g}")
+        chosen = [] if found.chosen is None else [str(found.chosen.bits[name])]
+        table.add_row(name, f"{size:,}", *cells, *chosen)
+    console.show(talk, table)
+    for plan in found.uniforms:
+        console.note(talk, f"uniform: {plan_text(plan)}")
+    if found.chosen is not None:
+        console.tell(talk, f"chosen: {plan_text(found.chosen)}")
+    for name, why in found.left_out.items():
+        console.note(talk, f"not rounded: {name}: {why}")
+    count = int(found.settings["num_samples"])
+    console.note(talk, f"counted: {found.cost.passes(count)} per sample over {count} samples")

@@ -1,0 +1,93 @@
+"""Families of changes of a weight, and what they do at the output of a layer.
+
+With δ_t the gradient of some function of the outputs at position t of a layer, the derivative of
+that function along a change Δ of the weight is Σ_t ⟨δ_t, Δ a_t⟩. So a family needs to know Δ a_t
+only: no change of a weight is formed for all of them at once, and no gradient of a weight at all.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ...model.layer_hooks import LayerUse
+from ...model.layers import Layout
+from ...model.layers.given_change import output_change
+from ...model.layers.noise import ColumnNoise, scaled_columns
+from ...model.weight_matrices import WeightMatrix
+from ..sweep.listeners import at_least_float
+
+Slopes = Callable[[Tensor], Tensor]  # the gradient at an output → the derivatives, shape (N, count)
+
+
+class AbstractFamily(abc.ABC):
+    """Some changes of some weights, one weight at a time."""
+
+    names: Sequence[str]  # the parameters
+
+    @abc.abstractmethod
+    def count(self, name: str) -> int:
+        """How many changes of a parameter there are."""
+
+    @abc.abstractmethod
+    def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:
+        """The derivatives along all changes of a parameter, as far as this use is concerned."""
+
+
+class GivenChanges(AbstractFamily):
+    """Changes that are given one by one, each made when it is needed."""
+
+    def __init__(self, counts: Mapping[str, int], change: Callable[[str, int], Tensor]) -> None:
+        """`change` gives the i-th change of a parameter, in its shape."""
+        self.names, self._counts, self.change = list(counts), counts, change
+
+    def count(self, name: str) -> int:
+        """As given."""
+        return self._counts[name]
+
+    def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:
+        """Σ_t ⟨δ_t, Δ a_t⟩ with Δ a_t computed once for all columns."""
+        moved = [self.at_output(use, name, i).detach() for i in range(self.count(name))]
+        rows = torch.stack([layout.split(each).flatten(1) for each in moved], dim=2)
+
+        def slopes(delta: Tensor) -> Tensor:
+            flat = layout.split(at_least_float(delta)).flatten(1)
+            return torch.bmm(flat[:, None], at_least_float(rows)).squeeze(1).double()
+
+        return slopes
+
+    def at_output(self, use: LayerUse, name: str, i: int) -> Tensor:
+        """Δ a_t of one change, in the shape of the output."""
+        return output_change(use, self.change(name, i).to(use.output.dtype))
+
+
+class NeuronDeletions(AbstractFamily):
+    """One change for each input neuron (input channel) of a weight: its column becomes 0."""
+
+    def __init__(self, matrices: Mapping[str, WeightMatrix]) -> None:
+        """`matrices` are those of the parameters, by the parameters' names."""
+        self.names, self.matrices = list(matrices), matrices
+
+    def count(self, name: str) -> int:
+        """Neurons of all groups."""
+        matrix = self.matrices[name]
+        return matrix.of(matrix.parameter.detach()).shape[0] * matrix.neurons
+
+    def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:
+        """−Σ_t a_tj (Wᵀδ_t)_j: Wᵀδ is the gradient in signs on the columns."""
+        matrix, count = self.matrices[name], self.count(name)
+        on_rows = not matrix.rule.rows_first
+        weight = matrix.parameter.detach()
+        a = use.input
+
+        def slopes(delta: Tensor) -> Tensor:
+            signs = delta.new_ones(layout.num_samples, count).requires_grad_()
+            with torch.enable_grad():
+                v = scaled_columns(use, a, layout, ColumnNoise(signs, weight, on_rows))
+            (found,) = torch.autograd.grad(v, signs, delta.to(v.dtype))
+            return -found.double()
+
+        return slopes
