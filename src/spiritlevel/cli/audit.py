@@ -102,6 +102,7 @@ def audit(
         arguments["method"] = method
     with console.progress("auditing") as show:
         result = loaded.attempt(audits.audit, progress=show, **arguments)
+        loaded.describe(result.original.settings, loss=loss)
     subject.detail_report(result.original)
     print_audit(talk, result)
     subject.write_json(talk, json, result.to_json())

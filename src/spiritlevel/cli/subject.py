@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -17,9 +17,11 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
+from ..analysis.performance import performance
 from ..errors import SpiritlevelError, is_out_of_memory, require
 from ..files import write_atomically
 from ..pages import report as pages
+from ..records import to_json_float
 from ..results import Progress, Report
 from ..study.checkpoints import load_checkpoint
 from ..study.models import build
@@ -166,11 +168,18 @@ class Subject:
     model: str
     data: str
     lines: tuple[str, ...]  # what they are, for the reader
+    facts: Mapping[str, Any]  # what they are, for the record: files, and whether it is trained
 
     def introduce(self, talk: Console) -> None:
         """Print what will be measured."""
         for line in self.lines:
             console.note(talk, line)
+
+    def describe(self, settings: dict[str, Any], **arguments: Any) -> None:
+        """Add to a result's settings what was measured: files, loss and accuracy."""
+        found = self.attempt(performance, **arguments)
+        well = {"mean_loss": to_json_float(found.loss), "accuracy": found.accuracy}
+        settings["subject"] = dict(self.facts) | well
 
     def options(self, texts: Several) -> dict[str, object]:
         """Options of the measures; `initial` is loaded from a checkpoint of the same network."""
@@ -239,6 +248,13 @@ def load(
             weights,
             f"data: {origin}",
         ),
+        {
+            "model": model,
+            "model_arguments": list(model_arg or []),
+            "checkpoint": checkpoint,
+            "trained": None if checkpoint is None and ":" in model else checkpoint is not None,
+            "data": origin,
+        },
     )
 
 
