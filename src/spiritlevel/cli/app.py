@@ -22,16 +22,13 @@ from .check import check
 from .compare import compare
 from .data import app as data_sets
 from .demo import EXAMPLES, demo
+from .exit_codes import INTERRUPTED, REFUSED
 from .landscape import landscape
 from .measure import measure
 from .report import report
 from .spectrum import spectrum
 from .study import app as study
 from .watch import watch
-
-REFUSED = 1  # the request could not be met
-USAGE = 2  # the command line was not understood
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class Commands(TyperGroup):
@@ -46,12 +43,11 @@ class Commands(TyperGroup):
             code = super().main(args, *rest, **options)
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
+            console.say_error("interrupted. No partial files were written.")
         except Exception as error:
             code = _report_error(error, debug="--debug" in args)
         finally:
             console.VOLUME.reset(before)
-        if code == INTERRUPTED:
-            console.say_error("interrupted. No partial files were written.")
         sys.exit(code if isinstance(code, int) else 0)
 
 
