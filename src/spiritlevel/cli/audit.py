@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analysis import audit as audits
-from . import console, inputs, subject
+from . import console, inputs, pace, subject
 
 MOVES_PER_TABLE = 3  # side by side in 80 columns
 STYLES = {
@@ -100,8 +100,18 @@ def audit(
     }
     if method is not None:
         arguments["method"] = method
+
+    def plan(measurements: int) -> None:
+        console.note(
+            talk,
+            f"planned: {measurements} measurements, of the network and of {measurements - 1} copies "
+            "of it with other weights and the same function. Fewer --samples, --draws or "
+            "--measures take less time.",
+        )
+
     with console.progress("auditing") as show:
-        result = loaded.attempt(audits.audit, progress=show, **arguments)
+        watched = pace.audited(show, plan)
+        result = loaded.attempt(audits.audit, progress=watched, **arguments)
         loaded.describe(result.original.settings, loss=loss)
     subject.detail_report(result.original)
     print_audit(talk, result)

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from .. import api
 from ..analysis import comparison as comparisons
 from ..errors import SpiritlevelError
 from ..results import Report
-from . import console, inputs, subject
+from . import console, inputs, pace, subject
 from .exit_codes import INTERRUPTED
 
 NETWORKS_PER_TABLE = 3  # side by side in 80 columns
@@ -81,7 +82,7 @@ def compare(
     }
     reports: dict[str, Report] = {}
     networks: dict[str, nn.Module] = {}
-    interrupted = False
+    interrupted, total = False, len(paths) * (2 if match else 1)
     try:
         for name, path in paths.items():
             loaded = subject.load(
@@ -98,12 +99,15 @@ def compare(
             )
             if not reports:
                 loaded.introduce(talk)
+                _tell_plan(talk, loaded, total, arguments | {"options": loaded.options(option)})
+                watch = pace.Pace()
             with console.progress(f"measuring {name}") as show:
                 arguments["options"] = loaded.options(option)
                 arguments["progress"] = subject.by_pass(show, f"measuring {name}")
                 networks[name] = loaded.network
                 reports[name] = loaded.attempt(comparisons.measure_for_comparison, **arguments)
                 loaded.describe(reports[name].settings, loss=loss)
+            watch.step(len(reports), total)
         with console.progress("measuring at equal confidence") as show:
             arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")
             result = comparisons.matched_comparison(
@@ -124,6 +128,15 @@ def compare(
     subject.write_html(talk, html, result)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _tell_plan(
+    talk: Console, loaded: subject.Subject, total: int, arguments: dict[str, Any]
+) -> None:
+    first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
+    console.note(talk, f"planned: {total} measurements, each of {first}")
+    for line in more:
+        console.note(talk, line)
 
 
 def named_paths(checkpoints: list[str]) -> dict[str, str]:
@@ -156,7 +169,7 @@ def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column(heading[0], overflow="fold")
     for name in heading[1:]:
-        table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
+        table.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     talk.print()

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
@@ -131,7 +131,13 @@ def progress(text: str) -> Iterator[Progress]:
     """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
     console = err()
     described = TextColumn("{task.description}", markup=False)
-    columns = (described, BarColumn(), TimeElapsedColumn())
+    columns = (
+        described,
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     with (
         timed(text),
         Bars(*columns, console=console, transient=True, disable=not shows_progress()) as bars,

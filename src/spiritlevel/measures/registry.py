@@ -81,6 +81,7 @@ class Measured:
 
 
 MeasureFunction: TypeAlias = Callable[[Workspace], Measured]
+FurtherCost: TypeAlias = Callable[[Workspace], Cost]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Card:
     options: tuple[str, ...]  # the fields of Options that it reads
     found_by: FoundBy
     cost_text: str  # where the cost is more than that of the shared pass
+    further_cost: FurtherCost | None  # the same as a number, at most, for one sample
     function: MeasureFunction
 
     @property
@@ -158,8 +160,12 @@ def measure(
     options: tuple[str, ...] = (),
     found_by: FoundBy = "formula",
     cost: str = "",
+    further_cost: FurtherCost | None = None,
 ) -> Callable[[MeasureFunction], MeasureFunction]:
     """Register a function as a measure; the arguments become its card.
+
+    `cost` says what it takes where that is more than the shared pass, and `further_cost` gives the
+    most that one sample adds to that pass, so that it can be said before anything runs.
 
     The function takes a Workspace and gives a Measured. It is returned unchanged. Running the
     definition again, as in a notebook, replaces the card.
@@ -194,6 +200,7 @@ def measure(
             options=options,
             found_by=found_by,
             cost_text=cost,
+            further_cost=further_cost,
             function=function,
         )
         return function
