@@ -104,7 +104,7 @@ def audit(
     def plan(measurements: int) -> None:
         console.note(
             talk,
-            f"planned: {measurements} measurements, of the network and of {measurements - 1} copies "
+            f"planned: {measurements} measurements, of the network and {measurements - 1} copies "
             "of it with other weights and the same function. Fewer --samples, --draws or "
             "--measures take less time.",
         )

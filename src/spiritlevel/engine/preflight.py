@@ -33,9 +33,9 @@ class Preflight:
         ]
         if self.further:
             names = list(self.further)
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            others = f" and {len(names) - 3} more" if len(names) > 3 else ""
             most = functools.reduce(operator.add, self.further.values()).passes(1)
-            lines.append(f"plus up to {most} per sample for {', '.join(names[:3])}{more}")
+            lines.append(f"plus up to {most} per sample for {', '.join(names[:3])}{others}")
         if self.num_probes is not None:
             lines.append(
                 f"{self.num_probes} output probes instead of {self.num_columns} columns; more "

@@ -11,6 +11,7 @@ from typing import Any
 from ... import api
 from ...errors import SpiritlevelError
 from ...measures.confounders import GINI, MEASURED_ALONG
+from ...notebooks import Shown
 from ...plain_text import visible
 from ...reading import Misread, read_as
 from ...records import Measurement, Report, aligned, read_json
@@ -23,7 +24,7 @@ from .ranking import Place, counterparts, directions, flatness_sign, flatter_by,
 FORMAT = "spiritlevel-comparison-1"
 
 
-class Comparison:
+class Comparison(Shown):
     """Reports of several networks on the same data, and what can be read off them."""
 
     def __init__(
@@ -260,6 +261,9 @@ class Comparison:
         return reasons
 
     # -- writing -----------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return visible(f"Comparison({', '.join(self.reports)}: {self.summary()[0]})")
 
     def __str__(self) -> str:
         lines = [*self.summary(), "", aligned(self.ranking_rows()), "", *self.findings()]
