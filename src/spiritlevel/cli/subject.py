@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..analysis.performance import performance
 from ..errors import SpiritlevelError, is_out_of_memory, require
 from ..files import write_atomically
+from ..model.batches import map_tensors, tensors
 from ..pages import report as pages
 from ..records import to_json_float
 from ..results import Progress, Report
@@ -45,7 +46,10 @@ ModelArguments = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Weights to load: .safetensors, or a torch state dict."),
+    typer.Option(
+        metavar="PATH",
+        help="Weights to load: .safetensors, a torch state dict, or a save_pretrained folder.",
+    ),
 ]
 Data = Annotated[
     str,
@@ -164,7 +168,7 @@ class Subject:
     """A network in eval mode, its data in batches, and their names."""
 
     network: nn.Module
-    batches: list[tuple[Tensor, Tensor]]
+    batches: list[tuple[Any, Tensor]]
     model: str
     data: str
     lines: tuple[str, ...]  # what they are, for the reader
@@ -202,7 +206,7 @@ class Subject:
             text = str(error)
             if is_out_of_memory(error):
                 raise _too_large() from error
-            x = self.batches[0][0]
+            x = tensors(self.batches[0][0])[0]
             cause = (
                 text.strip().splitlines()[0].rstrip(".") if text.strip() else type(error).__name__
             )
@@ -236,11 +240,11 @@ def load(
     else:
         weights = _untrained(model, seed)
     network = network.to(place, kind).eval()
-    x, y = (t.to(kind) if t.is_floating_point() else t for t in (x, y))
+    x, y = map_tensors(lambda t: t.to(kind) if t.is_floating_point() else t, (x, y))
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     return Subject(
         network,
-        list(zip(x.split(batch_size), y.split(batch_size), strict=True)),
+        inputs.in_batches(x, y, batch_size),
         model,
         data,
         (
