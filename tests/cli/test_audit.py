@@ -78,7 +78,7 @@ def test_compare_chosen_layers_by_a_chosen_method(checkpoints, tmp_path):
     args = ("--measures", "curvature.trace", "--no-match", "--json", out, "--max-passes", "20")
     run("compare", *checkpoints, *FEW, *args, "--method", "hutchinson", "--layers", "fc2")
     found = sl.results.Comparison.from_json(out.read_text())
-    run("compare", *checkpoints, *FEW, *args, "--layers", "fc2")
+    run("compare", *checkpoints, *FEW, *args, "--layers", "fc2", "--overwrite")
     exact = sl.results.Comparison.from_json(out.read_text())
     for name in ("seed0", "seed1"):
         estimate, truth = (c.reports[name]["curvature.trace"] for c in (found, exact))
@@ -147,7 +147,7 @@ def test_settings_reach_the_measures(checkpoints, tmp_path):
         (["compare", "x=a.pt", "x=b.pt"], "The name 'x' is given to two checkpoints"),
         (["measure", "--option", "rho"], "as in --option rho=0.1. Got 'rho'"),
         (["measure", "--option", "rhoo=1"], "has no option 'rhoo'. Did you mean 'rho'?"),
-        (["measure", "--option", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
+        (["audit", "--option", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
         (["measure", "--measures", "norms.distance"], "initial"),
         (["audit", "--measures", "head.kapa"], "Did you mean 'head.kappa'"),
     ],

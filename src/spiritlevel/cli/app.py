@@ -192,7 +192,7 @@ app.command(
 Examples:
   spiritlevel measure --model mlp
   spiritlevel measure --model my_nets:make --model-arg width=32 \\
-      --checkpoint run7.safetensors --data val.npz --measures 'relative.*'
+      --checkpoint run7.safetensors --data val.npz --measures 'relative.*,head.kappa'
   spiritlevel measure --model mlp --html report.html
   spiritlevel measure --model mlp --json - | jq .measures
 """
@@ -268,7 +268,7 @@ app.command(
     epilog="""\b
 Examples:
   spiritlevel check
-  spiritlevel check --json src/spiritlevel/cli/reference.json
+  spiritlevel check --json src/spiritlevel/cli/reference.json --overwrite
   spiritlevel check --markdown > docs/reference-values.md
 """
 )(check)

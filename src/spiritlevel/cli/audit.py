@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .. import api
 from ..analysis import audit as audits
 from . import console, inputs, pace, subject
 
@@ -86,9 +87,10 @@ def audit(
         seed=seed,
     )
     loaded.introduce(talk)
+    also = [] if measures else [card.name for card in api.cards() if card.in_audit]
     arguments: dict[str, Any] = {
         "loss": loss,
-        "options": loaded.options(option),
+        "options": loaded.options(option, measures, also),
         "measures": measures or None,
         "layers": subject.one_or_many(layers),
         "head": head,

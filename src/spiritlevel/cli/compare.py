@@ -97,12 +97,13 @@ def compare(
                 dtype=dtype,
                 seed=seed,
             )
+            given = loaded.options(option, measures, _counterparts(measures))
             if not reports:
                 loaded.introduce(talk)
-                _tell_plan(talk, loaded, total, arguments | {"options": loaded.options(option)})
+                _tell_plan(talk, loaded, total, arguments | {"options": given})
                 watch = pace.Pace()
             with console.progress(f"measuring {name}") as show:
-                arguments["options"] = loaded.options(option)
+                arguments["options"] = given
                 arguments["progress"] = subject.by_pass(show, f"measuring {name}")
                 networks[name] = loaded.network
                 reports[name] = loaded.attempt(comparisons.measure_for_comparison, **arguments)
@@ -137,6 +138,17 @@ def _tell_plan(
     console.note(talk, f"planned: {total} measurements, each of {first}")
     for line in more:
         console.note(talk, line)
+
+
+def _counterparts(measures: list[str] | None) -> list[str]:
+    """What is measured in addition to check the chosen measures for scale."""
+    twins = comparisons.counterparts()
+    asked = [card.name for pattern in measures or ["*"] for card in api.cards(pattern)]
+    return [twins[name] for name in asked if name in twins and (measures or _default(name))]
+
+
+def _default(name: str) -> bool:
+    return api.cards(name)[0].default
 
 
 def named_paths(checkpoints: list[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
+import pathlib
 import string
 import sys
 import textwrap
@@ -22,6 +23,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from ..errors import SpiritlevelError
 from ..plain_text import visible
 from ..results import Progress
 
@@ -35,6 +37,26 @@ class Volume(enum.IntEnum):
 
 
 VOLUME: ContextVar[Volume] = ContextVar("volume", default=Volume.NORMAL)
+
+
+_OVERWRITING: ContextVar[bool] = ContextVar("overwriting", default=False)
+
+
+def allow_overwriting(wanted: bool) -> bool:
+    """Keep whether --overwrite was given, for `free`."""
+    _OVERWRITING.set(wanted)
+    return wanted
+
+
+def free(path: pathlib.Path | str | None) -> None:
+    """Refuse a path where a file is already, unless --overwrite was given."""
+    if path is None or str(path) == "-" or _OVERWRITING.get():
+        return
+    if pathlib.Path(path).is_file():
+        raise SpiritlevelError(
+            f"The file {str(path)!r} exists already, and would be replaced. Give another path, or "
+            "--overwrite."
+        )
 
 
 class PlainConsole(Console):

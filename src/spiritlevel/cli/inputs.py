@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import api
 from ..errors import SpiritlevelError
 from ..study import data
 from ..study.data.masks import read_attention_mask
@@ -40,6 +41,36 @@ def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, object]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: too nested
             values[key] = WORDS.get(value.lower(), value)
     return values
+
+
+def split_commas(values: list[str] | None) -> list[str] | None:
+    """Names that are given with commas, one by one.
+
+    >>> split_commas(["head.kappa,head.trace", "relative.*"])
+    ['head.kappa', 'head.trace', 'relative.*']
+    """
+    if not values:
+        return values
+    return [part.strip() for value in values for part in value.split(",") if part.strip()]
+
+
+def refuse_unread(
+    options: Mapping[str, object], measures: Sequence[str] | None, also: Iterable[str]
+) -> None:
+    """Raise if an option exists, but no measure of this call reads it."""
+    if measures:
+        cards = [card for pattern in measures for card in api.cards(pattern)]
+    else:
+        cards = [card for card in api.cards() if card.default]
+    cards += [card for name in also for card in api.cards(name)]
+    read = {option for card in cards for option in card.options}
+    for name in options:
+        readers = [card.name for card in api.cards() if name in card.options]
+        if readers and name not in read:
+            raise SpiritlevelError(
+                f"The --option {name} has no effect here: no measure of this call reads it. Add "
+                f"one that does with --measures: {', '.join(readers)}."
+            )
 
 
 def parse_memory(text: str) -> int:

@@ -71,7 +71,7 @@ def measure(
         dtype=dtype,
         seed=seed,
     )
-    arguments["options"] = loaded.options(option)
+    arguments["options"] = loaded.options(option, measures)
     loaded.introduce(talk)
     first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
     console.note(talk, f"planned: {first}")

@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -83,8 +83,9 @@ Measures = Annotated[
     Several,
     typer.Option(
         metavar="PATTERN",
-        help="A name, or a pattern such as 'relative.*'; may be repeated.",
+        help="A name, or a pattern such as 'relative.*'; several with commas, or repeated.",
         autocompletion=completion.measures,
+        callback=inputs.split_commas,
     ),
 ]
 Options = Annotated[
@@ -138,10 +139,19 @@ Confidence = Annotated[
         help="Confidence level of the intervals, between 0 and 1 (default: 0.95).",
     ),
 ]
+
+
+def _unwritten(json: str | None) -> str | None:
+    console.free(json)
+    return json
+
+
 Json = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH", help="Write JSON here. Use '-' for stdout; messages go to stderr."
+        metavar="PATH",
+        help="Write JSON here. Use '-' for stdout; messages go to stderr.",
+        callback=_unwritten,
     ),
 ]
 
@@ -150,6 +160,7 @@ def _before_measuring(html: pathlib.Path | None) -> pathlib.Path | None:
     """Raise now if the page cannot be made, not after an hour of measuring."""
     if html is not None:
         require("plotly", what="An HTML page", extra="report")
+    console.free(html)
     return html
 
 
@@ -185,9 +196,15 @@ class Subject:
         well = {"mean_loss": to_json_float(found.loss), "accuracy": found.accuracy}
         settings["subject"] = dict(self.facts) | well
 
-    def options(self, texts: Several) -> dict[str, object]:
-        """Options of the measures; `initial` is loaded from a checkpoint of the same network."""
+    def options(
+        self, texts: Several, measures: Several, also: Iterable[str] = ()
+    ) -> dict[str, object]:
+        """Options of the measures; `initial` is loaded from a checkpoint of the same network.
+
+        Refuses an option that none of the measures reads, nor any of `also`.
+        """
         options = inputs.parse_pairs(texts or [], "--option rho=0.1")
+        inputs.refuse_unread(options, measures, also)
         if "initial" in options:
             initial = copy.deepcopy(self.network)
             load_checkpoint(initial, str(options["initial"]))

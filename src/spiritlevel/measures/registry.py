@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
@@ -214,10 +215,23 @@ def get(name: str) -> Card:
     try:
         return cards[name]
     except KeyError:
-        hint = suggestion(name, cards, most=3)
         raise SpiritlevelError(
-            f"No measure is called {name!r}.{hint} See `spiritlevel list`."
+            f"No measure is called {name!r}.{_hint(str(name), list(cards))} See `spiritlevel list`."
         ) from None
+
+
+def _hint(name: str, known: list[str]) -> str:
+    """What was probably meant, in all families: a name alone may belong to several of them.
+
+    >>> _hint("kapa", ["head.kappa", "relative.kappa", "head.trace"])
+    " Did you mean 'head.kappa' or 'relative.kappa'?"
+    """
+    if "." in name:
+        return suggestion(name, known, most=3)
+    variants = {each.partition(".")[2] for each in known}
+    close = difflib.get_close_matches(name, variants, n=1)
+    same = [each for each in known if each.partition(".")[2] in close]
+    return f" Did you mean {' or '.join(map(repr, sorted(same)))}?" if same else ""
 
 
 def names(pattern: str = "*") -> list[str]:
