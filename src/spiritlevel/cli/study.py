@@ -79,8 +79,8 @@ def list_studies(json: subject.Json = None) -> None:
     for name in study_names():
         listed_study = control.find(name)
         paper = PAPERS.get(name.partition("-")[0], "")
-        row = {"name": name, "presets": list(listed_study.presets), "paper": paper}
-        rows.append(row | {"description": listed_study.description})
+        known = {"name": name, "presets": list(listed_study.presets), "paper": paper}
+        rows.append(known | {"description": listed_study.description})
     talk = console.talk(json)
     for paper in dict.fromkeys(row["paper"] for row in rows):
         console.tell(talk, "", bold=str(paper or "Of no paper"))
