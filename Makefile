@@ -4,7 +4,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test breaks nightly lint bench bench-peers docs clean
+.PHONY: help demo test breaks nightly lint bench bench-peers docs dist matrix clean
 
 help:
 	@echo "make demo    train a population of small networks, measure, analyse and report it"
@@ -18,6 +18,8 @@ help:
 	@echo "make bench-peers   the same questions to other libraries, in an environment of its own;"
 	@echo "             DEVICE=cuda for a GPU"
 	@echo "make docs    build the documentation into site/; open site/index.html"
+	@echo "make dist    build sdist and wheel into dist/, and check both"
+	@echo "make matrix  the core tests with the oldest and the newest versions, for every Python there is"
 	@echo "make clean   remove the environment, caches and outputs"
 	@echo "The first target you run sets up $(VENV), which takes a few minutes."
 
@@ -62,8 +64,25 @@ $(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/peers/requirements.tx
 docs: $(READY)
 	$(VENV)/bin/mkdocs build --strict
 
+# The tools that build and check get an environment of their own: they are no part of the package.
+TOOLS := .venv-tools
+dist: $(TOOLS)/.ready
+	rm -rf dist
+	$(TOOLS)/bin/python -m build --outdir dist .
+	$(TOOLS)/bin/twine check --strict dist/*
+	$(TOOLS)/bin/check-wheel-contents dist/*.whl
+
+$(TOOLS)/.ready:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --disable-pip-version-check build twine check-wheel-contents
+	@touch $@
+
+# A version that the package index does not have is skipped, and said so.
+matrix: dist
+	$(PYTHON) tests/version_matrix.py dist
+
 clean:
-	rm -rf $(VENV) $(PEERS) build dist site spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(TOOLS) .venv-matrix build dist site spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is written last, so an interrupted installation is resumed and not taken for a whole one.

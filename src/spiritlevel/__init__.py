@@ -30,3 +30,4 @@ from .training import KappaPenalty as KappaPenalty
 from .training import NoiseSAM as NoiseSAM
 
 _announce("spiritlevel.studies", "spiritlevel.papers")
+_announce("spiritlevel.pages", "spiritlevel.pages.report")

@@ -218,6 +218,7 @@ def preflight(
         plan = workspace.plan
         _, first = next(workspace.surface.batches())  # a guess at how large the others are
         probes = workspace.pilot_count if needs.sweep and workspace.by_probes else None
+        further = {c.name: c.further_cost(workspace) for c in asked.cards if c.further_cost}
     footprint = plan.footprint if probes is None else plan.probe_footprint
     chunk = footprint.chunk(workspace.memory, sweep=needs.sweep)
     chunk = min(chunk, max(1, num_samples(first)))
@@ -232,6 +233,7 @@ def preflight(
         products=needs.products or workspace.precision.method in ("hutchinson", "hutch++"),
         slow_parameters=tuple(n for n, route in plan.routes.items() if route == "generic"),
         measures=tuple(card.name for card in asked.cards),
+        further=further,
     )
 
 

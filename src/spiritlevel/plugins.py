@@ -17,7 +17,7 @@ from typing import Literal
 
 from .errors import SpiritlevelError
 
-Group = Literal["spiritlevel.measures", "spiritlevel.studies"]
+Group = Literal["spiritlevel.measures", "spiritlevel.studies", "spiritlevel.pages"]
 _announced: dict[Group, list[str]] = {}
 _imported: set[str] = set()
 _searched: dict[Group, tuple[str, ...]] = {}  # the sys.path at the last search: searching is slow

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from .errors import SpiritlevelError, require
+from .notebooks import Shown, footnotes, table
 from .plain_text import visible
 from .reading import Misread, parse_json, read_as, read_fields, read_settings
 
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 Progress: TypeAlias = Callable[[int, int | None, str], None]
 
 
+SHORT_NOTE = 40  # characters that stand beside a number; longer notes stand below the table
 NONFINITE_TEXT = (
     "The value is not a finite number: it overflows, or the loss does. Measure in float64, or look "
     "at the network's outputs."
@@ -72,7 +74,7 @@ class Cost:
         return ", ".join(parts) or "nothing"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Measurement:
     """One number with everything needed to interpret it.
 
@@ -107,6 +109,13 @@ class Measurement:
                 f"The measurement {self.name!r} must carry a stderr or a residual, be exact, or "
                 f"have a status that says what it is. Got value={self.value!r} with neither."
             )
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __repr__(self) -> str:
+        text = f", {self.text}" if self.text else ""
+        return visible(f"Measurement({self.name} = {self.value:.6g}, {self.mark}{text})")
 
     @property
     def mark(self) -> str:
@@ -186,7 +195,7 @@ def read_json(
         ) from error
 
 
-class Report(Mapping[str, Measurement]):
+class Report(Shown, Mapping[str, Measurement]):
     """Measurements by name, and per layer where a measure has layers.
 
     `report["relative.kappa"].value`, `report.layers["relative.kappa"]["fc"].value`
@@ -218,14 +227,16 @@ class Report(Mapping[str, Measurement]):
     def __len__(self) -> int:
         return len(self._measurements)
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={m.value:.4g}" for name, m in list(self.items())[:3])
+        more = f", and {len(self) - 3} more" if len(self) > 3 else ""
+        return visible(f"Report({values}{more}; {self.settings['num_samples']} samples)")
+
     def __str__(self) -> str:
-        rows = [("measure", "value", "± data", "", "note")]
-        for name, m in self.items():
-            data = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
-            rows.append((name, f"{m.value:.6g}", data, m.mark, m.text))
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        heading, rows, below = self._table()
+        widths = [max(len(row[i]) for row in (heading, *rows)) for i in range(4)]
         lines = []
-        for name, value, data, mark, text in rows:
+        for name, value, data, mark, text in (heading, *rows):
             cells = (
                 name.ljust(widths[0]),
                 value.rjust(widths[1]),
@@ -235,14 +246,26 @@ class Report(Mapping[str, Measurement]):
             )
             lines.append("  ".join(cells).rstrip())
         lines.insert(1, "-" * len(lines[0]))
+        return visible("\n".join([*lines, *below]), keep="\n")
+
+    def _repr_html_(self) -> str:
+        return table(*self._table())
+
+    def _table(self) -> tuple[list[str], list[list[str]], list[str]]:
+        """Heading, rows, and the lines below; long notes are footnotes."""
+        texts, notes = footnotes([m.text for m in self.values()], SHORT_NOTE)
+        rows = []
+        for (name, m), text in zip(self.items(), texts, strict=True):
+            data = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
+            rows.append([name, f"{m.value:.6g}", data, m.mark, text])
         n = int(self.settings["num_samples"])
-        lines.append(f"{n} samples, {self.cost.passes(n)} over the data")
+        below = [*notes, f"{n} samples, {self.cost.passes(n)} over the data"]
         if "autocast" in self.settings:
-            lines.append(f"autocast: {self.settings['autocast']}")
+            below.append(f"autocast: {self.settings['autocast']}")
         if left_out := list(self.settings.get("left_out", ())):
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            lines.append(f"left out, since they do not apply: {', '.join(left_out[:3])}{more}")
-        return visible("\n".join(lines), keep="\n")
+            below.append(f"left out, since they do not apply: {', '.join(left_out[:3])}{more}")
+        return ["measure", "value", "± data", "", "note"], rows, below
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types."""

@@ -13,7 +13,9 @@ from .analysis.comparison import Comparison as Comparison
 from .analysis.comparison import Disagreement as Disagreement
 from .analysis.comparison import Explained as Explained
 from .analysis.comparison import Pair as Pair
+from .analysis.comparison import PairFindings as PairFindings
 from .analysis.comparison import Place as Place
+from .analysis.comparison import Ranking as Ranking
 from .analysis.landscape import Axis as Axis
 from .analysis.landscape import Landscape as Landscape
 from .analysis.landscape import Mark as Mark

@@ -45,10 +45,10 @@ def test_confounders_that_differ_beyond_their_errors():
     assert [pair.direction for pair in one.confounders] == ["smaller", "larger"]
     assert one.left is None  # nobody looked at equal confidence
     assert (
-        "'a' is flatter than 'b' by relative.kappa, but they also differ in Gini impurity of the "
-        "predictions (smaller in 'a': 0.2 against 0.4); weight norm (larger in 'a': 12 against "
-        "10), which may be the cause."
+        "'a' and 'b': 'a' is flatter by 1 of 1 measure. They also differ in Gini impurity of the "
+        "predictions (0.2 against 0.4), weight norm (12 against 10)."
     ) in str(found)
+    assert "weight norm (12 against 10), which may be the cause." in found.details()
 
 
 def test_a_frequency_beyond_its_error_is_named():
@@ -63,8 +63,9 @@ def test_confidence_is_separable_where_the_order_stands_at_equal_confidence():
     [one] = found.also_differing()
     assert one.confounders == (WEIGHT,)
     assert one.left == pytest.approx((3.0 - 2.5) / (3.0 - 1.0))
-    assert "weight norm (larger in 'a': 12 against 10), which may be the cause." in str(found)
-    assert "25% of the relative.kappa difference remains." in str(found)
+    assert "They also differ in weight norm (12 against 10)." in str(found)
+    left = "What equal confidence leaves of the differences: 25% of relative.kappa."
+    assert left in found.details()
 
 
 def test_confidence_is_named_where_the_order_is_lost():
@@ -81,7 +82,7 @@ def test_nothing_else_differs():
     found = Comparison(tables(**same))
     assert found.certain("relative.kappa", "a", "b")
     assert found.also_differing() == []
-    assert "separable" not in str(found)
+    assert "also differ" not in str(found) + found.details()
     assert "no confounder differs as well" in pages.html(found)
 
 

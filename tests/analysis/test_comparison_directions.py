@@ -82,15 +82,16 @@ def test_one_network_at_two_temperatures(temperatures):
 
 def test_the_table_shows_values_without_a_rank(temperatures):
     found, _ = temperatures
-    lines = {line.split()[0]: line for line in str(found).splitlines() if line}
+    text, _, _ = found.details().partition("at equal confidence")
+    lines = {line.split()[0]: line for line in text.splitlines() if line}
     assert lines["norms.margin"].count("#") == lines["head.trace"].count("#") == 2
     for name in ("softmax.confidence", "softmax.entropy"):
         assert "#" not in lines[name]
         for network in ("sure", "unsure"):
             assert f"{found.value(name, network).value:.4g}" in lines[name]
-    assert "Larger values are flatter for norms.margin." in str(found)
+    assert "Larger values are flatter for norms.margin." in found.details()
     without = "Not flatness measures, so without a rank: activity.activation_norm, "
-    assert without in str(found)
+    assert without in found.details()
 
 
 def test_json_says_the_direction_and_ranks_only_what_has_one(temperatures):
@@ -103,9 +104,13 @@ def test_json_says_the_direction_and_ranks_only_what_has_one(temperatures):
     assert str(Comparison.from_json(found.to_json())) == str(found)
 
 
-def test_the_page_counts_only_measures_of_flatness(temperatures):
-    text = pages.html(temperatures[0])
-    assert "The flattest beyond all errors: sure by 3 of 3 measures." in text
+def test_one_network_is_not_flatter_than_itself(temperatures):
+    """As it is, the sure copy looks flatter; at equal confidence nothing is left of that."""
+    found = temperatures[0]
+    assert "no difference beyond errors" in found.findings()[0]
+    assert found.answer().matched
+    assert {str(place) for place in found.answer().places.values()} == {"1 (1–2)"}
+    assert "the networks are: 1 &#x27;sure&#x27;, 2" in pages.html(found)
 
 
 def test_errors_leave_ranks_open_where_larger_is_flatter():
@@ -132,6 +137,6 @@ def test_what_has_no_card_here_or_measures_no_flatness_is_not_ranked():
     assert found.ranked == []
     text = str(found)
     assert "None of these measures flatness, so there are no ranks." in text
-    assert "Unknown to this version, so without a rank: other.version." in text
-    assert "opposite ways" not in text
-    assert "nothing here says which network is flatter" in pages.html(found)
+    assert "Unknown to this version, so without a rank: other.version." in found.details()
+    assert "flatter by" not in text
+    assert "None of these measures flatness, so there are no ranks." in pages.html(found)

@@ -94,7 +94,7 @@ def test_disagreements_are_all_pairs_of_measures_with_opposite_orders():
                 expected.add((a, b, m.replace("__", "."), n.replace("__", ".")))
     got = {(d.flatter, d.sharper, d.first, d.second) for d in found.disagreements()}
     assert got == expected
-    assert "Disagreement: 'a' is flatter than 'c' by curvature.trace, head.kappa" in str(found)
+    assert "'c' and 'a': 'c' is flatter by 1 of 2 measures, 'a' by head.kappa." in str(found)
 
 
 def test_a_rescaled_copy_is_explained_by_scale(problem):
@@ -104,7 +104,7 @@ def test_a_rescaled_copy_is_explained_by_scale(problem):
         found.value("curvature.trace", "rescaled").value, rel=0.1
     )
     assert [(e.measure, e.by) for e in found.explained()] == [("curvature.trace", "scale")]
-    assert "is lost under relative.kappa" in str(found)
+    assert "is lost under relative.kappa" in found.details()
     assert str(found.places("relative.kappa")["plain"]) == "1 (1–2)"  # the same up to round-off
 
 
@@ -143,7 +143,7 @@ def test_the_head_eigenvalue_is_checked_for_scale(problem):
     found = sl.compare(models, problem.data, measures="head.lambda_max")
     assert found.unchecked() == {}
     assert [(e.measure, e.by) for e in found.explained()] == [("head.lambda_max", "scale")]
-    assert "is lost under head.scaled_lambda_max" in str(found)
+    assert "is lost under head.scaled_lambda_max" in found.details()
 
 
 def test_what_has_no_counterpart_in_the_catalogue():
@@ -234,6 +234,7 @@ def test_what_cannot_be_made_equally_confident_says_why(problem):
     plain = sl.compare(models, problem.data, measures="head.trace", match_confidence=False)
     assert plain.matched is None
     assert "equal confidence" not in str(plain)
+    assert "From flat to sharp by head.kappa, as the networks are" in str(plain)
 
 
 def test_confounders_are_always_beside(problem):
@@ -249,7 +250,8 @@ def test_confounders_are_always_beside(problem):
 def test_json_brings_the_same_comparison_back(problem):
     models = {"one": problem.model, "two": rescaled(problem)}
     found = sl.compare(models, problem.data, measures=MEASURES)
-    assert str(Comparison.from_json(found.to_json())) == str(found)
+    again = Comparison.from_json(found.to_json())
+    assert (str(again), again.details()) == (str(found), found.details())
 
 
 def test_refusals(problem):

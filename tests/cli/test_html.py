@@ -1,5 +1,6 @@
 """`--html` writes a page of what the command found, and nothing where it cannot."""
 
+import json
 import re
 import sys
 
@@ -8,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from spiritlevel.cli.app import app
+from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
 pytest.importorskip("plotly")
@@ -66,3 +68,36 @@ def test_a_page_that_cannot_be_made_is_refused_before_measuring(monkeypatch, tmp
     assert result.stdout == ""
     expected = "error: An HTML page needs plotly: pip install 'spiritlevel[report]'\n"
     assert result.stderr == expected
+
+
+def test_page_and_json_say_what_was_measured(checkpoint, tmp_path):
+    html, json_path = tmp_path / "page.html", tmp_path / "measured.json"
+    written = ("--measures", "head.kappa", "--html", html, "--json", json_path)
+    run("measure", *SMALL, "--checkpoint", checkpoint, *written)
+    subject = json.loads(json_path.read_text())["settings"]["subject"]
+    x, y = digits("train")
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:30].sort().values
+    model = build("mlp", seed=1, hidden=6).eval()
+    outputs = model(x[chosen]).detach()
+    assert subject.pop("mean_loss") == pytest.approx(
+        float(torch.nn.functional.cross_entropy(outputs, y[chosen])), rel=1e-5
+    )
+    assert subject.pop("accuracy") == pytest.approx(
+        float((outputs.argmax(dim=1) == y[chosen]).double().mean())
+    )
+    assert subject == {
+        "model": "mlp",
+        "model_arguments": ["hidden=6"],
+        "checkpoint": str(checkpoint),
+        "trained": True,
+        "data": "30 of 1297 samples of digits (train), drawn with seed 0",
+    }
+    assert "net.pt" in page(html)
+    assert "is not trained" not in page(html)
+
+
+@pytest.mark.parametrize("command", ["measure", "audit"])
+def test_an_untrained_network_says_so_on_its_page(command, tmp_path):
+    html = tmp_path / "page.html"
+    run(command, *SMALL, "--measures", "head.kappa", "--html", html)
+    assert "This network is not trained" in page(html)

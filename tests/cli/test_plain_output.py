@@ -10,7 +10,7 @@ import pytest
 from rich.table import Table
 from typer.testing import CliRunner
 
-from spiritlevel.cli import console
+from spiritlevel.cli import console, pace
 from spiritlevel.cli.app import app
 from spiritlevel.pages import markdown
 from spiritlevel.pages.content import Cards, Text
@@ -170,3 +170,24 @@ def test_the_store_is_opened_by_a_reader_of_hostile_text(tmp_path):
         store._connection.execute("UPDATE runs SET status = 'failed', error = ?", (text,))
     said = command("study", "status", tmp_path)
     assert "broken [/red] \\x1b[2J" in said
+
+
+def test_the_pace_is_said_once_and_only_if_it_matters(capsys):
+    now = iter([0.0, 30.0])
+    watch = pace.Pace(clock=lambda: next(now))
+    for done in range(1, 5):
+        watch.step(done, 4)
+    assert capsys.readouterr().err == "1 of 4 done; about 90 s left\n".replace("90 s", "2 min")
+    now = iter([0.0, 1.0])
+    watch = pace.Pace(clock=lambda: next(now))
+    watch.step(1, 4)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_audit_plans_when_it_knows_its_moves():
+    planned, shown = [], []
+    report = pace.audited(lambda *step: shown.append(step), planned.append)
+    for step in [(0, 1, "looking"), (1, 6, "measuring"), (2, 6, "a"), (6, 6, "done")]:
+        report(*step)
+    assert planned == [5]
+    assert [step[0] for step in shown] == [0, 1, 2, 6]

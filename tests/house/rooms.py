@@ -9,6 +9,7 @@ ROOMS = {
     "plain_text": "text from outside, harmless for a terminal and a spreadsheet",
     "user_code": "a user's code by 'module:name', and which of it a file may name",
     "plugins": "measures and studies that other packages add",
+    "notebooks": "how records look in a notebook, and the page they become",
     "reading": "values out of JSON files, of the types that were written",
     "records": "Measurement, Report, Cost, Status, Progress: what the rooms hand to each other",
     "files": "files written completely or not at all",

@@ -7,6 +7,7 @@ import pathlib
 import re
 import shlex
 import sys
+import urllib.parse
 
 import pytest
 import typer
@@ -130,7 +131,8 @@ def test_other_languages_do_not_hide_code():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The built site; a page that leads nowhere, or to which nothing leads, is an error."""
-    pytest.importorskip("mkdocs", reason="the site is built with mkdocs: pip install mkdocs")
+    for package in ("mkdocs", "mkdocstrings"):
+        pytest.importorskip(package, reason=f"the site is built with it: pip install {package}")
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
@@ -143,6 +145,39 @@ def site(tmp_path_factory):
 def test_the_site_has_every_page(site):
     built = {str(page.relative_to(site).with_suffix(".md")) for page in site.rglob("*.html")}
     assert {name_of(page) for page in PAGES} <= built
+
+
+def test_experiments_are_one_entry_of_the_menu(site):
+    page = (site / "index.html").read_text("utf-8")
+    assert 'href="experiments.html"' in page
+    assert "experiments/002-fig-4.html" not in page
+    assert "experiments/002-fig-4.html" in (site / "experiments.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("FlatnessMonitor", "api.html#spiritlevel.FlatnessMonitor"),
+        ("preflight", "api.html#spiritlevel.preflight"),
+        ("load_checkpoint", "api.html#spiritlevel.study.checkpoints.load_checkpoint"),
+        ("equal confidence", "api.html#spiritlevel.compare"),
+    ],
+)
+def test_search_finds_it_from_a_folder(site, browser, words, page):
+    """As a file, without a server: no script error, and the right page among the first."""
+    errors = []
+    opened = browser.new_page()
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+    opened.goto((site / "guides" / "lightning.html").as_uri())
+    opened.evaluate("document.getElementById('mkdocs_search_modal').style.display = 'block'")
+    opened.locator("#mkdocs-search-query").fill(words)
+    opened.locator("#mkdocs-search-results a").first.wait_for()
+    links = opened.locator("#mkdocs-search-results a").evaluate_all("all => all.map(a => a.href)")
+    assert any(link.endswith(page) or page in link for link in links[:8]), links[:8]
+    assert pathlib.Path(urllib.parse.urlparse(links[0]).path).is_file()
+    assert errors == []
+    opened.close()
 
 
 def test_nothing_is_fetched_from_elsewhere(site):

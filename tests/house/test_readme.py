@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import fresh
+import spiritlevel as sl
 from spiritlevel import api
 from spiritlevel.cli import cards
 from spiritlevel.cli.app import app
@@ -20,6 +21,7 @@ from spiritlevel.study.data import digits
 from spiritlevel.study.models import mlp
 
 ROOT = pathlib.Path(__file__).parents[2]
+HERE = "https://github.com/spiritlevel/spiritlevel/blob/main/"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -105,9 +107,26 @@ def test_every_family_is_named():
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_within_the_repository_lead_somewhere(name):
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8"))
-    local = [link for link in links if not link.startswith("http")]
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / name).read_text(encoding="utf-8"))
+    own = [link.removeprefix(HERE) for link in links]
+    local = [link for link in own if not link.startswith("http")]
     assert [link for link in local if not (ROOT / link).exists()] == []
+
+
+def test_links_of_the_readme_work_on_a_package_index():
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert any(link.startswith(HERE) for link in links)
+
+
+def test_the_package_names_one_address():
+    """Whoever moves the repository changes it in these places, and in the README's links."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    address = HERE.removesuffix("/blob/main/")
+    assert f'Source = "{address}"' in project
+    assert f"repository-code: {address}" in citation
+    assert f"version: {sl.__version__}" in citation
 
 
 @pytest.mark.sampled(3)

@@ -146,7 +146,7 @@ def test_a_one_shot_iterator():
 
 
 def test_a_single_tensor_is_no_data():
-    refused(r"loader of \(x, y\) batches .* Got Tensor", data=batches(4)[0][0])
+    refused(r"loader of \(x, y\) batches, .* Got Tensor", data=batches(4)[0][0])
     refused(r"Got int\. For tensors", data=3)
 
 

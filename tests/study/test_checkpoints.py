@@ -180,7 +180,7 @@ def test_missing_file(tmp_path):
 
 
 def test_folder(tmp_path):
-    assert "cannot be opened: Is a directory" in refusal(small(), tmp_path)
+    assert "is a folder without weights" in refusal(small(), tmp_path)
 
 
 # -- damaged and malicious files -------------------------------------------------------------

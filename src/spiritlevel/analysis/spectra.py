@@ -20,6 +20,7 @@ from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
 from ..model.batches import Forward
 from ..model.calls import call_settings, measuring
+from ..notebooks import Shown
 from ..reading import Misread, read_as, read_fields, read_settings
 from ..records import Cost, Progress, read_json, to_json_float
 
@@ -27,8 +28,8 @@ Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Eigenvalues:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Eigenvalues(Shown):
     """Some eigenvalues with their vectors; an eigenvalue lies within `residuals` of each value."""
 
     values: list[float]
@@ -38,6 +39,10 @@ class Eigenvalues:
     names: tuple[str, ...]  # of the parameters, in the order of the vectors
     cost: Cost
     settings: dict[str, Any]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{value:.4g}" for value in self.values)
+        return f"Eigenvalues({values}; {self.settings['num_samples']} samples)"
 
     def __str__(self) -> str:
         rows = zip(self.values, self.residuals, self.converged, strict=True)

@@ -22,6 +22,7 @@ from .check import check
 from .compare import compare
 from .data import app as data_sets
 from .demo import EXAMPLES, demo
+from .exit_codes import INTERRUPTED, REFUSED
 from .landscape import landscape
 from .measure import measure
 from .prune import EXAMPLES as PRUNE_EXAMPLES
@@ -32,10 +33,6 @@ from .report import report
 from .spectrum import spectrum
 from .study import app as study
 from .watch import watch
-
-REFUSED = 1  # the request could not be met
-USAGE = 2  # the command line was not understood
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class Commands(TyperGroup):
@@ -50,12 +47,11 @@ class Commands(TyperGroup):
             code = super().main(args, *rest, **options)
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
+            console.say_error("interrupted. No partial files were written.")
         except Exception as error:
             code = _report_error(error, debug="--debug" in args)
         finally:
             console.VOLUME.reset(before)
-        if code == INTERRUPTED:
-            console.say_error("interrupted. No partial files were written.")
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -200,7 +196,7 @@ app.command(
 Examples:
   spiritlevel measure --model mlp
   spiritlevel measure --model my_nets:make --model-arg width=32 \\
-      --checkpoint run7.safetensors --data val.npz --measures 'relative.*'
+      --checkpoint run7.safetensors --data val.npz --measures 'relative.*,head.kappa'
   spiritlevel measure --model mlp --html report.html
   spiritlevel measure --model mlp --json - | jq .measures
 """
@@ -282,7 +278,7 @@ app.command(
     epilog="""\b
 Examples:
   spiritlevel check
-  spiritlevel check --json src/spiritlevel/cli/reference.json
+  spiritlevel check --json src/spiritlevel/cli/reference.json --overwrite
   spiritlevel check --markdown > docs/reference-values.md
 """
 )(check)

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .. import api
 from ..analysis import audit as audits
-from . import console, inputs, subject
+from . import console, inputs, pace, subject
 
 MOVES_PER_TABLE = 3  # side by side in 80 columns
 STYLES = {
@@ -86,9 +87,10 @@ def audit(
         seed=seed,
     )
     loaded.introduce(talk)
+    also = [] if measures else [card.name for card in api.cards() if card.in_audit]
     arguments: dict[str, Any] = {
         "loss": loss,
-        "options": loaded.options(option),
+        "options": loaded.options(option, measures, also),
         "measures": measures or None,
         "layers": subject.one_or_many(layers),
         "head": head,
@@ -100,8 +102,19 @@ def audit(
     }
     if method is not None:
         arguments["method"] = method
+
+    def plan(measurements: int) -> None:
+        console.note(
+            talk,
+            f"planned: {measurements} measurements, of the network and {measurements - 1} copies "
+            "of it with other weights and the same function. Fewer --samples, --draws or "
+            "--measures take less time.",
+        )
+
     with console.progress("auditing") as show:
-        result = loaded.attempt(audits.audit, progress=show, **arguments)
+        watched = pace.audited(show, plan)
+        result = loaded.attempt(audits.audit, progress=watched, **arguments)
+        loaded.describe(result.original.settings, loss=loss)
     subject.detail_report(result.original)
     print_audit(talk, result)
     subject.write_json(talk, json, result.to_json())

@@ -20,7 +20,16 @@ Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print settings, costs and times too.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-OPTIONS = {"quiet": Quiet, "verbose": Verbose, "debug": Debug}
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace files that exist.",
+        is_eager=True,  # read before the options that name files
+        callback=console.allow_overwriting,
+    ),
+]
+OPTIONS = {"quiet": Quiet, "verbose": Verbose, "debug": Debug, "overwrite": Overwrite}
 
 
 def set_volume(*, quiet: bool, verbose: bool) -> None:
@@ -52,9 +61,9 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     hints = get_type_hints(command, include_extras=True)
 
     @functools.wraps(command)
-    def run(*, quiet: bool, verbose: bool, debug: bool, **values: Any) -> Any:
+    def run(*, quiet: bool, verbose: bool, debug: bool, overwrite: bool, **values: Any) -> Any:
         set_volume(quiet=quiet, verbose=verbose)
-        return command(**values)  # --debug is read where errors are reported
+        return command(**values)  # --debug and --overwrite are read where they matter
 
     parameters = [
         parameter.replace(annotation=hints[name])

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from .. import api
 from ..analysis import comparison as comparisons
 from ..errors import SpiritlevelError
 from ..results import Report
-from . import console, inputs, subject
+from . import console, inputs, pace, subject
+from .exit_codes import INTERRUPTED
 
 NETWORKS_PER_TABLE = 3  # side by side in 80 columns
 
@@ -61,7 +63,8 @@ def compare(
 ) -> None:
     """Compare checkpoints: ranks, disagreements, and what explains them.
 
-    Ctrl-C keeps the networks measured so far and compares those.
+    Leads with the order at equal confidence; --verbose shows every measure and what explains each
+    difference. Ctrl-C keeps the networks measured so far, compares those, and exits with code 130.
     """
     talk = console.talk(json)
     paths = named_paths(checkpoints)
@@ -79,6 +82,7 @@ def compare(
     }
     reports: dict[str, Report] = {}
     networks: dict[str, nn.Module] = {}
+    interrupted, total = False, len(paths) * (2 if match else 1)
     try:
         for name, path in paths.items():
             loaded = subject.load(
@@ -93,13 +97,18 @@ def compare(
                 dtype=dtype,
                 seed=seed,
             )
+            given = loaded.options(option, measures, _counterparts(measures))
             if not reports:
                 loaded.introduce(talk)
+                _tell_plan(talk, loaded, total, arguments | {"options": given})
+                watch = pace.Pace()
             with console.progress(f"measuring {name}") as show:
-                arguments["options"] = loaded.options(option)
+                arguments["options"] = given
                 arguments["progress"] = subject.by_pass(show, f"measuring {name}")
                 networks[name] = loaded.network
                 reports[name] = loaded.attempt(comparisons.measure_for_comparison, **arguments)
+                loaded.describe(reports[name].settings, loss=loss)
+            watch.step(len(reports), total)
         with console.progress("measuring at equal confidence") as show:
             arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")
             result = comparisons.matched_comparison(
@@ -108,6 +117,7 @@ def compare(
     except KeyboardInterrupt:
         if len(reports) < 2:
             raise
+        interrupted = True
         left = ", ".join(name for name in paths if name not in reports)
         if left:
             console.tell(console.err(), f"interrupted; left out because not measured: {left}")
@@ -117,6 +127,28 @@ def compare(
     print_comparison(talk, result)
     subject.write_json(talk, json, result.to_json())
     subject.write_html(talk, html, result)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _tell_plan(
+    talk: Console, loaded: subject.Subject, total: int, arguments: dict[str, Any]
+) -> None:
+    first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
+    console.note(talk, f"planned: {total} measurements, each of {first}")
+    for line in more:
+        console.note(talk, line)
+
+
+def _counterparts(measures: list[str] | None) -> list[str]:
+    """What is measured in addition to check the chosen measures for scale."""
+    twins = comparisons.counterparts()
+    asked = [card.name for pattern in measures or ["*"] for card in api.cards(pattern)]
+    return [twins[name] for name in asked if name in twins and (measures or _default(name))]
+
+
+def _default(name: str) -> bool:
+    return api.cards(name)[0].default
 
 
 def named_paths(checkpoints: list[str]) -> dict[str, str]:
@@ -141,18 +173,44 @@ def named_paths(checkpoints: list[str]) -> dict[str, str]:
 
 
 def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
-    """Print values with ranks, then the findings."""
+    """Print the answer and the ranking, then the findings; --verbose adds all measures."""
+    talk.print()
+    for line in result.summary():
+        console.tell(talk, line)
+    heading, *rows = result.ranking_rows()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table.add_column(heading[0], overflow="fold")
+    for name in heading[1:]:
+        table.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    talk.print()
+    console.show(talk, table)
+    talk.print()
+    if console.VOLUME.get() < console.Volume.VERBOSE:
+        for line in result.findings():
+            console.tell(talk, line, mark="• ")
+        console.note(talk, "All measures, and what explains each difference: --verbose.")
+        return
+    for matched in (False, True) if result.matched is not None else (False,):
+        _print_values(talk, result, matched=matched)
+    for line in result.detailed_findings():
+        for place, part in enumerate(line.split("\n  ")):
+            console.tell(talk, part, mark="  " if place else "• ")
+
+
+def _print_values(talk: Console, result: comparisons.Comparison, *, matched: bool) -> None:
+    """All measures of all networks, a few networks at a time."""
     names = list(result.reports)
     for start in range(0, len(names), NETWORKS_PER_TABLE):
         shown = names[start : start + NETWORKS_PER_TABLE]
+        title = "at equal confidence" if matched else "as the networks are"
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-        table.add_column("measure", no_wrap=True)
+        table.add_column(title, no_wrap=True)
         for name in shown:
             table.add_column(name, justify="right", overflow="fold")
         for measure in result.measures:
-            table.add_row(measure, *(result.cell(measure, name) for name in shown))
-        talk.print()
+            cells = (result.cell(measure, name, matched=matched) for name in shown)
+            table.add_row(measure, *cells)
         console.show(talk, table)
-    talk.print()
-    for line in result.findings():
-        console.tell(talk, line, mark="• ")
+        talk.print()

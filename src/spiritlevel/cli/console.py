@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
+import pathlib
 import string
 import sys
 import textwrap
@@ -18,10 +19,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from ..errors import SpiritlevelError
 from ..plain_text import visible
 from ..results import Progress
 
@@ -35,6 +37,26 @@ class Volume(enum.IntEnum):
 
 
 VOLUME: ContextVar[Volume] = ContextVar("volume", default=Volume.NORMAL)
+
+
+_OVERWRITING: ContextVar[bool] = ContextVar("overwriting", default=False)
+
+
+def allow_overwriting(wanted: bool) -> bool:
+    """Keep whether --overwrite was given, for `free`."""
+    _OVERWRITING.set(wanted)
+    return wanted
+
+
+def free(path: pathlib.Path | str | None) -> None:
+    """Refuse a path where a file is already, unless --overwrite was given."""
+    if path is None or str(path) == "-" or _OVERWRITING.get():
+        return
+    if pathlib.Path(path).is_file():
+        raise SpiritlevelError(
+            f"The file {str(path)!r} exists already, and would be replaced. Give another path, or "
+            "--overwrite."
+        )
 
 
 class PlainConsole(Console):
@@ -131,7 +153,13 @@ def progress(text: str) -> Iterator[Progress]:
     """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
     console = err()
     described = TextColumn("{task.description}", markup=False)
-    columns = (described, BarColumn(), TimeElapsedColumn())
+    columns = (
+        described,
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     with (
         timed(text),
         Bars(*columns, console=console, transient=True, disable=not shows_progress()) as bars,

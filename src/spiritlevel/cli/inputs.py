@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import api
 from ..errors import SpiritlevelError
 from ..study import data
+from ..study.data.masks import read_attention_mask
 
 UNITS = {"": 1, "B": 1}
 for power, letter in enumerate("KMGT", start=1):
@@ -37,6 +41,36 @@ def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, object]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: too nested
             values[key] = WORDS.get(value.lower(), value)
     return values
+
+
+def split_commas(values: list[str] | None) -> list[str] | None:
+    """Names that are given with commas, one by one.
+
+    >>> split_commas(["head.kappa,head.trace", "relative.*"])
+    ['head.kappa', 'head.trace', 'relative.*']
+    """
+    if not values:
+        return values
+    return [part.strip() for value in values for part in value.split(",") if part.strip()]
+
+
+def refuse_unread(
+    options: Mapping[str, object], measures: Sequence[str] | None, also: Iterable[str]
+) -> None:
+    """Raise if an option exists, but no measure of this call reads it."""
+    if measures:
+        cards = [card for pattern in measures for card in api.cards(pattern)]
+    else:
+        cards = [card for card in api.cards() if card.default]
+    cards += [card for name in also for card in api.cards(name)]
+    read = {option for card in cards for option in card.options}
+    for name in options:
+        readers = [card.name for card in api.cards() if name in card.options]
+        if readers and name not in read:
+            raise SpiritlevelError(
+                f"The --option {name} has no effect here: no measure of this call reads it. Add "
+                f"one that does with --measures: {', '.join(readers)}."
+            )
 
 
 def parse_memory(text: str) -> int:
@@ -80,14 +114,35 @@ def parse_device(text: str) -> torch.device:
     return device
 
 
+Inputs = Tensor | dict[str, Tensor]  # a dict with the mask, where the data has one
+
+
 def load_data(
     name: str, *, split: str, samples: int | None, seed: int
-) -> tuple[Tensor, Tensor, str]:
+) -> tuple[Inputs, Tensor, str]:
     """Inputs, targets and a description; at most `samples` of them, drawn at random."""
     x, y = data.load(name, split)
+    mask = None
+    if name.lower().endswith(".npz"):
+        mask = read_attention_mask(os.path.expanduser(name), split, x)
     whole = f"samples of {name} ({split})" if name == "digits" else f"samples of {name}"
-    if samples is None or samples >= len(x):
-        return x, y, f"{len(x)} {whole}"
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(x), generator=generator)[:samples].sort().values
-    return x[chosen], y[chosen], f"{samples} of {len(x)} {whole}, drawn with seed {seed}"
+    origin = f"{len(x)} {whole}"
+    if samples is not None and samples < len(x):
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(len(x), generator=generator)[:samples].sort().values
+        origin = f"{samples} of {len(x)} {whole}, drawn with seed {seed}"
+        x, y = x[chosen], y[chosen]
+        mask = None if mask is None else mask[chosen]
+    if mask is None:
+        return x, y, origin
+    return {"input_ids": x, "attention_mask": mask}, y, f"{origin}, with an attention mask"
+
+
+def in_batches(x: Inputs, y: Tensor, size: int) -> list[tuple[Any, Tensor]]:
+    """Pairs of inputs and targets, `size` samples at a time."""
+    targets = y.split(size)
+    if isinstance(x, Tensor):
+        return list(zip(x.split(size), targets, strict=True))
+    parts = [part.split(size) for part in x.values()]
+    inputs = (dict(zip(x, each, strict=True)) for each in zip(*parts, strict=True))
+    return list(zip(inputs, targets, strict=True))

@@ -143,7 +143,7 @@ def _other(talk: Console, network: nn.Module, path: str) -> nn.Module:
 
 def _planned(loaded: subject.Subject, count: int, *, eigen: bool) -> str:
     """What it will cost, before it starts."""
-    samples = sum(len(x) for x, _ in loaded.batches)
+    samples = sum(len(y) for _, y in loaded.batches)
     first = ", after the Hessian products that find the directions" if eigen else ""
     return f"planned: {count} points, one forward per point and sample ({samples} samples){first}"
 

@@ -71,7 +71,7 @@ def measure(
         dtype=dtype,
         seed=seed,
     )
-    arguments["options"] = loaded.options(option)
+    arguments["options"] = loaded.options(option, measures)
     loaded.introduce(talk)
     first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
     console.note(talk, f"planned: {first}")
@@ -81,6 +81,7 @@ def measure(
     with console.progress("measuring") as show:
         arguments["progress"] = subject.by_pass(show, "measuring")
         report = loaded.attempt(api.measure, **arguments)
+        loaded.describe(report.settings, loss=loss)
     subject.detail_report(report)
     tables.print_report(talk, report)
     if per_layer:

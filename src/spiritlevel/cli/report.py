@@ -44,7 +44,8 @@ def report(
 ) -> None:
     """Write a self-contained HTML report.
 
-    One file that opens anywhere, without a network connection. An existing file is replaced.
+    One file that opens anywhere, without a network connection. An existing file is replaced only
+    with --overwrite.
     """
     if out == json == STANDARD_OUTPUT:
         raise SpiritlevelError(
@@ -54,6 +55,7 @@ def report(
         raise SpiritlevelError(
             f"The --out must be a file. Got the folder {out!r}. Write --out {out}/report.html."
         )
+    console.free(out)
     page = _page(source, title, target, confounders, confidence)
     html = pages.render(page).encode()
     talk = console.talk(STANDARD_OUTPUT if STANDARD_OUTPUT in (out, json) else None)

@@ -75,23 +75,25 @@ Examples:
 )
 def list_studies(json: subject.Json = None) -> None:
     """List the available studies with their presets."""
-    listed = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    listed.add_column("study", no_wrap=True)
-    listed.add_column("presets", no_wrap=True)
-    listed.add_column("description")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in study_names():
         listed_study = control.find(name)
         paper = PAPERS.get(name.partition("-")[0], "")
-        row = {"name": name, "presets": list(listed_study.presets), "paper": paper}
-        rows.append(row | {"description": listed_study.description})
-        listed.add_row(name, ", ".join(listed_study.presets), listed_study.description)
+        known = {"name": name, "presets": list(listed_study.presets), "paper": paper}
+        rows.append(known | {"description": listed_study.description})
     talk = console.talk(json)
-    console.show(talk, listed)
-    console.note(talk, "A name such as 002-fig-4 is a table or figure of a paper:")
-    if console.VOLUME.get() > console.Volume.QUIET:
-        for number, title in PAPERS.items():
-            console.tell(talk, title, mark=f"  {number}  ")
+    for paper in dict.fromkeys(row["paper"] for row in rows):
+        console.tell(talk, "", bold=str(paper or "Of no paper"))
+        listed = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, show_header=False)
+        listed.add_column("study", no_wrap=True)
+        listed.add_column("description")
+        for row in rows:
+            if row["paper"] == paper:
+                presets = ", ".join(row["presets"])
+                listed.add_row(row["name"], f"{row['description']} ({presets or 'no presets'})")
+        console.show(talk, listed)
+        talk.print()
+    console.note(talk, "A name such as 002-fig-4 is a table or figure of the paper above it.")
     console.note(talk, "Run one: spiritlevel study run NAME --preset quick")
     console.note(talk, "See its results: spiritlevel study report studies/NAME-quick")
     subject.write_json(talk, json, json_text.dumps({"format": FORMAT, "studies": rows}, indent=2))

@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -17,10 +17,13 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
+from ..analysis.performance import performance
 from ..errors import SpiritlevelError, is_out_of_memory, require
 from ..files import write_atomically
+from ..model.batches import map_tensors, tensors
 from ..pages import report as pages
 from ..pages.figures import KINDS
+from ..records import to_json_float
 from ..results import Progress, Report
 from ..study.checkpoints import load_checkpoint
 from ..study.models import build
@@ -44,7 +47,10 @@ ModelArguments = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="Weights to load: .safetensors, or a torch state dict."),
+    typer.Option(
+        metavar="PATH",
+        help="Weights to load: .safetensors, a torch state dict, or a save_pretrained folder.",
+    ),
 ]
 Data = Annotated[
     str,
@@ -78,8 +84,9 @@ Measures = Annotated[
     Several,
     typer.Option(
         metavar="PATTERN",
-        help="A name, or a pattern such as 'relative.*'; may be repeated.",
+        help="A name, or a pattern such as 'relative.*'; several with commas, or repeated.",
         autocompletion=completion.measures,
+        callback=inputs.split_commas,
     ),
 ]
 Options = Annotated[
@@ -133,10 +140,19 @@ Confidence = Annotated[
         help="Confidence level of the intervals, between 0 and 1 (default: 0.95).",
     ),
 ]
+
+
+def _unwritten(json: str | None) -> str | None:
+    console.free(json)
+    return json
+
+
 Json = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH", help="Write JSON here. Use '-' for stdout; messages go to stderr."
+        metavar="PATH",
+        help="Write JSON here. Use '-' for stdout; messages go to stderr.",
+        callback=_unwritten,
     ),
 ]
 
@@ -145,6 +161,7 @@ def _before_measuring(html: pathlib.Path | None) -> pathlib.Path | None:
     """Raise now if the page cannot be made, not after an hour of measuring."""
     if html is not None:
         require("plotly", what="An HTML page", extra="report")
+    console.free(html)
     return html
 
 
@@ -179,19 +196,32 @@ class Subject:
     """A network in eval mode, its data in batches, and their names."""
 
     network: nn.Module
-    batches: list[tuple[Tensor, Tensor]]
+    batches: list[tuple[Any, Tensor]]
     model: str
     data: str
     lines: tuple[str, ...]  # what they are, for the reader
+    facts: Mapping[str, Any]  # what they are, for the record: files, and whether it is trained
 
     def introduce(self, talk: Console) -> None:
         """Print what will be measured."""
         for line in self.lines:
             console.note(talk, line)
 
-    def options(self, texts: Several) -> dict[str, object]:
-        """Options of the measures; `initial` is loaded from a checkpoint of the same network."""
+    def describe(self, settings: dict[str, Any], **arguments: Any) -> None:
+        """Add to a result's settings what was measured: files, loss and accuracy."""
+        found = self.attempt(performance, **arguments)
+        well = {"mean_loss": to_json_float(found.loss), "accuracy": found.accuracy}
+        settings["subject"] = dict(self.facts) | well
+
+    def options(
+        self, texts: Several, measures: Several, also: Iterable[str] = ()
+    ) -> dict[str, object]:
+        """Options of the measures; `initial` is loaded from a checkpoint of the same network.
+
+        Refuses an option that none of the measures reads, nor any of `also`.
+        """
         options = inputs.parse_pairs(texts or [], "--option rho=0.1")
+        inputs.refuse_unread(options, measures, also)
         if "initial" in options:
             initial = copy.deepcopy(self.network)
             load_checkpoint(initial, str(options["initial"]))
@@ -210,7 +240,7 @@ class Subject:
             text = str(error)
             if is_out_of_memory(error):
                 raise _too_large() from error
-            x = self.batches[0][0]
+            x = tensors(self.batches[0][0])[0]
             cause = (
                 text.strip().splitlines()[0].rstrip(".") if text.strip() else type(error).__name__
             )
@@ -244,11 +274,11 @@ def load(
     else:
         weights = _untrained(model, seed)
     network = network.to(place, kind).eval()
-    x, y = (t.to(kind) if t.is_floating_point() else t for t in (x, y))
+    x, y = map_tensors(lambda t: t.to(kind) if t.is_floating_point() else t, (x, y))
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     return Subject(
         network,
-        list(zip(x.split(batch_size), y.split(batch_size), strict=True)),
+        inputs.in_batches(x, y, batch_size),
         model,
         data,
         (
@@ -256,6 +286,13 @@ def load(
             weights,
             f"data: {origin}",
         ),
+        {
+            "model": model,
+            "model_arguments": list(model_arg or []),
+            "checkpoint": checkpoint,
+            "trained": None if checkpoint is None and ":" in model else checkpoint is not None,
+            "data": origin,
+        },
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
+from collections.abc import Mapping
 
 from ..records import Cost
 
@@ -19,6 +22,8 @@ class Preflight:
     products: bool  # whether products with the Hessian are sure to follow
     slow_parameters: tuple[str, ...]
     measures: tuple[str, ...]
+    # by measure, for one sample: what searches and draws take at most beyond the shared pass
+    further: Mapping[str, Cost] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         passes = self.cost_per_sample.passes(1)
@@ -26,6 +31,11 @@ class Preflight:
             f"{passes} per sample, {self.chunk} samples at a time, "
             f"about {_size(self.memory)} in addition to the model"
         ]
+        if self.further:
+            names = list(self.further)
+            others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            most = functools.reduce(operator.add, self.further.values()).passes(1)
+            lines.append(f"plus up to {most} per sample for {', '.join(names[:3])}{others}")
         if self.num_probes is not None:
             lines.append(
                 f"{self.num_probes} output probes instead of {self.num_columns} columns; more "

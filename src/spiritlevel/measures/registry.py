@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
@@ -81,6 +82,7 @@ class Measured:
 
 
 MeasureFunction: TypeAlias = Callable[[Workspace], Measured]
+FurtherCost: TypeAlias = Callable[[Workspace], Cost]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Card:
     options: tuple[str, ...]  # the fields of Options that it reads
     found_by: FoundBy
     cost_text: str  # where the cost is more than that of the shared pass
+    further_cost: FurtherCost | None  # the same as a number, at most, for one sample
     function: MeasureFunction
 
     @property
@@ -158,8 +161,12 @@ def measure(
     options: tuple[str, ...] = (),
     found_by: FoundBy = "formula",
     cost: str = "",
+    further_cost: FurtherCost | None = None,
 ) -> Callable[[MeasureFunction], MeasureFunction]:
     """Register a function as a measure; the arguments become its card.
+
+    `cost` says what it takes where that is more than the shared pass, and `further_cost` gives the
+    most that one sample adds to that pass, so that it can be said before anything runs.
 
     The function takes a Workspace and gives a Measured. It is returned unchanged. Running the
     definition again, as in a notebook, replaces the card.
@@ -194,6 +201,7 @@ def measure(
             options=options,
             found_by=found_by,
             cost_text=cost,
+            further_cost=further_cost,
             function=function,
         )
         return function
@@ -207,10 +215,23 @@ def get(name: str) -> Card:
     try:
         return cards[name]
     except KeyError:
-        hint = suggestion(name, cards, most=3)
         raise SpiritlevelError(
-            f"No measure is called {name!r}.{hint} See `spiritlevel list`."
+            f"No measure is called {name!r}.{_hint(str(name), list(cards))} See `spiritlevel list`."
         ) from None
+
+
+def _hint(name: str, known: list[str]) -> str:
+    """What was probably meant, in all families: a name alone may belong to several of them.
+
+    >>> _hint("kapa", ["head.kappa", "relative.kappa", "head.trace"])
+    " Did you mean 'head.kappa' or 'relative.kappa'?"
+    """
+    if "." in name:
+        return suggestion(name, known, most=3)
+    variants = {each.partition(".")[2] for each in known}
+    close = difflib.get_close_matches(name, variants, n=1)
+    same = [each for each in known if each.partition(".")[2] in close]
+    return f" Did you mean {' or '.join(map(repr, sorted(same)))}?" if same else ""
 
 
 def names(pattern: str = "*") -> list[str]:

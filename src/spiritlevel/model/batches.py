@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..errors import SpiritlevelError
+from .samples import holds_samples, in_batches
 
 # (model, batch) -> (outputs, targets) or (outputs, targets, mask)
 Forward = Callable[[nn.Module, Any], tuple[Tensor, ...]]
@@ -181,13 +182,17 @@ def nonfinite_sample(batch: Any) -> int | None:
 
 
 def as_batches(data: Any) -> Iterable[Any]:
-    """The batches of what a user passes as data: a loader, or one pair of tensors."""
+    """The batches of what a user passes as data: a loader, one batch, or single samples."""
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
         return [data]
+    if isinstance(data, Mapping):  # one batch, as a tokenizer makes it
+        return [data]
+    if holds_samples(data):
+        return in_batches(data)
     if not isinstance(data, Iterable) or isinstance(data, Tensor):
         raise SpiritlevelError(
-            "The data must be a loader of (x, y) batches or a pair of tensors (x, y). "
-            f"Got {type(data).__name__}. For tensors pass (x, y)."
+            "The data must be a loader of (x, y) batches, a pair of tensors (x, y), a dict with "
+            f"labels, or a data set. Got {type(data).__name__}. For tensors pass (x, y)."
         )
     if isinstance(data, Iterator):
         raise SpiritlevelError(

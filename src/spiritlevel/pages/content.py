@@ -152,12 +152,14 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A whole report: `facts` (settings, versions, n) stand in a box at the top."""
+    """A whole report: `facts` (what was measured, n) stand in a box at the top."""
 
     title: str
     lead: str  # the one sentence to take away
     facts: Mapping[str, str]
     sections: Sequence[Section]
+    highlights: Sequence[str] = ()  # what to know beside the lead
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # folded up below
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types, ready for JSON."""

@@ -21,6 +21,7 @@ from ..files import write_atomically
 from ..files.names import as_path
 from ..files.torch_files import load_torch_file
 from ..model.arguments import check_arguments
+from .checkpoint_folders import files_in
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # under which frameworks nest the weights
 PREFIXES = ("module.", "model.", "_orig_mod.")  # DistributedDataParallel, Lightning, torch.compile
@@ -52,12 +53,14 @@ def load_checkpoint(
     """Copy the weights of a file into `model`; every tensor must fit, by name and by shape.
 
     Weights nested under 'state_dict', 'model_state_dict' or 'model' are found; the prefixes of
-    DistributedDataParallel, Lightning and torch.compile are removed where that makes all names fit.
+    DistributedDataParallel, Lightning and torch.compile, or of the attribute of a LightningModule
+    that holds the network, are removed where that makes all names fit. A folder that Hugging Face's
+    `save_pretrained` wrote is read as a whole.
     The module named by `keep`, such as a head for other classes, stays as it is in `model`.
     """
     check_arguments("load_checkpoint", {"model": model})
     name = os.fspath(as_path(path, what="checkpoint"))
-    tensors, container = _find_tensors(_read(name), name)
+    tensors, container = _read_all(name)
     wanted = _tensors_of(model)
     prefix = _choose_prefix(tensors, wanted)
     renamed = {key.removeprefix(prefix): value for key, value in tensors.items()}
@@ -74,6 +77,16 @@ def load_checkpoint(
     except Exception as error:  # whatever torch raises for tensors that it cannot copy
         raise _damaged(name, "weights of this model", error) from error
     return Loaded(name, len(tensors), container, prefix)
+
+
+def _read_all(name: str) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a file, or of all files in a folder, and under which keys they stood."""
+    tensors: dict[str, Tensor] = {}
+    container = ""
+    for file in files_in(name):
+        more, container = _find_tensors(_read(file), file)
+        tensors |= more
+    return tensors, container
 
 
 def save_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -190,10 +203,16 @@ def _find_tensors(content: object, name: str) -> tuple[dict[str, Tensor], str]:
 # -- fitting ---------------------------------------------------------------------------------
 
 
-def _prefixes() -> Iterator[str]:
+def _prefixes(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[str]:
+    """Known prefixes, then any attribute that holds all of the model, such as "net."."""
     yield ""
     yield from PREFIXES
     yield from map("".join, itertools.permutations(PREFIXES, 2))
+    first = next(iter(wanted), "")
+    for key in tensors:
+        prefix = key.removesuffix(first)
+        if key != prefix and all(f"{prefix}{name}" in tensors for name in wanted):
+            yield prefix
 
 
 def _choose_prefix(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
@@ -204,7 +223,9 @@ def _choose_prefix(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) 
             return -1
         return sum(key.removeprefix(prefix) in wanted for key in tensors)
 
-    return max(_prefixes(), key=fitting)  # of equals the first, so the names stay if they can
+    return max(
+        _prefixes(tensors, wanted), key=fitting
+    )  # of equals the first, so the names stay if they can
 
 
 def _add_tied(tensors: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> None:

@@ -81,3 +81,20 @@ def test_an_audit_from_its_file(tmp_path, an_audit):
     path = tmp_path / "audit.json"
     path.write_text(an_audit().to_json())
     assert report.html(report.read(path)) == report.html(an_audit())
+
+
+def test_a_temperature_does_not_bleach_the_matrix(open_page, an_audit):
+    """392 times under a rescaling is dark, even where a temperature divides by 10¹⁶."""
+    data = an_audit().to_dict()
+    data["moved"]["layer_rescale"][1]["measures"]["curvature.trace"]["value"] = 4.0 * 392
+    data["moved"]["logit_temperature"][0]["measures"]["curvature.trace"]["value"] = 4e-16
+    page = open_page(report.html(Audit._from_dict(data)))
+    plot = page.locator("#matrix")
+    plot.scroll_into_view_if_needed()
+    plot.locator(".textpoint text").first.wait_for()
+    trace = "document.querySelector('#matrix .js-plotly-plot').data[0]"
+    limit = page.evaluate(f"{trace}.zmax")
+    assert 2.5 < limit <= 3  # log10 of 392 is 2.59
+    assert page.evaluate(f"{trace}.z[0][0]") > 0.8 * limit
+    assert page.evaluate(f"{trace}.z[0][1]") == -limit
+    assert page.evaluate(f"{trace}.colorbar.ticktext") == ["÷ 100", "1", "× 100"]

@@ -17,7 +17,12 @@ def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):
         ["softmax.gini", "–", "0.2", "–", "0.4", "–"],
     ]
     lead = page.locator("header.lead > p").inner_text()
-    assert lead.startswith("The flattest beyond all errors: sgd by 1 and adam by 1 of 2 measures.")
+    assert lead == ("From flat to sharp by relative.kappa, at equal confidence: 1 'adam', 2 'sgd'.")
+    assert rows_of(page, "ranking-table") == [
+        ["adam", "3 #1", "3 #1", "0.4"],
+        ["sgd", "5 #2", "5 #2", "0.2"],
+    ]
+    assert rows_of(page, "pair-table") == [["adam", "sgd", "relative.kappa"]]
     assert rows_of(page, "disagreement-table") == [
         ["adam", "sgd", "relative.kappa", "curvature.trace"]
     ]

@@ -75,6 +75,7 @@ def test_pictures(open_page, a_report, an_audit, a_comparison, a_spectrum):
     for name in (IMAGE, SCRIPT, LINK):
         assert name in found
     # in the pictures too: the layer, the measure on the axis, the networks
+    shown.get_by_label("Measure", exact=True).first.select_option(IMAGE)
     labels = shown.evaluate("[...document.querySelectorAll('svg text')].map(e => e.textContent)")
     assert labels.count(IMAGE) == 3  # measure of the bars, move of the matrix, network
     assert sum(label.startswith("<a href='java") for label in labels) == 2  # layer, network

@@ -1,5 +1,6 @@
 """The page of a measurement, and the command that writes pages."""
 
+import dataclasses
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import report
 from spiritlevel.pages.report import numbers
+from spiritlevel.pages.report.subject import certainty
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
@@ -44,6 +46,7 @@ def test_every_number_says_what_it_is(open_page, rows_of, a_report):
     assert "relative.kappa is 2.5 (exact)" in lead
     assert "curvature.trace is 10 (between 9 and 11)" in lead
     assert "6 numbers: 1 estimated, 1 exact, 1 within its residual" in lead
+    page.locator("details.settings > summary").click()  # closed until somebody asks
     facts = dict(
         zip(
             page.locator(".facts dt").all_inner_texts(),
@@ -67,12 +70,13 @@ def test_every_number_says_what_it_is(open_page, rows_of, a_report):
     def labels():
         return plot.locator(".ytick text").all_text_contents()
 
+    assert labels() == ["first"]  # κ, which has one layer here
+    plot.get_by_label("Measure", exact=True).select_option("curvature.trace")
     assert labels() == ["first", "last"]
     assert plot.locator(".bars .point").count() == 2
     plot.get_by_label("Measure", exact=True).select_option("relative.kappa")
-    assert labels() == ["first"]
     plot.locator("summary").click()
-    assert rows_of(page, "layers-table")[0] == [
+    assert rows_of(page, "layers-table")[1] == [
         *("first", "curvature.trace", "8", "estimated", "9", "11", "1200", "64 probes")
     ]
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
@@ -130,9 +134,70 @@ def test_command_gives_the_page_as_data(tmp_path, a_report):
     result = run("report", source, "--out", out, "--json", "-")
     page = json.loads(result.stdout)
     assert page["format"] == "spiritlevel-page-1"
-    rows = page["sections"][0]["parts"][0]["rows"]
+    rows = page["sections"][1]["parts"][0]["rows"]
     assert [row[:2] for row in rows][3:5] == [["sharpness.average", 7.0], ["head.trace", None]]
     assert out.exists()
+
+
+def with_subject(a_report, **facts):
+    found = a_report()
+    rows = {"wide": 6.0, "thin": 1.5, "head": 2.5}
+    kappa = found["relative.kappa"]
+    return sl.Report(
+        dict(found) | {"softmax.gini": sl.Measurement("softmax.gini", 0.004, exact=True)},
+        layers={
+            "relative.kappa": {n: dataclasses.replace(kappa, value=v) for n, v in rows.items()}
+        },
+        settings=found.settings | {"num_outputs": 4, "subject": facts},
+        cost=found.cost,
+    )
+
+
+def test_the_first_screen_answers(a_report):
+    subject = {
+        "model": "nets:make",
+        "model_arguments": ["width=8"],
+        "checkpoint": "runs/<7>.pt",
+        "trained": True,
+        "data": "60 samples of val.npz",
+        "mean_loss": 0.25,
+        "accuracy": 0.9375,
+    }
+    page = report.page_of(with_subject(a_report, **subject))
+    assert page.highlights[:3] == [
+        "Sharpest layers, with their shares of relative.kappa: wide (60%), head (25%) and thin "
+        "(15%), of 3 layers.",
+        "The network is very certain of its predictions: their mean Gini impurity (softmax.gini) "
+        "is 0.004, between 0 (certain) and 0.75 (undecided).",
+        "On these samples: loss 0.25, accuracy 93.75 %.",
+    ]
+    assert len(page.highlights) == 4  # and one caveat
+    shown = {key: page.facts[key] for key in ("model", "checkpoint", "data", "loss", "accuracy")}
+    assert shown == {
+        "model": "nets:make width=8",
+        "checkpoint": "runs/<7>.pt",
+        "data": "60 samples of val.npz",
+        "loss": "0.25",
+        "accuracy": "93.75 %",
+    }
+    assert page.settings["layers"] == "first, last"  # folded up
+    assert "runs/&lt;7&gt;.pt" in report.html(with_subject(a_report, **subject))
+
+
+@pytest.mark.parametrize(
+    ("trained", "said"), [(False, "is not trained"), (None, "No checkpoint was loaded")]
+)
+def test_an_untrained_network_says_so_on_the_page(a_report, trained, said):
+    page = report.page_of(with_subject(a_report, model="mlp", checkpoint=None, trained=trained))
+    assert said in page.highlights[-1]
+    assert page.facts["checkpoint"].startswith("none")
+
+
+def test_how_certain_in_words():
+    words = [certainty(gini, 4).split(" of its")[0] for gini in (0.001, 0.05, 0.3, 0.74)]
+    assert [word.removeprefix("The network is ") for word in words] == [
+        *("very certain", "certain", "not very certain", "undecided")
+    ]
 
 
 def damaged(text, path, value):

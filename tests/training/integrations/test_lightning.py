@@ -214,6 +214,12 @@ def test_sam_steps_as_in_a_plain_loop(tmp_path):
     assert_same_weights(plain, net)
 
 
+def test_sam_refuses_summed_batches(tmp_path):
+    net = Net(lambda parameters: SAM(torch.optim.SGD(parameters, lr=0.1), rho=0.05))
+    with pytest.raises(sl.SpiritlevelError, match="set accumulate_grad_batches=1"):
+        fit(net, [], tmp_path, epochs=1, accumulate_grad_batches=2)
+
+
 def test_frameworks_are_loaded_only_when_asked_for():
     code = """
 import sys

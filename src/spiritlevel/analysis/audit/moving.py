@@ -120,6 +120,7 @@ def audit(
     original = measured(model)
     reports: dict[str, list[Report]] = {}
     absent, done = dict(symmetries_found.absent), 1
+    unmeasured: list[str] = []
     for name, move in symmetries_found.moves.items():
         generator = torch.Generator().manual_seed(seed)
         for direction in towards[name]:
@@ -128,7 +129,13 @@ def audit(
             moved, growth = _moved(model, move, generator, direction)
             apart = _deviation(model, moved, growth, data, distributed=distributed, **surface)
             if apart <= max(symmetries_found.tolerance, move.remainder, _rounding(model)):
-                reports.setdefault(name, []).append(measured(moved))
+                try:
+                    reports.setdefault(name, []).append(measured(moved))
+                except SpiritlevelError as error:  # what was measured so far is worth keeping
+                    del reports[name]
+                    absent[name] = f"a copy of the network could not be measured: {error}"
+                    unmeasured.append(name)
+                    break
             elif name not in reports:
                 absent[name] = (
                     f"it holds on {NUM_SAMPLES} samples and not on all: outputs are up to "
@@ -141,8 +148,14 @@ def audit(
         reports,
         moves={name: symmetries_found.moves[name].describe() for name in reports},
         absent=absent,
-        unexplored=symmetries_found.unexplored,
+        unexplored=_unexplored(symmetries_found.unexplored, unmeasured),
     )
+
+
+def _unexplored(before: str, unmeasured: list[str]) -> str:
+    """Why symmetries may have been missed; those whose copies could not be measured were."""
+    missed = f"no copy could be measured after {', '.join(unmeasured)}" if unmeasured else ""
+    return "; ".join(part for part in (before, missed) if part)
 
 
 def _towards(move: symmetries.Move, draws: int) -> list[int]:

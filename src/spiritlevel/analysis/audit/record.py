@@ -10,6 +10,7 @@ from typing import Any
 
 from ...measures import EVERY, registered_cards
 from ...measures.confounders import MEASURED_ALONG
+from ...notebooks import Shown
 from ...plain_text import visible
 from ...reading import Misread, read_as
 from ...records import Measurement, Report, Status, aligned, read_json
@@ -34,7 +35,7 @@ UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up t
 HIDING = 0.12
 
 
-class Audit:
+class Audit(Shown):
     """The values before and after every move, and what they show."""
 
     def __init__(
@@ -54,6 +55,10 @@ class Audit:
         self.original = original
         self.moved = {move: list(reports) for move, reports in moved.items()}
         self.moves, self.absent, self.unexplored = dict(moves), dict(absent), unexplored
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{name}: {verdict.kind}" for name, verdict in self.verdicts.items())
+        return visible(f"Audit({kinds})")
 
     @property
     def preserving(self) -> list[str]:

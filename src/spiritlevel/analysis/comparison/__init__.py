@@ -7,6 +7,7 @@ measured too; for a measure without one, the comparison says that scale was not 
 differences between two networks cannot be removed, so they are named.
 """
 
+from .answer import Ranking as Ranking
 from .comparison import FORMAT as FORMAT
 from .comparison import Comparison as Comparison
 from .measuring import compare as compare
@@ -16,5 +17,6 @@ from .pairwise import AlsoDiffering as AlsoDiffering
 from .pairwise import Disagreement as Disagreement
 from .pairwise import Explained as Explained
 from .pairwise import Pair as Pair
+from .pairwise import PairFindings as PairFindings
 from .ranking import Place as Place
 from .ranking import counterparts as counterparts

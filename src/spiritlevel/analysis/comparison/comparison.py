@@ -11,17 +11,20 @@ from typing import Any
 from ... import api
 from ...errors import SpiritlevelError
 from ...measures.confounders import GINI, MEASURED_ALONG
+from ...notebooks import Shown
 from ...plain_text import visible
 from ...reading import Misread, read_as
 from ...records import Measurement, Report, aligned, read_json
 from . import sentences
-from .pairwise import AlsoDiffering, Disagreement, Explained, Pair
-from .ranking import Place, counterparts, directions, flatness_sign, flatter_by, larger, round_off
+from .answer import Ranking, scale_free
+from .digits import apart
+from .pairwise import AlsoDiffering, Disagreement, Explained, Pair, PairFindings
+from .ranking import Place, counterparts, directions, flatness_sign, flatter_by, larger, places
 
 FORMAT = "spiritlevel-comparison-1"
 
 
-class Comparison:
+class Comparison(Shown):
     """Reports of several networks on the same data, and what can be read off them."""
 
     def __init__(
@@ -68,20 +71,85 @@ class Comparison:
         """The measures of flatness; confounders and other facts about a network rank nothing."""
         return [name for name in self.measures if self._sign(name)]
 
-    def places(self, measure: str) -> dict[str, Place]:
+    def places(self, measure: str, *, matched: bool = False) -> dict[str, Place]:
         """Rank of every network, with the ranks that the errors leave open.
 
-        Empty for a measure that is not one of flatness.
+        Empty for a measure that is not one of flatness. `matched` ranks them at equal confidence.
         """
-        sign, ranks = self._sign(measure), {}
-        for name in self.reports if sign else ():
-            others = [other for other in self.reports if other != name]
-            below = sum(self.certain(measure, other, name) for other in others)
-            above = sum(self.certain(measure, name, other) for other in others)
-            here = self.value(measure, name)
-            ahead = (sign * (m.value - here.value) > round_off(here, m) for m in self._of(measure))
-            ranks[name] = Place(1 + sum(ahead), 1 + below, len(self.reports) - above)
-        return ranks
+        return places(self._sign(measure), self._reports(matched), measure)
+
+    def answer(self) -> Ranking | None:
+        """The networks from flat to sharp; None if nothing that was measured is flatness.
+
+        By a measure that rescaling does not change, at equal confidence where that was measured.
+        """
+        deciding = scale_free(self.ranked) or self.ranked
+        if not deciding:
+            return None
+        first, *others = deciding if scale_free(self.ranked) else deciding[:1]
+        matched = self.matched is not None
+        ranks, before = self.places(first, matched=matched), self.places(first)
+        opposing = {m: self._opposing(first, m) for m in others}
+        return Ranking(
+            measure=first,
+            scale_free=first in scale_free(self.ranked),
+            matched=matched,
+            places=_flat_first(ranks),
+            before=_flat_first(before) if matched else None,
+            agreeing=tuple(m for m, pairs in opposing.items() if not pairs),
+            opposing={m: pairs for m, pairs in opposing.items() if pairs},
+        )
+
+    def _opposing(self, first: str, other: str) -> list[tuple[str, str]]:
+        """The pairs that the other measure orders the other way round, both beyond errors."""
+        return [
+            (a, b)
+            for a, b in itertools.permutations(self.reports, 2)
+            if self._holds(other, a, b) and self._holds(first, b, a)
+        ]
+
+    def _holds(self, measure: str, flatter: str, sharper: str) -> bool:
+        """Whether the first is flatter beyond errors, at equal confidence if that was measured."""
+        reports = self._reports(self.matched is not None)
+        return flatter_by(self._sign(measure), reports, measure, (flatter, sharper))
+
+    def _reports(self, matched: bool) -> Mapping[str, Report]:
+        return self.matched if matched and self.matched is not None else self.reports
+
+    def pairs(self) -> list[PairFindings]:
+        """What is found of every two networks, the flatter one first."""
+        answer = self.answer()
+        order = list(self.reports) if answer is None else answer.names
+        explained, differing = self.explained(), self.also_differing()
+        deciding = scale_free(self.ranked) or self.ranked
+        found = []
+        for a, b in itertools.combinations(order, 2):
+            confounders = self._confounders(a, b)
+            if self.matched is not None:
+                confounders.pop(GINI, None)
+            found.append(
+                PairFindings(
+                    a,
+                    b,
+                    flatter_by=tuple(m for m in deciding if self._holds(m, a, b)),
+                    sharper_by=tuple(m for m in deciding if self._holds(m, b, a)),
+                    open=tuple(
+                        m for m in deciding if not self._holds(m, a, b) and not self._holds(m, b, a)
+                    ),
+                    before=tuple(
+                        tuple(m for m in self.ranked if self.certain(m, *pair))
+                        for pair in ((a, b), (b, a))
+                    ),
+                    explained=tuple(e for e in explained if {e.flatter, e.sharper} == {a, b}),
+                    remaining=tuple(
+                        d
+                        for d in differing
+                        if {d.flatter, d.sharper} == {a, b} and d.left is not None
+                    ),
+                    confounders=tuple(confounders.values()),
+                )
+            )
+        return found
 
     def certain(self, measure: str, flatter: str, sharper: str) -> bool:
         """Whether the first network is flatter beyond the errors of both."""
@@ -142,9 +210,6 @@ class Comparison:
     def _sign(self, measure: str) -> int:
         return flatness_sign(self.directions.get(measure))  # none for what has no card here
 
-    def _of(self, measure: str) -> list[Measurement]:
-        return [report[measure] for report in self.reports.values()]
-
     def _confounders(self, flatter: str, sharper: str) -> dict[str, Pair]:
         """The confounders in which the two networks differ beyond the errors."""
         pairs = {}
@@ -197,32 +262,75 @@ class Comparison:
 
     # -- writing -----------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return visible(f"Comparison({', '.join(self.reports)}: {self.summary()[0]})")
+
     def __str__(self) -> str:
-        names = list(self.reports)
-        rows = [("measure", *names)]
-        for measure in self.measures:
-            rows.append((measure, *(self.cell(measure, name) for name in names)))
-        lines = [aligned(rows), "", *self.findings()]
+        lines = [*self.summary(), "", aligned(self.ranking_rows()), "", *self.findings()]
         return visible("\n".join(lines), keep="\n")
 
-    def cell(self, measure: str, name: str) -> str:
-        """A value with its rank, where it has one."""
-        value, place = f"{self.value(measure, name).value:.4g}", self.places(measure).get(name)
-        return value if place is None else f"{value} #{place}"
-
-    def findings(self) -> list[str]:
-        """What the table shows, in sentences."""
-        disagreements, differing = self.disagreements(), self.also_differing()
-        lines = sentences.ranking(self.measures, self.ranked, self.directions)
-        lines += sentences.disagreement(disagreements)
-        if not disagreements and self.ranked:
-            lines.append(sentences.NO_DISAGREEMENT)
-        lines += sentences.explanation(self.explained())
-        lines += sentences.other_differences(differing) + sentences.remaining(differing)
-        lines += sentences.unchecked(self.unchecked())
+    def summary(self) -> list[str]:
+        """The answer, in sentences."""
+        answer = self.answer()
+        lines = [sentences.NO_RANKS] if answer is None else answer.sentences()
         if self.unmatched:
             lines.append(f"Not compared at equal confidence: {self.unmatched}")
         return lines
+
+    def ranking_rows(self) -> list[tuple[str, ...]]:
+        """A heading, and a row for each network: value and rank, and how well the network does."""
+        answer = self.answer()
+        names = list(self.reports) if answer is None else answer.names
+        columns: dict[str, list[str]] = {"network": names}
+        if answer is not None:
+            title = answer.measure if self.matched is None else "as it is"
+            columns[title] = [self.cell(answer.measure, name) for name in names]
+            if self.matched is not None:
+                columns["equally confident"] = [
+                    self.cell(answer.measure, name, matched=True) for name in names
+                ]
+        if GINI in self.measures:
+            columns["Gini impurity"] = apart([self.value(GINI, name).value for name in names])
+        subjects = [self.reports[name].settings.get("subject", {}) for name in names]
+        for key, title in (("mean_loss", "loss"), ("accuracy", "accuracy")):
+            if all(subject.get(key) is not None for subject in subjects):
+                columns[title] = apart([float(subject[key]) for subject in subjects], fewest=4)
+        return [tuple(columns), *zip(*columns.values(), strict=True)]
+
+    def cell(self, measure: str, name: str, *, matched: bool = False) -> str:
+        """A value with its rank, where it has one; the values of a row differ in their digits."""
+        reports = self._reports(matched)
+        shown = apart([report[measure].value for report in reports.values()], fewest=4)
+        value, place = shown[list(reports).index(name)], self.places(measure, matched=matched)
+        return f"{value} #{place[name]}" if place else value
+
+    def findings(self) -> list[str]:
+        """What is found of every two networks, a sentence or two each."""
+        lines = [] if not self.ranked else [sentences.of_pair(pair) for pair in self.pairs()]
+        return lines + sentences.unchecked(self.unchecked())
+
+    def details(self) -> str:
+        """All measures of all networks, and all that was found of every two of them."""
+        names = list(self.reports)
+        parts = []
+        for matched in (False, True) if self.matched is not None else (False,):
+            title = "at equal confidence" if matched else "as the networks are"
+            cells = [
+                (m, *(self.cell(m, name, matched=matched) for name in names)) for m in self.measures
+            ]
+            parts += [aligned([(title, *names), *cells]), ""]
+        parts += self.detailed_findings()
+        return visible("\n".join(parts), keep="\n")
+
+    def detailed_findings(self) -> list[str]:
+        """How the ranks are read, then a paragraph with all that was found of every two networks.
+
+        What scale or confidence explains is said once, beside what remains of the difference.
+        """
+        lines = sentences.ranking(self.measures, self.ranked, self.directions)
+        if self.ranked:
+            lines += ["\n  ".join(sentences.details_of_pair(pair)) for pair in self.pairs()]
+        return lines + sentences.unchecked(self.unchecked())
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison in plain types, ready for JSON."""
@@ -242,6 +350,7 @@ class Comparison:
             "explained": [dataclasses.asdict(e) for e in self.explained()],
             "also_differing": [_plain(d) for d in self.also_differing()],
             "unchecked": self.unchecked(),
+            "answer": None if (answer := self.answer()) is None else dataclasses.asdict(answer),
         }
 
     def to_json(self, *, indent: int | None = 2) -> str:
@@ -273,3 +382,7 @@ class Comparison:
 def _plain(difference: AlsoDiffering) -> dict[str, Any]:
     pairs = [dataclasses.asdict(p) | {"direction": p.direction} for p in difference.confounders]
     return dataclasses.asdict(difference) | {"confounders": pairs}
+
+
+def _flat_first(ranks: Mapping[str, Place]) -> dict[str, Place]:
+    return dict(sorted(ranks.items(), key=lambda item: item[1].rank))

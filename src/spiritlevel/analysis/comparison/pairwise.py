@@ -49,3 +49,24 @@ class AlsoDiffering:
     sharper: str
     confounders: tuple[Pair, ...]
     left: float | None  # share of the difference once both are equally confident; None: not known
+
+
+@dataclasses.dataclass(frozen=True)
+class PairFindings:
+    """Everything found of two networks; `first` is the flatter one by the measure that decides.
+
+    The first three are at equal confidence where that was measured, and take only measures that
+    rescaling does not change, if there are any.
+    """
+
+    first: str
+    second: str
+    flatter_by: tuple[str, ...]  # measures by which the first is flatter, beyond errors
+    sharper_by: tuple[str, ...]
+    open: tuple[str, ...]
+    before: tuple[
+        tuple[str, ...], ...
+    ]  # as they are, by all measures: first flatter, first sharper
+    explained: tuple[Explained, ...]
+    remaining: tuple[AlsoDiffering, ...]  # differences of which a share is left
+    confounders: tuple[Pair, ...]  # in_flatter is that of the first network

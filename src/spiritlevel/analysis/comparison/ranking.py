@@ -53,6 +53,19 @@ def flatter_by(
     return sign != 0 and (larger(one, other) if sign > 0 else larger(other, one))
 
 
+def places(sign: int, reports: Mapping[str, Report], measure: str) -> dict[str, Place]:
+    """Rank of every network, with the ranks that the errors leave open; empty without a sign."""
+    ranks = {}
+    for name in reports if sign else ():
+        others = [other for other in reports if other != name]
+        below = sum(flatter_by(sign, reports, measure, (other, name)) for other in others)
+        above = sum(flatter_by(sign, reports, measure, (name, other)) for other in others)
+        here, all_values = reports[name][measure], [each[measure] for each in reports.values()]
+        ahead = (sign * (m.value - here.value) > round_off(here, m) for m in all_values)
+        ranks[name] = Place(1 + sum(ahead), 1 + below, len(reports) - above)
+    return ranks
+
+
 def round_off(one: Measurement, other: Measurement) -> float:
     """How much two equal values may differ because of rounding."""
     return 1e-6 * max(abs(one.value), abs(other.value))

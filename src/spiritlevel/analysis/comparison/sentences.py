@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...measures.confounders import MEASURED_ALONG
-from .pairwise import AlsoDiffering, Disagreement, Explained, Pair
+from .digits import apart
+from .pairwise import Disagreement, Pair, PairFindings
 
 RANK = "# is the rank, 1 the flattest; in brackets the ranks that the errors leave open."
+NO_RANKS = "None of these measures flatness, so there are no ranks."
 NO_DISAGREEMENT = "No two measures order any two networks in opposite ways beyond errors."
 Opposed = dict[tuple[str, str], tuple[set[str], set[str]]]
 
@@ -22,7 +24,7 @@ def ranking(
         ranked: those of flatness.
         directions: by measure, which values are flatter; a measure without a card is missing.
     """
-    lines = [RANK] if ranked else ["None of these measures flatness, so there are no ranks."]
+    lines = [RANK] if ranked else [NO_RANKS]
     if larger := [m for m in ranked if directions[m] == "larger is flatter"]:
         lines.append(f"Larger values are flatter for {listing(larger)}.")
     unranked = [m for m in measures if m not in ranked]
@@ -43,61 +45,62 @@ def opposed(disagreements: Iterable[Disagreement]) -> Opposed:
     return grouped
 
 
-def disagreement(disagreements: Iterable[Disagreement]) -> list[str]:
-    """One sentence for each pair of networks that measures order in opposite ways."""
-    return [
-        f"Disagreement: {a!r} is flatter than {b!r} by {listing(flatter_by)}, but sharper by "
-        f"{listing(sharper_by)}."
-        for (a, b), (flatter_by, sharper_by) in opposed(disagreements).items()
-    ]
+def of_pair(found: PairFindings) -> str:
+    """The outcome for two networks in a sentence, and what else differs between them."""
+    a, b = found.first, found.second
+    total = len(found.flatter_by) + len(found.sharper_by) + len(found.open)
+    measures = "1 measure" if total == 1 else f"{total} measures"
+    if not found.flatter_by and not found.sharper_by:
+        said = f"no difference beyond errors by {measures}"
+    elif not found.flatter_by:
+        said = f"{b!r} is flatter by {len(found.sharper_by)} of {measures}"
+    else:
+        said = f"{a!r} is flatter by {len(found.flatter_by)} of {measures}"
+        if found.sharper_by:
+            said += f", {b!r} by {listing(found.sharper_by)}"
+    also = f" They also differ in {others(found)}." if found.confounders else ""
+    return f"{a!r} and {b!r}: {said}.{also}"
 
 
-def explanation(explained: Iterable[Explained]) -> list[str]:
-    """One sentence for each difference that scale or confidence accounts for."""
-    return [
-        f"{e.measure}: that {e.flatter!r} looks flatter than {e.sharper!r} is explained by "
-        f"{e.by}: {e.text}."
-        for e in explained
-    ]
+def details_of_pair(found: PairFindings) -> list[str]:
+    """The outcome by measure, how it looked at first, and what explains the difference."""
+    a, b = found.first, found.second
+    outcome = _flatter(a, found.flatter_by) + _flatter(b, found.sharper_by)
+    if found.open:
+        outcome.append(f"undecided by {listing(found.open)}")
+    lines = [f"{a!r} and {b!r}: {'; '.join(outcome)}."]
+    if found.confounders:
+        lines.append(f"They also differ in {others(found)}, which may be the cause.")
+    if at_first := _flatter(a, found.before[0]) + _flatter(b, found.before[1]):
+        lines.append(f"As they are: {'; '.join(at_first)}.")
+    reasons: dict[str, list[str]] = {}
+    for each in found.explained:
+        reasons.setdefault(f"{each.by}: {each.text}", []).append(each.measure)
+    lines += [f"Explained by {why}: {listing(names)}." for why, names in reasons.items()]
+    if found.remaining:
+        shares = ", ".join(f"{d.left:.0%} of {d.measure}" for d in found.remaining)
+        lines.append(f"What equal confidence leaves of the differences: {shares}.")
+    return lines
 
 
-def other_differences(differing: Iterable[AlsoDiffering]) -> list[str]:
-    """One sentence for all measures of a pair of networks that differ in the same confounders."""
-    grouped: dict[tuple[str, str, tuple[Pair, ...]], list[str]] = {}
-    for d in differing:
-        if d.confounders:
-            grouped.setdefault((d.flatter, d.sharper, d.confounders), []).append(d.measure)
-    return [
-        f"{flatter!r} is flatter than {sharper!r} by {listing(measures)}, but they also differ in "
-        f"{'; '.join(in_words(pair, flatter) for pair in pairs)}, which may be the cause."
-        for (flatter, sharper, pairs), measures in grouped.items()
-    ]
+def _flatter(name: str, measures: Sequence[str]) -> list[str]:
+    return [f"{name!r} is flatter by {listing(measures)}"] if measures else []
+
+
+def others(found: PairFindings) -> str:
+    """The confounders in which two networks differ, with both values."""
+    words = []
+    for pair in found.confounders:
+        one, other = apart([pair.in_flatter, pair.in_sharper])
+        words.append(f"{MEASURED_ALONG[pair.confounder]} ({one} against {other})")
+    return ", ".join(words)
 
 
 def in_words(pair: Pair, flatter: str) -> str:
     """A confounder with its direction and both values."""
     label = MEASURED_ALONG[pair.confounder]
-    return (
-        f"{label} ({pair.direction} in {flatter!r}: {pair.in_flatter:.3g} "
-        f"against {pair.in_sharper:.3g})"
-    )
-
-
-def remaining(differing: Iterable[AlsoDiffering]) -> list[str]:
-    """How much of each difference is left once the networks are equally confident."""
-    grouped: dict[tuple[str, str], list[AlsoDiffering]] = {}
-    for d in differing:
-        if d.left is not None:
-            grouped.setdefault((d.flatter, d.sharper), []).append(d)
-    return [
-        f"At equal confidence, {flatter!r} is still flatter than {sharper!r}: "
-        f"{_shares(differences)} remains."
-        for (flatter, sharper), differences in grouped.items()
-    ]
-
-
-def _shares(differences: Sequence[AlsoDiffering]) -> str:
-    return ", ".join(f"{d.left:.0%} of the {d.measure} difference" for d in differences)
+    one, other = apart([pair.in_flatter, pair.in_sharper])
+    return f"{label} ({pair.direction} in {flatter!r}: {one} against {other})"
 
 
 def unchecked(reasons: Mapping[str, str]) -> list[str]:

@@ -140,6 +140,7 @@ def activation_norm(workspace: Workspace) -> Measured:
     needs=Needs(),
     default=False,
     cost="2 forwards, 1 backward",
+    further_cost=lambda workspace: Cost(forwards=1, backwards=1),
 )
 def gradient_norm(workspace: Workspace) -> Measured:
     """For the parameters of each layer, and for all."""

@@ -24,7 +24,7 @@ from ...engine.estimate import Estimate, cautious_count
 from ...engine.head.features import HeadFeatures, check_rows, head_features
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
-from ...records import Measurement, Status
+from ...records import Cost, Measurement, Status
 from ..registry import Measured, measure
 from ..requirements import head
 from .feature_density import (
@@ -78,6 +78,7 @@ PAIRS = ONE_MORE + ", then work that grows with the square of the number of samp
     found_by="draws",
     default=False,
     cost=PAIRS,
+    further_cost=lambda workspace: Cost(forwards=1),
 )
 def bound_representativeness(workspace: Workspace) -> Measured:
     """The mean over random halves; labels are assumed not to change under a perturbation."""
@@ -108,6 +109,7 @@ def bound_representativeness(workspace: Workspace) -> Measured:
     found_by="draws",
     default=False,
     cost=PAIRS,
+    further_cost=lambda workspace: Cost(forwards=1),
 )
 def bound_c1(workspace: Workspace) -> Measured:
     """E over z ~ p̂ of |‖z‖² Δp̂/p̂ + 4 z·∇p̂/p̂ + 2m|, times L/2m."""
@@ -138,6 +140,7 @@ def bound_c1(workspace: Workspace) -> Measured:
     requires=REQUIRED,
     default=False,
     cost=ONE_MORE,
+    further_cost=lambda workspace: Cost(forwards=1),
 )
 def bound_c2(workspace: Workspace) -> Measured:
     """In log space: volume and norms overflow long before their product does."""
@@ -170,6 +173,7 @@ def bound_c2(workspace: Workspace) -> Measured:
     found_by="draws",
     default=False,
     cost=PAIRS,
+    further_cost=lambda workspace: Cost(forwards=1),
 )
 def bound_generalization(workspace: Workspace) -> Measured:
     """κ is that of the whole head; C1 and C2 as in the measures of these names."""

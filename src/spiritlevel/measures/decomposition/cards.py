@@ -9,7 +9,7 @@ from ...engine.estimate import Estimate
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
-from ...records import Measurement, Status
+from ...records import Cost, Measurement, Status
 from ..hessian_results import ROUND_OFF
 from ..layer_weights import largest_layer, layer_weights
 from ..registry import Measured, measure
@@ -23,6 +23,10 @@ COST = (
     "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs 2k+1 backwards for "
     "each layer, k Lanczos steps until the residual is small)"
 )
+
+
+def _output_by_output(workspace: Workspace) -> Cost:
+    return Cost(forwards=1, backwards=workspace.plan.num_outputs)
 
 
 @measure(
@@ -47,6 +51,7 @@ COST = (
         "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs a few output "
         "probes)"
     ),
+    further_cost=_output_by_output,
     counterpart="relative.kappa",
 )
 def centered(workspace: Workspace) -> Measured:
@@ -115,6 +120,7 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
     default=False,
     requires=REQUIRES,
     cost=COST,
+    further_cost=_output_by_output,
 )
 def upper_bound(workspace: Workspace) -> Measured:
     """The bound of each layer and their sum."""
@@ -143,6 +149,7 @@ def upper_bound(workspace: Workspace) -> Measured:
     default=False,
     requires=REQUIRES,
     cost=COST,
+    further_cost=_output_by_output,
 )
 def path_lambda_max(workspace: Workspace) -> Measured:
     """Of each layer, and the largest of them."""

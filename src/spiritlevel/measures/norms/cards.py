@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...engine.data_pass import Needs
 from ...engine.workspace import Workspace
-from ...records import Measurement, Status
+from ...records import Cost, Measurement, Status
 from ..registry import EVERY, Measured, measure
 from .homogeneity import check_homogeneous, homogeneous
 from .radial import Radial, radial
@@ -82,6 +82,7 @@ def distance(workspace: Workspace) -> Measured:
     needs=NOTHING,
     default=False,
     cost="2 forwards and 1 derivative of the outputs along the weights",
+    further_cost=lambda workspace: Cost(forwards=2),
 )
 def fisher_rao(workspace: Workspace) -> Measured:
     """With the labels of the data."""
@@ -102,6 +103,7 @@ def fisher_rao(workspace: Workspace) -> Measured:
     needs=NOTHING,
     default=False,
     cost="2 forwards and 1 derivative of the outputs along the weights",
+    further_cost=lambda workspace: Cost(forwards=2),
 )
 def fisher_rao_model(workspace: Workspace) -> Measured:
     """The mean over the labels is taken in closed form: nothing is drawn."""
@@ -124,6 +126,7 @@ def fisher_rao_model(workspace: Workspace) -> Measured:
     default=False,
     requires=(check_homogeneous,),
     cost="3 forwards",
+    further_cost=lambda workspace: Cost(forwards=2),
 )
 def fisher_rao_closed(workspace: Workspace) -> Measured:
     """Equal to norms.fisher_rao up to round-off."""

@@ -8,16 +8,24 @@ from ...engine.data_pass import Needs
 from ...engine.estimate import cautious_count
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
-from ...records import Measurement, Status
+from ...records import Cost, Measurement, Status
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from .requirements import target
 from .sigma_search import Crossing, SigmaSearch
 
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures"
 COMPARED = "; compared with relative flatness in Petzka et al. 2021 (paper 002), Figure 5"
+MOST_LEVELS = 15  # of noise, that a search takes in practice; it needs 8 at least
 COST = (
-    "2 · draws forwards for each of 8 to 15 noise levels, and 1 shared; max_passes does not apply"
+    f"2 · draws forwards for each of 8 to {MOST_LEVELS} noise levels, and 1 shared; max_passes "
+    "does not apply"
 )
+
+
+def _searching(workspace: Workspace) -> Cost:
+    return Cost(forwards=1 + 2 * workspace.options.draws * MOST_LEVELS)
+
+
 LIMITS = (
     "It is estimated from a finite number of draws: read the interval. Jiang et al. search for an "
     "error of 0.1; here the error rises by 0.1, which is the same for a network that fits its data "
@@ -41,6 +49,7 @@ LIMITS = (
     options=("deviation", "target", "draws"),
     found_by="draws",
     cost=COST,
+    further_cost=_searching,
     counterpart="pac_bayes.magnitude",
 )
 def sigma(workspace: Workspace) -> Measured:
@@ -67,6 +76,7 @@ def sigma(workspace: Workspace) -> Measured:
     options=("deviation", "target", "draws"),
     found_by="draws",
     cost=COST,
+    further_cost=_searching,
 )
 def magnitude(workspace: Workspace) -> Measured:
     """Noise σ|θ|: rescaling a network rescales its noise with it."""

@@ -9,7 +9,7 @@ from ...engine.estimate import Estimate
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.probed_rows import ProbedRows
 from ...engine.workspace import Workspace
-from ...records import Measurement, Status
+from ...records import Cost, Measurement, Status
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import layer_weights
@@ -30,6 +30,10 @@ OF_A_LAYER = {
 JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes beyond 16 outputs)"
 
 
+def _output_by_output(workspace: Workspace) -> Cost:
+    return Cost(forwards=1, backwards=workspace.plan.num_outputs)
+
+
 @measure(
     name="sensitivity.jacobian",
     summary="Root mean square over samples of the norm of the input–output Jacobian",
@@ -46,6 +50,7 @@ JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes bey
     default=False,
     requires=(check_input,),
     cost=JACOBIAN_COST,
+    further_cost=_output_by_output,
 )
 def jacobian(workspace: Workspace) -> Measured:
     """With respect to all inputs."""
@@ -72,6 +77,7 @@ def jacobian(workspace: Workspace) -> Measured:
     requires=(check_input, check_region),
     options=("region",),
     cost=JACOBIAN_COST,
+    further_cost=_output_by_output,
 )
 def jacobian_outside(workspace: Workspace) -> Measured:
     """From the same passes as sensitivity.jacobian."""

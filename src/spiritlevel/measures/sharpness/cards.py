@@ -6,7 +6,7 @@ from ...engine.data_pass import Needs
 from ...engine.workspace import Workspace
 from ...records import Cost, Measurement, Status
 from ..registry import ALL_BUT_MIXING, Measured, measure
-from .average_case import average_rise, passes_that_suffice
+from .average_case import PASSES_A_DRAW, average_rise, passes_that_suffice
 from .worst_case import Ball, Worst
 
 FORET = "Foret et al. 2021, Sharpness-Aware Minimization, Equation 1"
@@ -17,6 +17,22 @@ NEGLIGIBLE = 1e-9  # of the value: round-off below it is not worth a word
 CLIMB_COST = "up to 1 + ascent_steps · (1 + restarts) forwards and backwards"
 GROUP_COST = "up to 1 + ascent_steps forwards and backwards"
 NOISE_COST = "2 forwards per draw, as many draws as rtol needs, up to max_passes; 1 shared"
+
+
+def _climbing(workspace: Workspace) -> Cost:
+    steps = 1 + workspace.options.ascent_steps * (1 + workspace.options.restarts)
+    return Cost(forwards=steps, backwards=steps)
+
+
+def _climbing_groups(workspace: Workspace) -> Cost:
+    steps = 1 + workspace.options.ascent_steps
+    return Cost(forwards=steps, backwards=steps)
+
+
+def _drawing(workspace: Workspace) -> Cost:
+    return Cost(forwards=1 + max(2 * PASSES_A_DRAW, workspace.precision.max_passes))
+
+
 LOCAL = "The search finds a local maximum: the value is a lower bound."
 ORDER = (
     "Groups are made from the samples in the order of the data (with several processes, each from "
@@ -43,6 +59,7 @@ SIZE_OF_BIASES = (
     options=("rho", "ascent_steps", "restarts"),
     found_by="search",
     cost=CLIMB_COST,
+    further_cost=_climbing,
     counterpart="sharpness.adaptive",
     in_audit=True,
 )
@@ -67,6 +84,7 @@ def worst(workspace: Workspace) -> Measured:
     options=("adaptive_rho", "ascent_steps", "restarts"),
     found_by="search",
     cost=CLIMB_COST,
+    further_cost=_climbing,
     in_audit=True,
 )
 def adaptive(workspace: Workspace) -> Measured:
@@ -91,6 +109,7 @@ def adaptive(workspace: Workspace) -> Measured:
     options=("rho", "m", "ascent_steps"),
     found_by="search",
     cost=GROUP_COST,
+    further_cost=_climbing_groups,
     counterpart="sharpness.adaptive_m_worst",
 )
 def m_worst(workspace: Workspace) -> Measured:
@@ -119,6 +138,7 @@ def m_worst(workspace: Workspace) -> Measured:
     options=("adaptive_rho", "m", "ascent_steps"),
     found_by="search",
     cost=GROUP_COST,
+    further_cost=_climbing_groups,
 )
 def adaptive_m_worst(workspace: Workspace) -> Measured:
     """One climb per group, in coordinates ε/|θ|."""
@@ -142,6 +162,7 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
     options=("sigma",),
     found_by="draws",
     cost=NOISE_COST,
+    further_cost=_drawing,
     counterpart="sharpness.adaptive_average",
 )
 def average(workspace: Workspace) -> Measured:
@@ -169,6 +190,7 @@ def average(workspace: Workspace) -> Measured:
     options=("adaptive_sigma",),
     found_by="draws",
     cost=NOISE_COST,
+    further_cost=_drawing,
 )
 def adaptive_average(workspace: Workspace) -> Measured:
     """As sharpness.average, with noise σ|θ|."""

@@ -21,6 +21,7 @@ from ...analysis.spectra import Eigenvalues, Spectrum
 from ...engine.weight_space.density import SpectralDensity
 from ...errors import SpiritlevelError
 from ...files import write_atomically
+from ...notebooks import register_page_writer
 from ...results import Progress, Report
 from ...study.storage.store import Store
 from ..content import Page as Page
@@ -43,6 +44,16 @@ def html(result: Any, *, title: str = "") -> str:
 def save(result: Any, path: str | os.PathLike[str], *, title: str = "") -> None:
     """Write the page to a file, all of it or nothing."""
     write_atomically(path, html(result, title=title).encode())
+
+
+def _page(record: Any, path: str | os.PathLike[str] | None, *, title: str) -> str:
+    text = html(record, title=title)
+    if path is not None:
+        write_atomically(path, text.encode())
+    return text
+
+
+register_page_writer(_page)
 
 
 def page_of(

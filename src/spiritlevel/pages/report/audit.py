@@ -8,7 +8,7 @@ from ...analysis.audit import WORDS, Audit, Verdict, cell
 from ...measures.confounders import MEASURED_ALONG
 from ...symmetries import CONFIDENCE_ONLY
 from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
-from . import numbers
+from . import numbers, subject
 from .measurement import MEASURE, layers, whole
 
 TRUSTED = ("comparable", "confidence")
@@ -20,7 +20,9 @@ def page_of(audit: Audit, *, title: str = "") -> Page:
     return Page(
         title=title or "Which flatness numbers mean anything for this network",
         lead=_lead(audit),
-        facts=numbers.facts(report.settings),
+        highlights=[text] if (text := subject.warning(report.settings)) else [],
+        facts=subject.facts(report.settings),
+        settings=numbers.facts(report.settings),
         sections=[
             Section("verdicts", "Verdicts", [_verdicts(audit), _meanings(audit)]),
             *_matrix(audit),

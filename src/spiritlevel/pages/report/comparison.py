@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import collections
 from typing import Any
 
 from ...analysis.comparison import Comparison, sentences
 from ...measures.confounders import MEASURED_ALONG
 from ...results import Measurement
 from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
-from . import numbers
+from . import numbers, subject
 from .measurement import MEASURE
+
+CAVEAT = (
+    "These are the networks you gave, on these samples. Whether the flatter one generalizes better "
+    "is another question, which a study of many networks answers."
+)
 
 FLATTER: dict[str | None, Cell] = {
     "smaller is flatter": "smaller",
@@ -22,13 +26,20 @@ FLATTER: dict[str | None, Cell] = {
 def page_of(comparison: Comparison, *, title: str = "") -> Page:
     """The page of several networks side by side."""
     settings = next(iter(comparison.reports.values())).settings
+    lead, *more = comparison.summary()
+    known = subject.facts(settings)
+    shared = {name: known[name] for name in ("model", "data") if name in known}
     return Page(
         title=title or f"{len(comparison.reports)} networks side by side",
-        lead=_lead(comparison),
-        facts={"networks": ", ".join(comparison.reports)} | numbers.facts(settings),
+        lead=lead,
+        highlights=[*more, CAVEAT] if comparison.ranked else more,
+        facts=shared | {"samples (n)": f"{int(settings['num_samples']):,}"},
+        settings=numbers.facts(settings),
         sections=[
-            Section("ranks", "Ranks", [_ranks(comparison)]),
+            Section("ranking", "The ranking", [_ranking(comparison)]),
+            Section("pairs", "Pair by pair", _pairs(comparison)),
             Section("values", "Values", [_points(comparison)]),
+            Section("ranks", "All measures", [_ranks(comparison)]),
             Section("disagreements", "Where measures disagree", _disagreements(comparison)),
             Section("explained", "What explains the differences", _explained(comparison)),
             Section("confounders", "What else differs", _confounders(comparison)),
@@ -41,26 +52,50 @@ def page_of(comparison: Comparison, *, title: str = "") -> Page:
     )
 
 
-def _lead(comparison: Comparison) -> str:
-    ranked = comparison.ranked
-    if not ranked:
-        return "No measure of flatness was taken: nothing here says which network is flatter."
-    certain = collections.Counter(
-        name
-        for measure in ranked
-        for name, place in comparison.places(measure).items()
-        if place.best == place.worst == 1
+def _ranking(comparison: Comparison) -> Table:
+    """One row per network, flattest first: as it is, at equal confidence, and how well it does."""
+    heading, *rows = comparison.ranking_rows()
+    checkpoints = {
+        name: report.settings.get("subject", {}).get("checkpoint")
+        for name, report in comparison.reports.items()
+    }
+    columns = [Column(name) for name in [*heading, "checkpoint"]]
+    cells: list[list[Cell]] = [[*row, checkpoints[row[0]]] for row in rows]
+    caption = "# is the rank, 1 the flattest; brackets hold the ranks that the errors leave open."
+    return Table(
+        *numbers.filled(columns, cells),
+        id="ranking-table",
+        title="From flat to sharp",
+        caption=caption if comparison.ranked else "",
     )
-    total = f"{len(ranked)} measures" if len(ranked) > 1 else "1 measure"
-    if not certain:
-        return f"By none of {total} is one network flatter than all others beyond the errors."
-    said = numbers.listing(f"{name} by {number}" for name, number in certain.most_common())
-    text = f"The flattest beyond all errors: {said} of {total}."
-    count = len(comparison.explained())
-    if count:
-        one = "difference is" if count == 1 else "differences are"
-        text += f" {count} {one} explained by scale or confidence, see below."
-    return text
+
+
+def _pairs(comparison: Comparison) -> list[Part]:
+    """Who is flatter by what, for every two networks."""
+    if not comparison.ranked:
+        return [Text([sentences.NO_RANKS])]
+    rows: list[list[Cell]] = [
+        [
+            pair.first,
+            pair.second,
+            sentences.listing(pair.flatter_by) or None,
+            sentences.listing(pair.sharper_by) or None,
+            sentences.listing(pair.open) or None,
+            sentences.others(pair) or None,
+        ]
+        for pair in comparison.pairs()
+    ]
+    columns = [
+        Column("network"),
+        Column("other network"),
+        Column("the first is flatter by", "Beyond the errors of both."),
+        Column("the other is flatter by", "Beyond the errors of both."),
+        Column("undecided by"),
+        Column("also differ in", "Beyond their errors. No cause is claimed."),
+    ]
+    how = "at equal confidence" if comparison.matched is not None else "as the networks are"
+    filled = numbers.filled(columns, rows)
+    return [Table(*filled, id="pair-table", title=f"Every two networks, {how}")]
 
 
 def _ranks(comparison: Comparison) -> Table:

@@ -7,23 +7,31 @@ from collections.abc import Mapping
 
 from ...results import Measurement, Report
 from ..content import Cards, Chart, Column, Page, Part, Section, Table, Text
-from . import numbers
+from . import numbers, subject
 
 FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there
+SHARPEST = 3  # layers that are named
+CAVEAT = (
+    "A number by itself says little. Every curvature falls as a network becomes more certain, and "
+    "some numbers change with the scale of the weights: compare networks at equal confidence "
+    "(spiritlevel compare), and let an audit say which numbers to trust (spiritlevel audit)."
+)
 MEASURE = Column("measure", "Follow the name to its card.")
 
 
 def page_of(report: Report, *, title: str = "") -> Page:
     """The page of one network."""
     count = int(report.settings["num_samples"])
+    cost = {"counted cost": f"{report.cost.passes(count)} over the data"}
     return Page(
         title=title or f"Flatness of a network on {count:,} samples",
         lead=_lead(report),
-        facts=numbers.facts(report.settings)
-        | {"counted cost": f"{report.cost.passes(count)} over the data"},
+        highlights=_highlights(report),
+        facts=subject.facts(report.settings) | {"samples (n)": f"{count:,}"} | cost,
+        settings=numbers.facts(report.settings),
         sections=[
-            Section("numbers", "The numbers", [whole(report), _reading()]),
             *layers("layers", report.layers),
+            Section("numbers", "The numbers", [whole(report), _reading()]),
             Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
             Section("cost", "Cost", [_costs(report, count)]),
             Section("cards", "The measures", [Cards(list(report))]),
@@ -31,9 +39,32 @@ def page_of(report: Report, *, title: str = "") -> Page:
     )
 
 
+def _highlights(report: Report) -> list[str]:
+    """Sharpest layers, certainty, loss and accuracy, and one caveat."""
+    lines = [text for name in FIRST[:1] if (text := _sharpest(report, name))]
+    classes = int(report.settings.get("num_outputs", 0))
+    if "softmax.gini" in report and classes > 1:
+        lines.append(subject.certainty(report["softmax.gini"].value, classes))
+    if well := subject.performance(report.settings):
+        lines.append(f"On these samples: {', '.join(f'{k} {v}' for k, v in well.items())}.")
+    return [*lines, subject.warning(report.settings) or CAVEAT]
+
+
+def _sharpest(report: Report, name: str) -> str:
+    """The layers with the largest shares of a sum over layers; "" where there are none."""
+    rows = {layer: m.value for layer, m in report.layers.get(name, {}).items()}
+    total = sum(rows.values())
+    if len(rows) < 2 or not total > 0 or min(rows.values()) < 0:
+        return ""
+    top = sorted(rows, key=lambda layer: -rows[layer])[:SHARPEST]
+    shares = numbers.listing(f"{layer} ({rows[layer] / total:.0%})" for layer in top)
+    return f"Sharpest layers, with their shares of {name}: {shares}, of {len(rows)} layers."
+
+
 def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> list[Section]:
     """The profile of the layers; nothing where no measure has layers."""
-    shown = {name: rows for name, rows in tables.items() if rows}
+    order = [*(name for name in FIRST if name in tables), *tables]  # the plot opens on the first
+    shown = {name: tables[name] for name in dict.fromkeys(order) if tables[name]}
     if not shown:
         return []
     series = [

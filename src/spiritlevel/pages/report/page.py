@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
+from collections.abc import Mapping
 
 from ...errors import SpiritlevelError
 from ...records import __version__
@@ -61,7 +62,7 @@ def render(page: Page) -> str:
 <header class="lead">
 <h1>{escape(page.title)}</h1>
 <p>{markup.linked(page.lead, links)}</p>
-{_facts(page, links)}
+{_highlights(page, links)}{_facts(page.facts, links)}{_settings(page, links)}
 </header>
 <div class="columns">
 <nav class="contents" aria-label="Contents">
@@ -99,15 +100,28 @@ def _for_browser(part: Part) -> Part:
     return intervals_apart(part) if isinstance(part, Table) else part
 
 
-def _facts(page: Page, links: Links) -> str:
-    if not page.facts:
+def _facts(facts: Mapping[str, str], links: Links) -> str:
+    if not facts:
         return ""
     rows = "\n".join(
         f'<div class="{"long" if len(text) > LONG_FACT else "short"}">'
         f"<dt>{escape(name)}</dt><dd>{markup.linked(text, links)}</dd></div>"
-        for name, text in page.facts.items()
+        for name, text in facts.items()
     )
     return f'<dl class="facts">\n{rows}\n</dl>'
+
+
+def _highlights(page: Page, links: Links) -> str:
+    if not page.highlights:
+        return ""
+    return f"{markup.paragraphs(Text(page.highlights, bullets=True), links)}\n"
+
+
+def _settings(page: Page, links: Links) -> str:
+    if not page.settings:
+        return ""
+    inside = _facts(page.settings, links)
+    return f'\n<details class="settings"><summary>Settings</summary>\n{inside}\n</details>'
 
 
 def _section(section: Section, links: Links) -> str:

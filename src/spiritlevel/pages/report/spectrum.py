@@ -8,7 +8,7 @@ from typing import Any
 from ...analysis.spectra import Eigenvalues, Spectrum
 from ...engine.weight_space.density import SpectralDensity
 from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
-from . import markup, numbers
+from . import markup, numbers, subject
 
 CARDS = ("curvature.lambda_max", "curvature.lambda_min", "curvature.trace")
 MATRICES = {"hessian": "the Hessian", "ggn": "the Gauss–Newton matrix"}
@@ -19,7 +19,7 @@ def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
     """The page of one network's spectrum."""
     pairs, density = spectrum.eigenvalues, spectrum.density
     settings = {} if pairs is None else pairs.settings
-    facts = numbers.facts(settings)
+    facts = subject.facts(settings)
     if pairs is not None:
         facts["matrix"] = _matrix(settings)
         facts["parameters"] = f"{sum(settings['sizes'].values()):,}"
@@ -35,7 +35,9 @@ def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
     return Page(
         title=title or f"Spectrum of {_matrix(settings)}",
         lead=_lead(spectrum, settings),
+        highlights=[text] if (text := subject.warning(settings)) else [],
         facts=facts,
+        settings=numbers.facts(settings),
         sections=sections,
     )
 

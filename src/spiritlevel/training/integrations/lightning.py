@@ -6,7 +6,8 @@
         PenaltyCallback(FlatnessPenalty(module, weight=0.01, every=8)),
     ])
 
-A value is logged as "flatness/NAME": ModelCheckpoint and EarlyStopping take it as `monitor=`.
+A value is logged as "flatness/NAME", for loggers and other callbacks. A ModelCheckpoint that keeps
+its smallest value keeps an early epoch, before anything is learned: monitor the validation loss.
 
 SAM and its variants are optimizers that `configure_optimizers` returns; Lightning passes them the
 closure they need: `return SAM(torch.optim.SGD(self.parameters(), lr=0.1), rho=0.05)`.

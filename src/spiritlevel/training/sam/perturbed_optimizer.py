@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...errors import SpiritlevelError
+from .accumulation import leftover_gradients, refuse_accumulated
 from .perturbation import Block, Displacement, blocks_of, displaced
 from .perturbed_checks import RADIUS, check_count, check_radius, check_whole, check_wrappable
 from .running_statistics import untouched_statistics
@@ -32,6 +33,7 @@ class _Phase:
     """What happened since the last step."""
 
     inside: bool = False  # the weights are displaced right now
+    cleared: bool = False  # gradients were cleared since the step began
     done: int = 0  # passes made at displaced weights
     sums: dict[Tensor, Tensor] = dataclasses.field(default_factory=dict)  # gradients of all but one
     # For a second set of weights. Kept, since fresh memory costs a CPU more than the copying.
@@ -119,10 +121,14 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
                 "plain optimizer."
             )
         else:
-            losses = []
+            losses, before = [], leftover_gradients(self._weights())
+            phase.cleared = False
             with contextlib.closing(self.passes()) as passes, torch.enable_grad():
                 for _ in passes:
                     losses.append(closure())
+                    if not phase.cleared:
+                        refuse_accumulated(type(self).__name__, self._weights(), before)
+                    before = {}
             self.base.step()
             loss = losses[0] if self._gradient_first else _mean(losses)
         for group in self.param_groups:
@@ -282,6 +288,7 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters."""
+        self._phase.cleared = True
         self.base.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -1,0 +1,51 @@
+"""How much a long command has to do, and how long that will take, said while it runs.
+
+A bar shows the time left on a terminal. Elsewhere, in a log or a notebook, one line says it after
+the first step has been timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..results import Progress
+from . import console
+from .progress import duration
+
+WORTH_SAYING = 20.0  # seconds left below which nobody plans anything
+
+
+class Pace:
+    """The time that steps of about the same length still take, said once, after the first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.start = clock()
+        self.said = False
+
+    def step(self, done: int, total: int) -> None:
+        """Tell that `done` of `total` steps are done."""
+        if self.said or done < 1 or done >= total:
+            return
+        self.said = True
+        left = (self.clock() - self.start) / done * (total - done)
+        if left >= WORTH_SAYING:
+            console.note(console.err(), f"{done} of {total} done; about {duration(left)} left")
+
+
+def audited(show: Progress, plan: Callable[[int], None]) -> Progress:
+    """Progress of an audit; `plan` is told how many measurements it takes, once that is known."""
+    pace: Pace | None = None
+
+    def report(done: int, total: int | None, what: str) -> None:
+        nonlocal pace
+        if total is not None and done >= 1:
+            if pace is None:  # the symmetries are found: their copies are measured from now on
+                plan(total - 1)
+                pace = Pace()
+            else:
+                pace.step(done - 1, total - 1)
+        show(done, total, what)
+
+    return report

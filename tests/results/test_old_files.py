@@ -1,0 +1,77 @@
+"""Files that earlier versions wrote are read: `written/` holds some, and is never written anew.
+
+A file of a format that changes gets a neighbour; it is not replaced.
+"""
+
+import json
+import pathlib
+import shutil
+import sqlite3
+
+import pytest
+
+import spiritlevel as sl
+from spiritlevel.pages import report as pages
+from spiritlevel.study import Store
+from spiritlevel.study.population import Population
+from spiritlevel.study.storage import schema
+
+WRITTEN = pathlib.Path(__file__).parent / "written"
+FILES = sorted(WRITTEN.glob("*.json"))
+
+
+def test_there_is_a_file_of_every_kind():
+    kinds = {json.loads(path.read_text())["format"].rsplit("-", 1)[0] for path in FILES}
+    assert kinds == {
+        f"spiritlevel-{kind}" for kind in ("report", "comparison", "audit", "spectrum")
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_file_is_read_and_makes_a_page(path):
+    result = pages.read(path)
+    assert pages.html(result).startswith("<!doctype html>")
+
+
+def test_a_comparison_from_before_it_had_an_answer_gets_one():
+    found = sl.results.Comparison.from_json((WRITTEN / "comparison.json").read_text())
+    assert "answer" not in json.loads((WRITTEN / "comparison.json").read_text())
+    assert found.answer() is not None
+    assert "From flat to sharp by head.kappa, at equal confidence" in str(found)
+
+
+def test_a_report_from_before_it_named_its_subject():
+    found = sl.Report.from_json((WRITTEN / "report.json").read_text())
+    assert "subject" not in found.settings
+    assert "model" not in pages.page_of(found).facts
+    assert found["head.kappa"].value == pytest.approx(
+        json.loads((WRITTEN / "report.json").read_text())["measures"]["head.kappa"]["value"]
+    )
+
+
+def test_a_format_of_the_future_is_refused_with_advice(tmp_path):
+    data = json.loads((WRITTEN / "report.json").read_text()) | {"format": "spiritlevel-report-99"}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(sl.SpiritlevelError, match="spiritlevel-report-99"):
+        pages.read(path)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return shutil.copytree(WRITTEN / "store", tmp_path / "store")
+
+
+def test_a_study_is_read(store):
+    with Store.open(store) as opened:
+        population = Population.of(opened)
+        assert len(population.column("head.kappa")) == 2
+
+
+def test_a_store_says_its_format(store):
+    with sqlite3.connect(store / "runs.sqlite") as database:
+        [version] = database.execute("PRAGMA user_version").fetchone()
+        assert 1 <= version <= schema.VERSION
+        database.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    with pytest.raises(sl.SpiritlevelError, match="was written by a newer spiritlevel"):
+        Store.open(store)
