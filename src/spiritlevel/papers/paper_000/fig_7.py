@@ -207,6 +207,13 @@ EXPERIMENT = Experiment(
                 "images of CIFAR-10 for {training.epochs} epochs, measured on "
                 "{measure_options.samples} of them; {seeds} seeds."
             ),
+            "h200-imagenet": (
+                "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
+                "pixels; "
+                "then {data.samples} images of CIFAR-10 for {training.epochs} epochs, measured on "
+                "all of "
+                "them; {seeds} seeds."
+            ),
         },
     ),
     measures=("head.kappa",),

@@ -342,6 +342,17 @@ EXPERIMENT = Experiment(
                 "{variants[adamw*].lr}), with batches of {grid.batch_size} and {seeds} seeds. "
                 "Measured on {measure_options.samples} of the training images."
             ),
+            "h200-imagenet": (
+                "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
+                "pixels, "
+                "{data.samples} images instead of 50,000 and {training.epochs} epochs instead of "
+                "30. "
+                "Rates of {variants[sgd*].lr} for SGD and {variants[adamw*].lr} for AdamW, "
+                "batches of "
+                "{grid.batch_size}, weight decay of {grid.weight_decay}, {seeds} seeds. Only the "
+                "head is "
+                "measured, on all training images."
+            ),
         },
     ),
     catalogue=True,

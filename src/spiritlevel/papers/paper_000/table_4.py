@@ -160,6 +160,11 @@ EXPERIMENT = Experiment(
                 "epochs instead of 50, measured on {measure_options.samples} of them; {seeds} "
                 "seeds each."
             ),
+            "h200-imagenet": (
+                "EfficientNet-Lite0 with ImageNet weights, at {model.size} pixels; {data.samples} "
+                "CIFAR-10 images, {training.epochs} epochs instead of 50, measured on all of them; "
+                "{seeds} seeds each."
+            ),
         },
     ),
     measures=("head.kappa",),

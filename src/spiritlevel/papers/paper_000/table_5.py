@@ -154,7 +154,8 @@ EXPERIMENT = Experiment(
                 "number neither of epochs nor of runs."
             ),
             "h200": (
-                "{data.samples} images, batches of {grid.batch_size}, {training.epochs} epochs, "
+                "{data.samples} images, batches of {grid.batch_size}, at most {training.epochs} "
+                "epochs, to a training accuracy of {stop.train_accuracy}, "
                 "measured on {measure_options.samples} of the images; random initial weights."
             ),
         },

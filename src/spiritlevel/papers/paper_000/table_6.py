@@ -206,7 +206,8 @@ EXPERIMENT = Experiment(
                 "{training.epochs} epochs, which the paper does not give."
             ),
             "h200": (
-                "{data.samples} images, {training.epochs} epochs, {seeds} seeds each instead of "
+                "{data.samples} images, at most {training.epochs} epochs, to a training accuracy "
+                "of {stop.train_accuracy}, {seeds} seeds each instead of "
                 "20, measured on {measure_options.samples} images."
             ),
         },

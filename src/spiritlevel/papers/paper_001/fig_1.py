@@ -256,6 +256,13 @@ EXPERIMENT = Experiment(
                 "{measure_options.samples} of them; VGG-small was added, and there are {seeds} "
                 "seeds instead of one."
             ),
+            "h200-trained": (
+                "{data.samples} normalized training images instead of 50,000, trained to an "
+                "accuracy of "
+                "{stop.train_accuracy} on them, measured on {measure_options.samples}; VGG-small "
+                "was "
+                "added, and there are {seeds} seeds instead of one."
+            ),
             "paper": (
                 "Measured on {measure_options.samples} of the training images; VGG-small and "
                 "more seeds were added."

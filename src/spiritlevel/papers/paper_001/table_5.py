@@ -127,6 +127,12 @@ EXPERIMENT = Experiment(
                 "{data.samples} training images instead of 50,000, measured on "
                 "{measure_options.samples} of them; {seeds} seeds instead of 2."
             ),
+            "h200-after-norm": (
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of them; {seeds} seeds instead of 2. Feature maps are "
+                "masked "
+                "behind the batch norm, so that a masked one is 0."
+            ),
             "paper": (
                 "Measured on {measure_options.samples} of the training images; {seeds} seeds "
                 "instead of 2."

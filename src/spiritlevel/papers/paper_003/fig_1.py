@@ -182,6 +182,15 @@ EXPERIMENT = Experiment(
                 "of four, {seeds} seeds; measured on {measure_options.samples} of the training "
                 "images."
             ),
+            "h200-full": (
+                "Batches of {variants.batch_size} with rates of {variants.lr}, which are our "
+                "choice, "
+                "and the four initializations {grid[model.init]}. Training ends when the gradient "
+                "of "
+                "the last layer is small, or after {training.epochs} epochs; measured on all "
+                "training "
+                "images."
+            ),
             "paper": (
                 "Training ends at a loss of {stop.train_loss}, because the paper says only that "
                 "it went on until convergence; measured on {measure_options.samples} of the "

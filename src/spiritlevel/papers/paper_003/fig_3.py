@@ -190,6 +190,13 @@ EXPERIMENT = Experiment(
                 " after 150; its flatness was not looked at. Measured on "
                 "{measure_options.samples} of the {data.samples} training images."
             ),
+            "h200-full": (
+                "Learning rates of {variants.lr:to} instead of 0.2 to 1.6, with which few networks "
+                "learn. All are trained to a loss of {stop.train_loss}, at most {training.epochs} "
+                "epochs, and measured on all {data.samples} training images; {seeds} seeds for "
+                "each "
+                "batch size, because the paper does not say how many."
+            ),
             "paper": (
                 "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
                 "paper gives neither; measured on {measure_options.samples} of the "

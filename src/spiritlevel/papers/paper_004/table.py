@@ -145,6 +145,11 @@ EXPERIMENT = Experiment(
                 "{data.samples} training images, {training.epochs} epochs, "
                 "{grid.task.weight:count} weights and {seeds} seed: a trial."
             ),
+            "h200": (
+                "{data.samples} training images instead of 50,000, normalized, and "
+                "{training.epochs} "
+                "epochs, to come near the paper's accuracy; {seeds} seeds."
+            ),
             "paper": (
                 "All {data.samples} training images, {training.epochs} epochs and {seeds} seeds "
                 "for each weight."
