@@ -11,6 +11,7 @@ from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.judging.numbers import mean, plain, share
 from spiritlevel.papers.judging.population import correlations, whole_catalogue
 from spiritlevel.papers.paper_002.class_separation import FEATURES
+from spiritlevel.papers.publishing.records import SCALES
 from spiritlevel.study import control
 
 SEPARATIONS = [0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0]
@@ -377,6 +378,12 @@ def test_whole_catalogue_in_order():
     assert order == sorted(known, key=known.get, reverse=True)
     for name, n, _, rank, *_ in found[:-1]:
         assert (n, rank.value) == (40, pytest.approx(known[name]))
+
+
+def test_every_preset_has_a_place_among_the_scales():
+    # a record of any other would be left out of the pages without a word
+    described = {preset for name in names() for preset in find(name).scaled_down}
+    assert described == set(SCALES)
 
 
 @pytest.mark.parametrize("name", names())

@@ -21,7 +21,17 @@ from ..registry import find
 FORMAT = "spiritlevel-experiment-1"
 DIGITS = 6  # of a recorded number: enough for every table, and a third of the size
 # Presets, by how near they are to the papers.
-SCALES = ("paper", "h200-low-rates", "h200", "", "quick")
+SCALES = (
+    "paper",
+    "h200-full",
+    "h200-imagenet",
+    "h200-trained",
+    "h200-after-norm",
+    "h200-low-rates",
+    "h200",
+    "",
+    "quick",
+)
 MACHINE = ("device", "threads", "trained", "spiritlevel", "torch", "python")  # not whose it is
 
 
