@@ -38,7 +38,11 @@ SMALL_LOSS = Trained((Limit("train_loss", at_most=0.5),), "By hand.")
     [
         (Limit("train_loss", at_most=0.5), [0.5, 0.51, math.nan, None, math.inf], [0]),
         (Limit("train_accuracy", at_least=0.9), [0.9, 0.89, math.nan, None, 1.0], [0, 4]),
-        (Limit("outcome", reached="train_loss"), ["train_loss", "epochs", None], [0]),
+        (
+            Limit("outcome", reached=("train_loss", "running_loss")),
+            ["train_loss", "epochs", None, "running_loss"],
+            [0, 3],
+        ),
     ],
 )
 def test_limits(limit, values, met):

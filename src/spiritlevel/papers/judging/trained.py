@@ -22,19 +22,22 @@ FIVE_GUESSES = 0.5  # accuracy, where one guess in ten is right
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """What one number of a run must reach; `reached` is the rule that must have ended training."""
+    """What one number of a run must reach.
+
+    `reached` are the levels of which one must have ended training.
+    """
 
     column: str
     at_least: float | None = None
     at_most: float | None = None
-    reached: str | None = None
+    reached: tuple[str, ...] = ()
     name: str = ""  # of the number, in words; "" for a column that has its own
 
     def is_met(self, row: Row) -> bool:
         """Whether the run has the number and it is within the limit; nan is not."""
         value = row.get(self.column)
-        if self.reached is not None:
-            return bool(value == self.reached)
+        if self.reached:
+            return value in self.reached
         if value is None or math.isnan(value):
             return False
         return (self.at_least is None or value >= self.at_least) and (
@@ -42,8 +45,8 @@ class Limit:
         )
 
     def __str__(self) -> str:
-        if self.reached is not None:
-            return f"the {WORDS[self.reached]} at which the study stops was reached"
+        if self.reached:
+            return f"the {WORDS[self.reached[0]]} at which the study stops was reached"
         name = self.name or WORDS[self.column]
         if self.at_least is not None:
             return f"a {name} of at least {self.at_least:g}"

@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
     ),
     analyse=analyse,
     trained=Trained(
-        (Limit("outcome", reached="train_accuracy"),),
+        (Limit("outcome", reached=("train_accuracy",)),),
         "The claim compares networks of the same training accuracy.",
         by=MASK,
     ),

@@ -115,7 +115,7 @@ EXPERIMENT = Experiment(
     ),
     analyse=analyse,
     trained=Trained(
-        (Limit("outcome", reached="train_accuracy"),),
+        (Limit("outcome", reached=("train_accuracy",)),),
         "The claim compares networks after one epoch, and networks of the same training accuracy.",
         by=VARIANT,
         asked=lambda row: row[VARIANT] in TRAINED,

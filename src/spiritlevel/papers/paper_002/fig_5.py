@@ -73,7 +73,7 @@ EXPERIMENT = Experiment(
     ),
     analyse=analyse,
     trained=Trained(
-        (Limit("outcome", reached="train_loss"),),
+        (Limit("outcome", reached=("train_loss", "running_loss")),),
         "The paper speaks of minima and its authors stop at this loss.",
         needed=FEW,
     ),
