@@ -44,7 +44,7 @@ def tried(case: str, version: str, python: str, wheel: pathlib.Path) -> str:
     if not inside.exists():  # on Windows
         inside = folder / "Scripts" / "python.exe"
     wanted = f"{wheel}[cli,study,report,plots,frames]"
-    extra = ("pytest", "pytest-xdist")
+    extra = ("pytest", "pytest-xdist", "scikit-learn")
     install = (inside, "-m", "pip", "install", "-q", "-c", CASES[case], wanted, *extra)
     installed = run(*install)
     if installed.returncode:

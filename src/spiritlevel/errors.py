@@ -7,8 +7,6 @@ import importlib
 from collections.abc import Iterable
 from types import ModuleType
 
-import torch
-
 
 class SpiritlevelError(ValueError):
     """A request that cannot be met. The text names the argument, the need, and what to do."""
@@ -46,6 +44,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("no rule for vmap"))
     (True, False)
     """
+    import torch  # here, so that a shell's completion need not wait for it
+
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

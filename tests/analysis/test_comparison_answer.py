@@ -46,6 +46,14 @@ def test_the_same_order_is_said_to_be_the_same():
     assert found.summary()[1] == "As the networks are, the order is the same."
 
 
+def test_the_same_order_with_less_certainty_is_said_to_be_less_certain():
+    found = Comparison(networks(a=1.0, b=2.0), matched=networks(a=(3.0, 1.0), b=(4.0, 1.0)))
+    assert found.summary()[:2] == [
+        "From flat to sharp by relative.kappa, at equal confidence: 1 (1–2) 'a', 2 (1–2) 'b'.",
+        "As the networks are, the errors leave other ranks open: 1 'a', 2 'b'.",
+    ]
+
+
 def test_without_equal_confidence_the_networks_as_they_are_decide():
     found = Comparison(networks(a=2.0, b=1.0))
     assert found.summary()[0] == (

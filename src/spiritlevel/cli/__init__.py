@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ..errors import MissingExtra, require
@@ -14,6 +15,11 @@ def main() -> None:
             require(package, what="The command line", extra="cli")
     except MissingExtra as error:
         sys.exit(_refuse(str(error)))
+    if "_SPIRITLEVEL_COMPLETE" in os.environ:
+        from .light_completion import complete
+
+        complete()
+        return
     from .app import app
 
     app()

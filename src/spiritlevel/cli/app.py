@@ -47,11 +47,12 @@ class Commands(TyperGroup):
             code = super().main(args, *rest, **options)
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
-            console.say_error("interrupted. No partial files were written.")
         except Exception as error:
             code = _report_error(error, debug="--debug" in args)
         finally:
             console.VOLUME.reset(before)
+        if code == INTERRUPTED:
+            console.say_error("interrupted. No partial files were written.")
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -130,7 +130,8 @@ def _plain_modes(call: _Call) -> Iterator[None]:
     Autocast rounds to 8 or 11 bits inside of the network, and second derivatives are made of
     differences that vanish in that. The network is measured in the precision of its weights.
     """
-    kinds = [kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.is_autocast_enabled(kind)]
+    known = filter(torch.amp.is_autocast_available, ("cpu", "cuda", "mps", "xpu"))  # to this torch
+    kinds = [kind for kind in known if torch.is_autocast_enabled(kind)]
     for kind in kinds:
         dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
         call.settings["autocast"] = f"{dtype} on {kind} was switched off"

@@ -58,8 +58,10 @@ class Ranking:
         return lines
 
     def _without_matching(self, before: Mapping[str, Place]) -> str:
-        if list(before) == list(self.places):
+        if _listed(before) == _listed(self.places):
             return "As the networks are, the order is the same."
+        if list(before) == list(self.places):
+            return f"As the networks are, the errors leave other ranks open: {_listed(before)}."
         return f"As the networks are: {_listed(before)}. Confidence alone makes that difference."
 
 

@@ -40,7 +40,11 @@ def page_of(comparison: Comparison, *, title: str = "") -> Page:
             Section("pairs", "Pair by pair", _pairs(comparison)),
             Section("values", "Values", [_points(comparison)]),
             Section("ranks", "All measures", [_ranks(comparison)]),
-            Section("disagreements", "Where measures disagree", _disagreements(comparison)),
+            Section(
+                "disagreements",
+                "Where measures disagree, as the networks are",
+                _disagreements(comparison),
+            ),
             Section("explained", "What explains the differences", _explained(comparison)),
             Section("confounders", "What else differs", _confounders(comparison)),
             Section("numbers", "All numbers", [_numbers(comparison)]),
