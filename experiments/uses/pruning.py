@@ -164,7 +164,7 @@ def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
         "rows": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, indent=1) + "\n"
+    text = json.dumps(result, separators=(",", ":")) + "\n"
     path.write_text(text, encoding="utf-8")
 
 

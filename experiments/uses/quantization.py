@@ -158,9 +158,8 @@ def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
         "rows": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "quantization.json").write_text(
-        json.dumps(result, indent=1) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(result, separators=(",", ":")) + "\n"
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
