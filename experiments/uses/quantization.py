@@ -144,6 +144,11 @@ def main() -> None:
         for seed in asked.seeds:
             rows.append(one_network(trained(name, seed, data, asked.out)))
             print(name, seed, f"{rows[-1]['seconds']:.1f} s", flush=True)
+            write(path, rows)
+
+
+def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
+    """All rows so far, and what they say."""
     result = {
         "what": (__doc__ or "").splitlines()[0],
         "samples": SAMPLES,
@@ -152,10 +157,9 @@ def main() -> None:
         "summary": summary(rows),
         "rows": rows,
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "quantization.json").write_text(
-        json.dumps(result, indent=1) + "\n", encoding="utf-8"
-    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, separators=(",", ":")) + "\n"
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

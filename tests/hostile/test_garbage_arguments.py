@@ -32,6 +32,10 @@ def verbs():
             "match_confidence": False,
         },
         sl.cards: {},
+        sl.operator: {"model": net, "data": x_y},
+        sl.diagonal: {"model": net, "data": x_y, "num_probes": 2},
+        sl.quantization: {"model": net, "data": x_y, "bits": (4,), "check": False},
+        sl.pruning: {"model": net, "data": x_y, "check": False},
     }
 
 

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from ..analysis.pruning import Pruning, pruning
+from ..analysis.pruning.measuring import SHARES
 from ..analysis.pruning.records import deletion_text
 from ..errors import SpiritlevelError
 from ..files import write_atomically
@@ -118,12 +119,22 @@ def _print(talk: Any, found: Pruning) -> None:
         gone = [] if found.chosen is None else [str(len(found.chosen.units[name]))]
         table.add_row(name, str(len(half)), *cells, mark, *gone)
     console.show(talk, table)
-    for curve in found.curves.values():
-        for deletion in curve:
-            console.note(talk, deletion_text(deletion))
+    _print_curves(talk, found)
     if found.chosen is not None:
         console.tell(talk, f"chosen: {deletion_text(found.chosen)}")
     for name, why in found.left_out.items():
         console.note(talk, f"left out: {name}: {why}")
     count = int(found.settings["num_samples"])
     console.note(talk, f"counted: {found.cost.passes(count)} per sample over {count} samples")
+
+
+def _print_curves(talk: Any, found: Pruning) -> None:
+    """What the loss does as more and more is deleted, by rule."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table.add_column("measured rise of the loss, deleted", no_wrap=True)
+    for share in SHARES:
+        table.add_column(f"{share:.0%}", justify="right", no_wrap=True)
+    for rule, curve in found.curves.items():
+        rises = [d.measured_rise for d in curve]
+        table.add_row(f"by {rule}", *["" if rise is None else f"{rise:.2g}" for rise in rises])
+    console.show(talk, table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
 from typing import Annotated, Any
 
@@ -131,19 +130,17 @@ def _parse_bits(text: str) -> list[int]:
 
 def _print(talk: Any, found: Quantization) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("rise of the loss", no_wrap=True)
+    table.add_column("rise of loss", no_wrap=True)
     for heading in ("entries", *[f"{bits} bits" for bits in found.options]):
         table.add_column(heading, justify="right", no_wrap=True)
     if found.chosen is not None:
-        table.add_column("chosen", justify="right", no_wrap=True)
+        table.add_column("best", justify="right", no_wrap=True)
     for name, size in found.sizes.items():
-        cells = []
-        for bits in found.options:
-            width = found.of(name, bits)
-            cells.append(f"{width.rise:.2g} ± {math.hypot(width.stderr, width.data_stderr):.1g}")
+        cells = [f"{found.of(name, bits).rise:.1g}" for bits in found.options]
         chosen = [] if found.chosen is None else [str(found.chosen.bits[name])]
         table.add_row(name, f"{size:,}", *cells, *chosen)
     console.show(talk, table)
+    console.note(talk, "The sampling error of every number is in --json.")
     for plan in found.uniforms:
         console.note(talk, f"uniform: {plan_text(plan)}")
     if found.chosen is not None:

@@ -61,6 +61,9 @@ def units(found: Pruning, *, ax: Axes | None = None) -> Axes:
         label = f"{shown(name.removesuffix('.weight'), 24)} ({len(values)})" if i < 8 else None
         ax.plot(ranks, values, linewidth=1.0, color=COLOURS[i % len(COLOURS)], label=label)
     ax.set_yscale("log")
+    largest = max((float(second.max()) for second in found.second.values()), default=0.0)
+    if largest > 0:  # a dead unit has 0, or what rounding leaves of it
+        ax.set_ylim(bottom=1e-6 * largest)
     ax.set_xlabel("% of the units of a weight", fontsize=FONT)
     ax.set_ylabel("½ρ(j)", fontsize=FONT)
     ax.legend(frameon=False, fontsize=FONT - 1.5)

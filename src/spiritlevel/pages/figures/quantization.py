@@ -28,20 +28,19 @@ def size_and_rise(found: Quantization, *, ax: Axes | None = None) -> Axes:
     if ax is None:
         ax = new_figure(4.6, 3.2).subplots()
     best, uniform = COLOURS[0], COLOURS[1]
-    _line(ax, found.frontier, "rise", best, "--", "best plans, predicted")
-    _line(ax, found.frontier, "joint_rise", best, ":", "best plans, predicted with cross terms")
-    _line(ax, found.frontier, "measured_rise", best, "-", "best plans, measured", MARKERS[0])
+    _line(ax, found.frontier, "rise", best, "--", "mixed widths, predicted")
+    _line(ax, found.frontier, "joint_rise", best, ":", "mixed widths, predicted with cross terms")
+    _line(ax, found.frontier, "measured_rise", best, "-", "mixed widths, measured", MARKERS[0])
     _line(ax, found.uniforms, "measured_rise", uniform, "-", "uniform, measured", MARKERS[1])
     if found.chosen is not None:
         ax.axvline(found.chosen.mean_bits, color=GREY, linewidth=0.8)
-    rises = [p.measured_rise or p.rise for p in [*found.frontier, *found.uniforms]]
-    positive = [abs(rise) for rise in rises if rise]
-    floor = min(positive, default=1e-6)
+    plans = [*found.frontier, *found.uniforms]
+    largest = max(abs(plan.measured_rise or plan.rise) for plan in plans) or 1.0
     # rounding may also lower the loss, so zero must be on the axis
-    ax.set_yscale("symlog", linthresh=10.0 ** math.floor(math.log10(max(floor, 1e-9))))
+    ax.set_yscale("symlog", linthresh=10.0 ** round(math.log10(largest) - 3))
     ax.set_xlabel("bits per weight", fontsize=FONT)
     ax.set_ylabel("rise of the loss", fontsize=FONT)
-    ax.legend(frameon=False, fontsize=FONT - 1)
+    ax.legend(frameon=False, fontsize=FONT - 1.5, loc="upper right")
     tidy(ax)
     return ax
 
