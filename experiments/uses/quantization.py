@@ -74,7 +74,7 @@ def one_network(subject: Trained) -> dict[str, Any]:
                     "actual": mean_loss(rounded, data) - loss,
                     "test_loss": mean_loss(rounded, subject.test),
                     "test_accuracy": accuracy(rounded, subject.test),
-                    "bits": plan.bits,
+                    "bits": list(plan.bits.values()),
                 }
             )
     return {
