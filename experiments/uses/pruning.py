@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from networks import Data, Trained, accuracy, load_data, mean_loss, parser, trained
-from summaries import machine, mean_and_interval, spearman
+from summaries import compact, machine, mean_and_interval, spearman
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -164,7 +164,7 @@ def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
         "rows": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, separators=(",", ":")) + "\n"
+    text = json.dumps(compact(result), separators=(",", ":")) + "\n"
     path.write_text(text, encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from networks import Trained, accuracy, load_data, mean_loss, parser, trained
-from summaries import machine, mean_and_interval, spearman
+from summaries import compact, machine, mean_and_interval, spearman
 
 import spiritlevel as sl
 
@@ -74,7 +74,7 @@ def one_network(subject: Trained) -> dict[str, Any]:
                     "actual": mean_loss(rounded, data) - loss,
                     "test_loss": mean_loss(rounded, subject.test),
                     "test_accuracy": accuracy(rounded, subject.test),
-                    "bits": plan.bits,
+                    "bits": list(plan.bits.values()),
                 }
             )
     return {
@@ -158,7 +158,7 @@ def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
         "rows": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, separators=(",", ":")) + "\n"
+    text = json.dumps(compact(result), separators=(",", ":")) + "\n"
     path.write_text(text, encoding="utf-8")
 
 

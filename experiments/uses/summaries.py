@@ -37,3 +37,12 @@ def machine() -> dict[str, str]:
         "torch": torch.__version__,
         "spiritlevel": sl.__version__,
     }
+
+
+def compact(value: Any) -> Any:
+    """The same with six digits for every number: more say nothing here, and files stay small."""
+    if isinstance(value, dict):
+        return {key: compact(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [compact(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
