@@ -20,7 +20,9 @@ def test_changed_yaml_changes_the_text(monkeypatch):
         assert text.count(old) == 1
         text = text.replace(old, new)
     changed = Study.from_yaml(text)
-    monkeypatch.setattr(scale_text.control, "find", lambda name: changed)
+    monkeypatch.setattr(
+        scale_text, "library_study", lambda name, preset: changed.with_preset(preset)
+    )
     assert before["quick"] == "450 images, at most 12 epochs, 2 seeds: a trial."
 
 

@@ -84,7 +84,9 @@ def test_what_stands_beside_the_paper(name, preset, beside):
 
 def test_what_holds_has_every_experiment_once_and_both_levels(request):
     folder = request.config.rootpath / "experiments/results"
-    results = [[ScaleResult.of(records[0])] for name in names() if (records := load(folder, name))]
+    # of the scales of 003-fig-3 that whose settings are in perfect order
+    recorded = [[r for r in load(folder, name) if r.preset != "h200-full"] for name in names()]
+    results = [[ScaleResult.of(records[0])] for records in recorded if records]
     page = what_holds(results)
     for (result,) in results:
         assert page.count(f"](experiments/{result.experiment.name}.md)") == 1

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import SpiritlevelError
-from ..study import control
 from ..study.settings.definition import Study
+from .library_studies import library_study
 
 VARIANTS = re.compile(r"variants(?:\[(?P<pattern>.+)\])?\.(?P<key>.+)")
 
@@ -32,8 +32,7 @@ class ScaleTexts(Mapping[str, str]):
 
     def __getitem__(self, preset: str) -> str:
         template = self._templates[preset]
-        study = control.find(self._study)
-        return filled(template, study.with_preset(preset) if preset else study)
+        return filled(template, library_study(self._study, preset))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._templates)

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError
-from ...study import control
 from ...study.data.catalogue import CATALOGUE
 from ...study.population import label
 from ...study.settings.definition import Study
 from ...study.statistics.table import plain
 from .. import registry
 from ..experiment import Experiment, Outcome
+from ..library_studies import library_study
 from .judged import judged
 from .rows import experiment_rows
 from .scale import verdict_in_words
@@ -192,8 +192,8 @@ def _scale(experiment: Experiment, origin: Origin) -> tuple[str, ...]:
 
 
 def _origin(study: Study, presets: Iterable[str]) -> Origin:
-    library = control.find(study.name)
-    by_preset = {"": library} | {name: library.with_preset(name) for name in library.presets}
+    library = library_study(study.name)
+    by_preset = {name: library_study(study.name, name) for name in ("", *library.presets)}
     files = {
         (section, key): value
         for section in ("data", "task")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...study import control
 from ...study.settings.definition import Study
+from ..library_studies import library_study
 from .findings import VERDICTS, Agreement
 
 PAPER = "paper"  # the preset that follows the paper
@@ -25,10 +25,10 @@ def verdict_in_words(agrees: Agreement, study: Study) -> str:
 
 def beside_the_paper(study: Study) -> bool:
     """Whether data set and networks are those of the preset "paper", with half of its images."""
-    library = control.find(study.name)
+    library = library_study(study.name)
     if PAPER not in library.presets:
         return False
-    theirs = library.with_preset(PAPER)
+    theirs = library_study(study.name, PAPER)
     if networks_of(study) != networks_of(theirs):
         return False
     ours, wanted = images_of(study), images_of(theirs)

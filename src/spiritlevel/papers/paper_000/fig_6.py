@@ -139,6 +139,11 @@ EXPERIMENT = Experiment(
             ),
             "h200": (
                 "Random initial weights, {data.samples} images, {variants:count} ways of "
+                "training with {seeds} seeds each, {training.epochs} epochs, measured on "
+                "{measure_options.samples} images."
+            ),
+            "h200-trained": (
+                "Random initial weights, {data.samples} images, {variants:count} ways of "
                 "training with {seeds} seeds each, at most {training.epochs} epochs, to a "
                 "training accuracy of {stop.train_accuracy}, measured on "
                 "{measure_options.samples} images."

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 
 from ...math.student import t_quantile
-from ...study import control
 from ...study.statistics import Regression, regression, spearman
 from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
@@ -33,6 +32,7 @@ from ..judging.settings import (
     partial_over_settings,
 )
 from ..judging.trained import LEARNED_LOSS, Limit, Trained
+from ..library_studies import library_study
 from ..scale_text import ScaleTexts
 from .optimizers import ADAMW, HEAD, SGD, Way, optimizers_compared, rates_compared
 
@@ -148,8 +148,8 @@ def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
 
 def _by_way(rows: Sequence[Row]) -> dict[Way, list[Row]]:
     """Runs by optimizer and rate; the study says which rate the name of a variant stands for."""
-    study = control.find(NAME)
-    scales = [study, *(study.with_preset(preset) for preset in study.presets)]
+    presets = library_study(NAME).presets
+    scales = [library_study(NAME, preset) for preset in ("", *presets)]
     rates = {name: variant["lr"] for scale in scales for name, variant in scale.variants.items()}
     groups: dict[Way, list[Row]] = {}
     for prefix, optimizer in OPTIMIZERS.items():

@@ -154,6 +154,10 @@ EXPERIMENT = Experiment(
                 "number neither of epochs nor of runs."
             ),
             "h200": (
+                "{data.samples} images, batches of {grid.batch_size}, {training.epochs} epochs, "
+                "measured on {measure_options.samples} of the images; random initial weights."
+            ),
+            "h200-trained": (
                 "{data.samples} images, batches of {grid.batch_size}, at most {training.epochs} "
                 "epochs, to a training accuracy of {stop.train_accuracy}, "
                 "measured on {measure_options.samples} of the images; random initial weights."

@@ -206,6 +206,10 @@ EXPERIMENT = Experiment(
                 "{training.epochs} epochs, which the paper does not give."
             ),
             "h200": (
+                "{data.samples} images, {training.epochs} epochs, {seeds} seeds each instead of "
+                "20, measured on {measure_options.samples} images."
+            ),
+            "h200-trained": (
                 "{data.samples} images, at most {training.epochs} epochs, to a training accuracy "
                 "of {stop.train_accuracy}, {seeds} seeds each instead of "
                 "20, measured on {measure_options.samples} images."

@@ -185,7 +185,7 @@ EXPERIMENT = Experiment(
             "h200-full": (
                 "Batches of {variants.batch_size} with rates of {variants.lr}, which are our "
                 "choice, "
-                "and the four initializations {grid[model.init]}. Training ends when the gradient "
+                "and the four initializations {grid.model.init}. Training ends when the gradient "
                 "of "
                 "the last layer is small, or after {training.epochs} epochs; measured on all "
                 "training "

@@ -14,6 +14,7 @@ from ...study.registry import study_names
 from ..experiment import Experiment, Outcome
 from ..judging.judged import judged
 from ..judging.scale import verdict_in_words
+from ..library_studies import library_study
 from ..registry import find
 from .claim_tables import claim_table, paper_values_table
 from .records import Record
@@ -46,9 +47,7 @@ class ScaleResult:
     @property
     def verdict(self) -> str:
         """In a word or two."""
-        study = control.find(self.record.name)
-        if self.record.preset:
-            study = study.with_preset(self.record.preset)
+        study = library_study(self.record.name, self.record.preset)
         return verdict_in_words(self.outcome.agrees, study)
 
 
@@ -144,9 +143,7 @@ def scale_in_words(record: Record) -> str:
 
 def _commands(record: Record) -> str:
     """What to type; data that is not part of the package is fetched first."""
-    study = control.find(record.name)
-    if record.preset:
-        study = study.with_preset(record.preset)
+    study = library_study(record.name, record.preset)
     needed = sorted(set(control.data_to_fetch(study).values()))
     lines = [f"$ spiritlevel data fetch {name}" for name in needed]
     task = study.runs()[0].task
@@ -165,7 +162,7 @@ def _study_kept_in(folder: str) -> str:
     names = (
         name
         for name in study_names()
-        for preset in control.find(name).presets
+        for preset in library_study(name).presets
         if control.default_folder(name, preset).as_posix() == folder
     )
     return next(names, "")

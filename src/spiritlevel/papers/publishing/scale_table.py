@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...pages.content import Cell, Table, plain
-from ...study import control
 from ...study.settings.definition import Study
 from ..judging.scale import PAPER, images_of, networks_of
 from ..judging.trained import NotAsked
+from ..library_studies import library_study
 from .render import ScaleResult
 
 CAPTION = (
@@ -41,9 +41,8 @@ def scale_table(results: Iterable[ScaleResult]) -> Table:
 
 def _row(result: ScaleResult) -> list[Cell]:
     name, record = result.experiment.name, result.record
-    library = control.find(name)
-    here = library.with_preset(record.preset) if record.preset else library
-    paper = library.with_preset(PAPER) if PAPER in library.presets else None
+    here = library_study(name, record.preset)
+    paper = library_study(name, PAPER) if PAPER in library_study(name).presets else None
     images: list[Cell] = ["drawn", "drawn"]
     networks: list[Cell] = ["not trained", "not trained"]
     if name not in MADE_UP:
