@@ -229,6 +229,7 @@ def test_traces_are_those_of_measure(measured):
         assert trace == pytest.approx(float(truth.hessian([name]).trace()), rel=1e-9)
 
 
+@pytest.mark.nightly
 def test_the_error_of_a_plan_is_that_of_its_sum(measured):
     """Against the spread of the rises over samples, each with a Hessian of its own."""
     model, (x, y), found = measured

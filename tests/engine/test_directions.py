@@ -108,6 +108,7 @@ def test_second_backwards_give_the_hessian_without_randomness(name):
     close(joint.first, problem.slopes(sums))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["mlp", "transformer_block", "tied_in_series"])
 def test_random_signs_leave_an_error_that_holds(name):
     problem = Problem(name)

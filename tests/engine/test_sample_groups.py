@@ -54,6 +54,7 @@ def measured(problem: Problem, seed: int = 0, **options: object) -> sl.results.M
     return report[TRACE]
 
 
+@pytest.mark.nightly
 def test_the_mean_is_the_trace(problem: Problem, truth: float) -> None:
     m = measured(problem, max_passes=120)
     assert m.stderr is not None

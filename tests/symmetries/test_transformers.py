@@ -120,6 +120,7 @@ def test_only_the_values_of_a_fused_projection_move():
     assert torch.allclose(ratios[:, 0], factors[0, 24:])
 
 
+@pytest.mark.nightly
 def test_llama():
     model, found = build("llama"), found_in("llama")
     counts = {name: len(found.moves[name].groups) for name in found.moves}
