@@ -145,12 +145,16 @@ def trained(name: str, seed: int, data: tuple[Data, Data], folder: pathlib.Path)
     return Trained(name, seed, model.eval(), *data)
 
 
+RESULTS = pathlib.Path(__file__).parents[1] / "results" / "uses"
+
+
 def parser(text: str) -> argparse.ArgumentParser:
     """Where the data and the networks are."""
     found = argparse.ArgumentParser(description=text)
     found.add_argument("--mnist", type=pathlib.Path, help="folder of the idx files")
     found.add_argument("--cifar", type=pathlib.Path, help=".npz with both splits")
     found.add_argument("--out", type=pathlib.Path, default=pathlib.Path("trained"))
+    found.add_argument("--results", type=pathlib.Path, default=RESULTS, help="a folder")
     found.add_argument("--networks", nargs="+", default=list(KINDS), choices=list(KINDS))
     found.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     return found

@@ -26,7 +26,6 @@ RULES = ("joint", "curvature", "rise", "fisher", "magnitude", "random")
 SHARES = (0.3, 0.5, 0.7)
 SAMPLES = 1000
 STEPS = 100  # of the fine-tune, with 64 images each
-RESULTS = pathlib.Path(__file__).parents[1] / "results" / "uses"
 
 
 def one_network(subject: Trained) -> dict[str, Any]:
@@ -142,7 +141,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Measure all networks that were asked for, and write the results."""
     asked = parser(__doc__ or "").parse_args()
-    path = RESULTS / f"{pathlib.Path(__file__).stem}.json"
+    path = asked.results / f"{pathlib.Path(__file__).stem}.json"
     before = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     rows = [row for row in before if row["network"] not in asked.networks]
     for name in asked.networks:

@@ -25,7 +25,6 @@ BITS = (2, 3, 4, 6, 8)
 BUDGETS = (2.5, 3.0, 3.5, 4.0)
 RULES = ("curvature", "joint", "rise", "trace", "error")
 SAMPLES = 1000
-RESULTS = pathlib.Path(__file__).parents[1] / "results" / "uses"
 
 
 def one_network(subject: Trained) -> dict[str, Any]:
@@ -136,7 +135,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Measure all networks that were asked for, and write the results."""
     asked = parser(__doc__ or "").parse_args()
-    path = RESULTS / f"{pathlib.Path(__file__).stem}.json"
+    path = asked.results / f"{pathlib.Path(__file__).stem}.json"
     before = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     rows = [row for row in before if row["network"] not in asked.networks]
     for name in asked.networks:
