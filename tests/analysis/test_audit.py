@@ -155,7 +155,7 @@ def test_finds_the_moves_that_exist(audits, name):
     assert all(result.absent.values())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("measure", CURVATURE)
 def test_plain_curvature_is_marked_as_moving(audits, name, measure):

@@ -90,6 +90,7 @@ def test_of_the_square(problem):
     check_budgets(measured, max_passes=32, seeds=40)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["curvature.lambda_max", "scaled.lambda_max_max"])
 def test_of_an_eigenvalue(name):
     """A network a seed."""

@@ -151,7 +151,7 @@ def estimates_of(problem, kind, **precision):
 KINDS = [(name, "trace") for name in SMOOTH] + [("smooth, trained", kind) for kind in OTHER_KINDS]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "kind", "method"),
     some_of(
@@ -185,7 +185,7 @@ STOPPING = [  # each takes two to ten times the first look
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "method", "rtol", "kind"),
     some_of(
@@ -252,7 +252,7 @@ def test_output_probes_at_first_look(problems, name, kind):
     check_unbiased(found, problem.value(kind))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "kind", "rtol"),
     some_of(

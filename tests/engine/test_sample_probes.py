@@ -106,6 +106,7 @@ def dense_kappa(truth, model, layer):
     return references.kappa(truth.hessian([f"{layer}.weight"]), weight, view)
 
 
+@pytest.mark.sampled(3)
 def test_the_mean_is_the_trace(problem):
     model, data = problem
     truth = references.Truth(model, data, F.cross_entropy)

@@ -13,8 +13,8 @@ from fuzz.program import as_program
 from fuzz.run import attack
 from fuzz.shrink import shrink
 
-CASES = range(108)  # some of them plain torch cannot run
-PART = 27
+CASES = range(216)  # some of them plain torch cannot run
+PART = 54
 PARTS = [CASES[start : start + PART] for start in range(0, len(CASES), PART)]
 
 

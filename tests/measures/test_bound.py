@@ -46,6 +46,7 @@ def over_all_halves(held_out, smoothed):
     return sum(gaps) / len(gaps)
 
 
+@pytest.mark.nightly
 def test_without_a_kernel_it_is_the_gap_between_halves():
     model, x, y = linear(4)
     losses = F.cross_entropy(model(x), y, reduction="none").detach()

@@ -71,6 +71,7 @@ def test_a_move_keeps_the_function_and_changes_the_weights(move, make, generator
         assert not torch.allclose(before, now, rtol=0.5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("move", move_problems.NETWORKS)
 def test_value_is_unchanged_by_exactly_the_moves_on_the_card(move, name):

@@ -137,6 +137,7 @@ def test_on_softmax_regression_scipy_finds_nothing_higher(relative, radius):
     assert found.residual < 1e-9 * found.value
 
 
+@pytest.mark.nightly
 def test_on_a_relu_network_scipy_finds_hardly_more():
     problem = problems.relu_mlp()
     x, y = problem.inputs(), problem.targets()

@@ -82,6 +82,7 @@ def test_what_stands_beside_the_paper(name, preset, beside):
     assert verdict_in_words("partly", study) == "partly reproduced"
 
 
+@pytest.mark.nightly
 def test_what_holds_has_every_experiment_once_and_both_levels(request):
     folder = request.config.rootpath / "experiments/results"
     # of the scales of 003-fig-3 that whose settings are in perfect order
