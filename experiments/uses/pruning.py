@@ -4,7 +4,7 @@ For every network: sl.pruning on 1,000 training images without the first layer, 
 each rule, the network without them on the test set at once and after a short fine-tune in which
 they stay away. Writes experiments/results/uses/pruning.json.
 
-`python experiments/uses/pruning.py --mnist FOLDER --cifar FILE.npz --out FOLDER`
+`python experiments/uses/pruning.py --mnist FOLDER --cifar PATH --out FOLDER`
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import spiritlevel as sl
 
 RULES = ("joint", "curvature", "rise", "fisher", "magnitude", "random")
 SHARES = (0.3, 0.5, 0.7)
+KEYS = ("test_accuracy", "tuned_accuracy", "actual", "rise")
 SAMPLES = 1000
 STEPS = 100  # of the fine-tune, with 64 images each
 
@@ -31,7 +32,7 @@ STEPS = 100  # of the fine-tune, with 64 images each
 def one_network(subject: Trained) -> dict[str, Any]:
     """Every rule and share on one network, and every unit deleted alone."""
     model, x, y = subject.model, *subject.train
-    few = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:SAMPLES]
+    few = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:SAMPLES].to(x.device)
     data = x[few], y[few]
     names = [name for name, p in model.named_parameters() if p.dim() > 1]
     layers = [name.rpartition(".")[0] for name in names[1:]]  # not the pixels
@@ -40,8 +41,9 @@ def one_network(subject: Trained) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     loss = mean_loss(model, data)
     rows = []
+    rules = [rule for rule in RULES if rule != "joint" or found.gram is not None]
     for share in SHARES:
-        for rule in RULES:
+        for rule in rules:
             deletion = found.choose(share, by=rule, seed=subject.seed)
             pruned = found.apply(model, deletion)
             row = {
@@ -59,6 +61,8 @@ def one_network(subject: Trained) -> dict[str, Any]:
     return {
         "network": subject.name,
         "seed": subject.seed,
+        "machine": machine(x.device),
+        "training_samples": len(x),
         "seconds": seconds,
         "cost": found.cost.passes(len(data[0])),
         "loss": loss,
@@ -79,7 +83,7 @@ def alone(found: Any, model: nn.Module, data: Data, loss: float) -> dict[str, fl
         parameter = parameters[name]
         before = parameter.detach().clone()
         with torch.no_grad():
-            parameter.masked_fill_(found.owner[name] == j, 0.0)
+            parameter.masked_fill_((found.owner[name] == j).to(parameter.device), 0.0)
             rises.append(mean_loss(model, data) - loss)
             parameter.copy_(before)
     scores = {
@@ -104,7 +108,7 @@ def fine_tune(model: nn.Module, data: Data, masks: dict[str, Tensor], seed: int)
         optimizer.step()
         with torch.no_grad():
             for name, mask in masks.items():
-                parameters[name].mul_(mask)
+                parameters[name].mul_(mask.to(parameters[name]))
     model.eval()
 
 
@@ -122,10 +126,11 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
                     for each in row["rows"]
                     if (each["share"], each["rule"]) == (share, rule)
                 ]
-                table[f"{share} {rule}"] = {
-                    key: mean_and_interval([each[key] for each in of_rule])
-                    for key in ("test_accuracy", "tuned_accuracy", "actual", "rise")
-                }
+                if of_rule:  # too many units for their pairs: no joint rule, and no joint rise
+                    keys = [key for key in KEYS if of_rule[0][key] is not None]
+                    table[f"{share} {rule}"] = {
+                        key: mean_and_interval([each[key] for each in of_rule]) for key in keys
+                    }
         out[network] = {
             "n": len(own),
             "test_accuracy": mean_and_interval([row["test_accuracy"] for row in own]),
@@ -145,7 +150,7 @@ def main() -> None:
     before = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     rows = [row for row in before if row["network"] not in asked.networks]
     for name in asked.networks:
-        data = load_data(name, asked.mnist, asked.cifar)
+        data = load_data(name, asked.mnist, asked.cifar, asked.device)
         for seed in asked.seeds:
             rows.append(one_network(trained(name, seed, data, asked.out)))
             print(name, seed, f"{rows[-1]['seconds']:.1f} s", flush=True)
@@ -158,7 +163,6 @@ def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
         "what": (__doc__ or "").splitlines()[0],
         "samples": SAMPLES,
         "fine_tune_steps": STEPS,
-        "machine": machine(),
         "summary": summary(rows),
         "rows": rows,
     }

@@ -4,7 +4,7 @@ For every network: sl.quantization on 1,000 training images, plans for several b
 rule, and the really rounded networks on the test set. Each weight rounded alone gives predicted
 against actual rises. Writes experiments/results/uses/quantization.json.
 
-`python experiments/uses/quantization.py --mnist FOLDER --cifar FILE.npz --out FOLDER`
+`python experiments/uses/quantization.py --mnist FOLDER --cifar PATH --out FOLDER`
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ import spiritlevel as sl
 BITS = (2, 3, 4, 6, 8)
 BUDGETS = (2.5, 3.0, 3.5, 4.0)
 RULES = ("curvature", "joint", "rise", "trace", "error")
+KEYS = ("test_accuracy", "test_loss", "actual", "rise", "joint_rise")
 SAMPLES = 1000
 
 
 def one_network(subject: Trained) -> dict[str, Any]:
     """All plans of one network, and every weight rounded alone."""
     model, x, y = subject.model, *subject.train
-    few = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:SAMPLES]
+    few = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:SAMPLES].to(x.device)
     data = x[few], y[few]
     start = time.perf_counter()
     found = sl.quantization(model, data, bits=BITS, traces=True, check=False)
@@ -56,8 +57,9 @@ def one_network(subject: Trained) -> dict[str, Any]:
             }
         )
     plans = []
+    rules = [rule for rule in RULES if rule != "joint" or found.gram is not None]
     for budget in BUDGETS:
-        chosen = {rule: found.plan(mean_bits=budget, by=rule) for rule in RULES}
+        chosen = {rule: found.plan(mean_bits=budget, by=rule) for rule in rules}
         if budget in BITS:
             chosen["uniform"] = found.uniform(int(budget))
         for rule, plan in chosen.items():
@@ -79,6 +81,8 @@ def one_network(subject: Trained) -> dict[str, Any]:
     return {
         "network": subject.name,
         "seed": subject.seed,
+        "machine": machine(x.device),
+        "training_samples": len(x),
         "seconds": seconds,
         "cost": found.cost.passes(len(data[0])),
         "loss": loss,
@@ -118,10 +122,10 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
                     for plan in row["plans"]
                     if (plan["budget"], plan["rule"]) == (budget, rule)
                 ]
-                if of_rule:
+                if of_rule:  # with many outputs there is no joint rule, and no joint rise
+                    keys = [key for key in KEYS if of_rule[0][key] is not None]
                     table[f"{budget} {rule}"] = {
-                        key: mean_and_interval([plan[key] for plan in of_rule])
-                        for key in ("test_accuracy", "test_loss", "actual", "rise", "joint_rise")
+                        key: mean_and_interval([plan[key] for plan in of_rule]) for key in keys
                     }
         out[network] = {
             "n": len(own),
@@ -139,7 +143,7 @@ def main() -> None:
     before = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     rows = [row for row in before if row["network"] not in asked.networks]
     for name in asked.networks:
-        data = load_data(name, asked.mnist, asked.cifar)
+        data = load_data(name, asked.mnist, asked.cifar, asked.device)
         for seed in asked.seeds:
             rows.append(one_network(trained(name, seed, data, asked.out)))
             print(name, seed, f"{rows[-1]['seconds']:.1f} s", flush=True)
@@ -152,7 +156,6 @@ def write(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
         "what": (__doc__ or "").splitlines()[0],
         "samples": SAMPLES,
         "scheme": "per_channel, scales by squared error",
-        "machine": machine(),
         "summary": summary(rows),
         "rows": rows,
     }

@@ -29,11 +29,11 @@ def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     return float(scipy.stats.spearmanr(left, right).statistic)
 
 
-def machine() -> dict[str, str]:
-    """Where it ran."""
+def machine(device: torch.device) -> dict[str, str]:
+    """Where a network was measured."""
+    on_gpu = device.type == "cuda"
     return {
-        "machine": platform.machine(),
-        "device": "cpu",
+        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
         "torch": torch.__version__,
         "spiritlevel": sl.__version__,
     }
