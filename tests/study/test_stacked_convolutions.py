@@ -1,4 +1,4 @@
-"""Convolutions from patches are torch's convolutions, alone and in a stack."""
+"""Convolutions as products are torch's convolutions, alone and in a stack."""
 
 import copy
 
@@ -10,9 +10,10 @@ from spiritlevel.study.models import build
 from spiritlevel.study.runs import stacked
 from spiritlevel.study.runs.stacked_convolutions import (
     PatchConv2d,
+    RowConv2d,
     patch_numbers,
     suits,
-    use_patches,
+    use_products,
 )
 from study.test_vmap import assert_same, training
 from study.tiny_study import tiny
@@ -25,10 +26,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("options", CASES.values(), ids=list(CASES))
-def test_output_and_gradients_are_those_of_torch(options):
+@pytest.mark.parametrize(("channels", "way"), [(4, RowConv2d), (17, PatchConv2d)])
+def test_output_and_gradients_are_those_of_torch(options, channels, way):
     torch.manual_seed(0)
-    own = nn.Conv2d(3, 4, **options).double()
-    patches = use_patches(copy.deepcopy(own))
+    own = nn.Conv2d(3, channels, **options).double()
+    patches = use_products(copy.deepcopy(own))
+    assert isinstance(patches, way)
     x = torch.randn(2, 3, 9, 8, dtype=torch.float64, requires_grad=True)
     found, wanted = patches(x), own(x)
     torch.testing.assert_close(found, wanted)
@@ -56,7 +59,7 @@ def test_output_and_gradients_are_those_of_torch(options):
 )
 def test_others_stay_as_they_are(layer):
     assert not suits(layer)
-    assert type(use_patches(layer)) in (nn.Conv2d, nn.Conv1d, nn.Linear)
+    assert type(use_products(layer)) in (nn.Conv2d, nn.Conv1d, nn.Linear)
 
 
 def test_patches_of_one_image_are_counted():
@@ -68,17 +71,23 @@ def test_patches_of_one_image_are_counted():
     assert with_patches - without == 4 * (28 * 28 * 3 * 25 + 10 * 10 * 6 * 25)
 
 
-def test_networks_trained_together_from_patches_are_those_trained_alone(tmp_path, monkeypatch):
+def test_the_first_one_can_stay_as_it_is():
+    model = use_products(build("lenet5"), first=False)
+    assert type(model.conv1) is nn.Conv2d
+    assert isinstance(model.conv2, RowConv2d)
+
+
+def test_networks_trained_together_as_products_are_those_trained_alone(tmp_path, monkeypatch):
     made = []
 
-    def from_patches(base):  # as on a GPU
-        made.append(use_patches(copy.deepcopy(base)))
+    def as_products(base):  # as on a GPU
+        made.append(use_products(copy.deepcopy(base)))
         return plain(made[-1])
 
     plain = stacked._forward
-    monkeypatch.setattr(stacked, "_forward", from_patches)
+    monkeypatch.setattr(stacked, "_forward", as_products)
     study = tiny(
         model={"name": "digits_cnn", "width": 3}, training=training(), grid={"lr": [0.1]}, seeds=3
     )
     assert_same(study, tmp_path, rtol=1e-8)
-    assert any(isinstance(module, PatchConv2d) for module in made[0].modules())
+    assert any(isinstance(module, RowConv2d) for module in made[0].modules())

@@ -28,7 +28,7 @@ from .networks import build_model, head_path
 from .results import EpochRow
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
-from .stacked_convolutions import patch_numbers, suits, use_patches
+from .stacked_convolutions import patch_numbers, suits, use_products
 from .stacked_optimizers import StackedOptimizer, Tensors
 from .stacked_snapshots import Snapshot, SnapshotFile
 from .step_means import EpochSteps, StepMeans
@@ -241,9 +241,11 @@ class _Stack:
         self.optimizer = StackedOptimizer(params, [m.settings.training for m in members])
         self.means = _means(members)
         base = copy.deepcopy(members[0].model).to("meta")
-        # Inputs that all share make the first convolution a common one, which needs no patches.
-        self._all_the_same: Callable[..., Tensor] = vmap(_forward(base), in_dims=(0, 0, None))
-        trained = use_patches(copy.deepcopy(base)) if self.labels.is_cuda else base
+        trained = evaluated = base
+        if self.labels.is_cuda:
+            trained = use_products(copy.deepcopy(base))
+            evaluated = use_products(copy.deepcopy(base), first=False)
+        self._all_the_same: Callable[..., Tensor] = vmap(_forward(evaluated), in_dims=(0, 0, None))
         self._each_its_own: Callable[..., Tensor] = vmap(_forward(trained))
         first = members[0]
         self._bytes = _bytes_a_sample(first.model, first.data.x, patches=self.labels.is_cuda)
