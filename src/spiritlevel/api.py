@@ -217,7 +217,7 @@ def preflight(
     workspace = asked.workspace
     with workspace.surface.preserved():
         further = {c.name: c.further_cost(workspace) for c in asked.cards if c.further_cost}
-        return forecast(workspace, [card.name for card in asked.cards], further)
+        return forecast(workspace, {card.name: card.needs for card in asked.cards}, further)
 
 
 def cards(pattern: str = "*") -> list[catalogue.Card]:

@@ -17,6 +17,7 @@ class Preflight:
     cost_per_sample: Cost
     num_columns: int
     num_probes: int | None  # output probes to start with; None takes all columns
+    num_sample_probes: int | None  # sample probes to start with; then no sweep is sure to follow
     chunk: int
     memory: int  # bytes that a chunk of samples takes beside the model
     look_memory: int  # bytes that looking at the model's derivatives first takes beside it
@@ -53,6 +54,12 @@ class Preflight:
             lines.append(
                 f"{self.num_probes} output probes instead of {self.num_columns} columns; more "
                 "follow if the precision requires it"
+            )
+        if self.num_sample_probes is not None:
+            lines.append(
+                f"{self.num_sample_probes} sample probes of each kind of value, since the outputs "
+                f"bend in nearly all weights; more follow if the precision requires it, or a sweep "
+                f"of {self.num_columns} columns"
             )
         if self.products:
             lines.append("plus products with the Hessian, as many as it takes to converge")
