@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from . import measures as catalogue
 from .engine.data_pass import Needs
+from .engine.forecast import forecast
 from .engine.head.head_layer import choose_head
 from .engine.options import Options, as_options
 from .engine.plan import make_head_plan
@@ -20,7 +21,7 @@ from .errors import NotApplicable, SpiritlevelError
 from .measures import rounding
 from .measures.requirements import head as requires_head
 from .model.arithmetic import Arithmetic, full_precision
-from .model.batches import Forward, num_samples
+from .model.batches import Forward
 from .model.calls import measuring
 from .model.distributed import Processes
 from .model.surface import Surface
@@ -213,28 +214,10 @@ def preflight(
         "progress": progress,
     }
     asked = _prepare(model, data, **_parsed(arguments))
-    workspace, needs = asked.workspace, asked.workspace.wanted
+    workspace = asked.workspace
     with workspace.surface.preserved():
-        plan = workspace.plan
-        _, first = next(workspace.surface.batches())  # a guess at how large the others are
-        probes = workspace.pilot_count if needs.sweep and workspace.by_probes else None
         further = {c.name: c.further_cost(workspace) for c in asked.cards if c.further_cost}
-    footprint = plan.footprint if probes is None else plan.probe_footprint
-    chunk = footprint.chunk(workspace.memory, sweep=needs.sweep)
-    chunk = min(chunk, max(1, num_samples(first)))
-    return Preflight(
-        cost_per_sample=plan.cost(
-            1, sweep=needs.sweep, num_columns=probes, spreads=needs.standardized
-        ),
-        num_columns=plan.num_columns,
-        num_probes=probes,
-        chunk=chunk,
-        memory=footprint.bytes(chunk, sweep=needs.sweep),
-        products=needs.products or workspace.precision.method in ("hutchinson", "hutch++"),
-        slow_parameters=tuple(n for n, route in plan.routes.items() if route == "generic"),
-        measures=tuple(card.name for card in asked.cards),
-        further=further,
-    )
+        return forecast(workspace, {card.name: card.needs for card in asked.cards}, further)
 
 
 def cards(pattern: str = "*") -> list[catalogue.Card]:

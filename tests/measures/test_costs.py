@@ -74,3 +74,50 @@ def test_nothing_further_is_said_of_plain_sweeps(problem):
     plan = sl.preflight(*problem, measures=["curvature.trace", "head.kappa"])
     assert plan.further == {}
     assert "plus up to" not in str(plan)
+
+
+def bent(samples=1000, classes=3):
+    """A network in which nearly everything bends, large enough for sample probes."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inner = [nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 100), nn.GELU()]
+        model = nn.Sequential(*inner, nn.Linear(100, classes)).eval()
+    x = torch.randn(samples, 40, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return model, (x, model(x))  # fits: the Hessian has no near-cancellation
+
+
+@pytest.mark.parametrize(
+    ("measures", "kinds", "pass_for_others"),
+    [
+        (["curvature.trace"], 1, 0),
+        (["relative.kappa"], 1, 0),
+        (["curvature.trace", "scaled.trace_max"], 1, 0),  # both of the same probes
+        (["curvature.trace", "relative.kappa", "head.trace"], 2, 1),
+    ],
+)
+def test_no_sweep_is_said_where_sample_probes_come_first(measures, kinds, pass_for_others):
+    model, data = bent()
+    plan = sl.preflight(model, data, measures=measures, loss="mse")
+    said = sl.results.Cost(kinds + pass_for_others, kinds, 2 * kinds)
+    assert plan.cost_per_sample == said
+    assert plan.num_probes is None
+    assert plan.num_sample_probes == 2
+    assert "2 sample probes of each kind of value" in str(plan)
+    # so wide that two probes are enough: what is said first is then all that is done
+    report = sl.measure(model, data, measures=measures, loss="mse", rtol=0.9)
+    for name in measures:
+        assert name == "head.trace" or "2 sample probes" in report[name].text
+    cost, samples = report.cost, len(data[0])
+    few = 150  # samples that the plan and the look at derivatives run
+    assert samples * said.forwards <= cost.forwards <= samples * said.forwards + few
+    assert samples * said.backwards <= cost.backwards <= samples * said.backwards + few
+    assert cost.products == samples * said.products
+
+
+@pytest.mark.parametrize("method", ["exact", "split", "output_probes"])
+def test_a_sweep_is_said_where_one_is_asked_for(method):
+    model, data = bent()
+    plan = sl.preflight(model, data, measures="curvature.trace", loss="mse", method=method)
+    assert plan.num_sample_probes is None
+    assert plan.cost_per_sample.backwards >= 2

@@ -43,6 +43,8 @@ def view_of(kind: str, shape: torch.Size) -> MatrixView:
         return MatrixView([list(index.T)], list(index))
     if kind == "gio":
         return MatrixView([list(part.T) for part in index], [j for part in index for j in part])
+    if kind == "goi":
+        return MatrixView([list(part) for part in index], [j for part in index for j in part.T])
     parts = index.chunk(int(kind[-1]))
     if kind.startswith("transposed"):
         parts = tuple(part.transpose(0, 1) for part in parts)

@@ -170,8 +170,9 @@ def run_pass(
                     if needs.margins:
                         _add_margins(result, *surface.loss.margins(outputs.double(), targets))
     if sweep is not None:
+        sweep.finish()
         result.bends = sweep.bends
-        result.look_again = functools.partial(doubts_about, sweep, seed)
+        result.look_again = functools.partial(doubts_about, sweep, seed, budget.chunk)
     _reduce(surface, result, total)
     result.cost = surface.processes.total_cost(surface.cost - before)
     return result

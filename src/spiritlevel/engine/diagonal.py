@@ -129,7 +129,7 @@ def ggn_diagonal(workspace: Workspace, least_probes: int) -> GgnDiagonal:
         name: mean_of([draw[name] / total for draw in sweep.totals], drawn=probes is not None)
         for name in surface.parameters
     }
-    doubts = doubts_about(sweep, workspace.seed)
+    doubts = doubts_about(sweep, workspace.seed, chunk)
     return GgnDiagonal(entries, bends, doubts, None if probes is None else len(sweep.totals))
 
 

@@ -17,20 +17,34 @@ class Preflight:
     cost_per_sample: Cost
     num_columns: int
     num_probes: int | None  # output probes to start with; None takes all columns
+    num_sample_probes: int | None  # sample probes to start with; then no sweep is sure to follow
     chunk: int
-    memory: int
+    memory: int  # bytes that a chunk of samples takes beside the model
+    look_memory: int  # bytes that looking at the model's derivatives first takes beside it
+    limit: int  # bytes that a chunk of samples may take
     products: bool  # whether products with the Hessian are sure to follow
     slow_parameters: tuple[str, ...]
     measures: tuple[str, ...]
     # by measure, for one sample: what searches and draws take at most beyond the shared pass
     further: Mapping[str, Cost] = dataclasses.field(default_factory=dict)
 
+    @property
+    def peak_memory(self) -> int:
+        """Bytes that the measurement takes beside the model, the look at derivatives included."""
+        return max(self.memory, self.look_memory)
+
     def __str__(self) -> str:
         passes = self.cost_per_sample.passes(1)
         lines = [
             f"{passes} per sample, {self.chunk} samples at a time, "
-            f"about {_size(self.memory)} in addition to the model"
+            f"about {_size(self.peak_memory)} in addition to the model"
         ]
+        if self.look_memory > max(self.memory, self.limit):
+            lines.append(
+                f"of that, {_size(self.memory)} for the samples: looking first whether the model's "
+                f"derivatives are right takes more than the limit of {_size(self.limit)}, because "
+                "it holds vectors as large as the weights"
+            )
         if self.further:
             names = list(self.further)
             others = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -40,6 +54,12 @@ class Preflight:
             lines.append(
                 f"{self.num_probes} output probes instead of {self.num_columns} columns; more "
                 "follow if the precision requires it"
+            )
+        if self.num_sample_probes is not None:
+            lines.append(
+                f"{self.num_sample_probes} sample probes of each kind of value, since the outputs "
+                f"bend in nearly all weights; more follow if the precision requires it, or a sweep "
+                f"of {self.num_columns} columns"
             )
         if self.products:
             lines.append("plus products with the Hessian, as many as it takes to converge")

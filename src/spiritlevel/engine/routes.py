@@ -146,7 +146,12 @@ def _candidates(use: LayerUse, num_samples: int, expected: Mapping[str, Layout])
     """Layouts that the shape of a use allows, the expected one first."""
     shape = use.output.shape
     assert use.rule is not None
-    layouts = possible_layouts(shape, num_samples, leading=use.rule.leading(use.module, shape))
+    layouts = possible_layouts(
+        shape,
+        num_samples,
+        leading=use.rule.leading(use.module, shape),
+        first=use.rule.first_leading(use.module, shape),
+    )
     before = expected.get(use.layer)
     return sorted(layouts, key=lambda layout: before is None or not layout.same_place(before))
 

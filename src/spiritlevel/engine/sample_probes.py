@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -44,6 +44,7 @@ from .weight_space.chunk_products import Operator
 from .weight_space.products import SMALL
 
 if TYPE_CHECKING:
+    from .plan import Plan
     from .workspace import Workspace
 
 
@@ -85,8 +86,7 @@ class SampleProbes:
         self.values: dict[Operator, SampleDraws] = {}
         if kind not in ("trace", "kappa", "rho"):
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
-        routes = self.plan.routes
-        if odd := [n for n in self.row_of if routes[n] not in ("single", "sum", "unused")]:
+        if odd := self.unknown_uses(self.plan, self.row_of):
             raise NotApplicable(f"the uses of {odd[0]!r} are not known")
         if workspace.products.method != "reverse":
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
@@ -95,6 +95,11 @@ class SampleProbes:
         self._runs = RecordedRuns(workspace, self.row_of)
         size = sum(self.surface.parameters[name].numel() for name in self.row_of)
         self._few = FEW_IF_LARGE if size > SMALL else FEW
+
+    @staticmethod
+    def unknown_uses(plan: Plan, names: Iterable[str]) -> list[str]:
+        """Those of these parameters where it is not known where noise would go."""
+        return [n for n in names if plan.routes[n] not in ("single", "sum", "unused")]
 
     def neurons(self, operator: Operator, row: str) -> list[Estimate]:
         """ρ(j) of a layer."""

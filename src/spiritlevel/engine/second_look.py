@@ -45,12 +45,14 @@ class Witness:
     neighbours: Any  # it and a few others of its batch: one alone may be where the model is flat
 
 
-def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
+def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     """Parameters whose exact values a second look does not confirm, each with what it says.
 
     What was confirmed in an earlier call is not looked at again, if the model did the same in it.
+    No more samples run together than in the sweep, whose chunk is given.
     """
     surface = sweep.surface
+    at_once = trust.samples_at_once(surface, chunk)
     key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.seen))
     if key in surface.known:
         return {}
@@ -58,7 +60,7 @@ def doubts_about(sweep: Sweep, seed: int) -> dict[str, str]:
     doubts: dict[str, str] = {}
 
     def by_differences(witness: Witness, seed: int) -> dict[str, str]:
-        trust.check_gradient(surface, witness.neighbours, witness.where, seed)
+        trust.check_gradient(surface, witness.neighbours, witness.where, seed, at_once)
         if not sweep.exact or not certified or surface.dtype != torch.float64:
             return {}  # nothing is exact, or float32 is too coarse for differences of gradients
         names = random.Random(seed).sample(certified, min(DIRECTIONS, len(certified)))
@@ -92,15 +94,9 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
     surface = sweep.surface
     with torch.enable_grad():
         outputs, targets = surface.outputs(witness.sample, where=witness.where)
-    terms: list[tuple[tuple[str, str], Tensor]] = []  # read at once: a GPU need not wait for them
+    terms: list[_Term] = []  # read at once: a GPU need not wait for them
     for unit, factor in _columns(surface, outputs, targets):
-        pulled = surface.pull(outputs, unit, list(surface.parameters.values()))
-        gradients = {n: g for n, g in zip(surface.parameters, pulled, strict=True) if g is not None}
-        norms = torch._foreach_norm(list(gradients.values())) if gradients else ()
-        for (name, gradient), norm in zip(gradients.items(), norms, strict=True):
-            squares = {("trace", name): norm.double().square()}
-            squares |= _of_weight(sweep, name, gradient, witness)
-            terms += [(key, factor.squeeze() * square) for key, square in squares.items()]
+        terms += _terms_of_column(sweep, witness, outputs, unit, factor)
     sums: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], float] = {}
     read = torch.stack([value for _, value in terms]).tolist() if terms else []
@@ -122,6 +118,24 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
     return doubts
 
 
+_Term = tuple[tuple[str, str], Tensor]  # kind of row and row, and what a column adds to it
+
+
+def _terms_of_column(
+    sweep: Sweep, witness: Witness, outputs: Tensor, unit: Tensor, factor: Tensor
+) -> list[_Term]:
+    """What one column adds; its gradients are gone before the next column's come."""
+    surface, terms = sweep.surface, []
+    pulled = surface.pull(outputs, unit, list(surface.parameters.values()))
+    gradients = {n: g for n, g in zip(surface.parameters, pulled, strict=True) if g is not None}
+    norms = torch._foreach_norm(list(gradients.values())) if gradients else ()
+    for (name, gradient), norm in zip(gradients.items(), norms, strict=True):
+        squares = {("trace", name): norm.double().square()}
+        squares |= _of_weight(sweep, name, gradient, witness)
+        terms += [(key, factor.squeeze() * square) for key, square in squares.items()]
+    return terms
+
+
 def _of_weight(
     sweep: Sweep, name: str, gradient: Tensor, witness: Witness
 ) -> dict[tuple[str, str], Tensor]:
@@ -129,7 +143,7 @@ def _of_weight(
     row = sweep.surface.row_of(name)
     squares: dict[tuple[str, str], Tensor] = {}
     measured = {"kappa", "rho"} & witness.rows.keys()
-    if measured and row in sweep.weights:
+    if measured and row in sweep.measured:
         matrix = sweep.surface.matrices[row]
         W = matrix.of(matrix.parameter.detach()).double()
         G = matrix.of(gradient).double()

@@ -144,12 +144,16 @@ class Workspace:
         """The scales that standardized features are divided by."""
         return scales_from_spreads(self.feature_spreads[0])
 
+    @property
+    def product_chunk(self) -> int:
+        """Samples at a time in products with the Hessian."""
+        size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
+        return min(max(1, self.memory // size), self.plan.footprint.fitting)
+
     @functools.cached_property
     def products(self) -> Products:
         """Products with the Hessian over this surface."""
-        size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
-        chunk = max(1, self.memory // size)
-        return Products(self.surface, chunk=min(chunk, self.plan.footprint.fitting))
+        return Products(self.surface, chunk=self.product_chunk)
 
     @functools.cached_property
     def perturbed(self) -> PerturbedLoss:

@@ -23,6 +23,12 @@ from .autograd_graph import nodes
 from .layers import AbstractRule
 from .layers.broadcast import Broadcast, BroadcastRule
 from .layers.embedding import EmbeddingRule
+from .layers.grouped import (
+    GroupedRule,
+    LeftRule,
+    TransposedGroupedRule,
+    TransposedLeftRule,
+)
 from .layers.patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
 from .linearity import BATCH_NORMS, operation_of
 from .operands import VIEWS, Operand, follow, signed
@@ -150,8 +156,10 @@ def _matrix_product(
     if weight is None:
         return None if bias is None else _broadcast(node, None, {"bias": bias})
     width = node._input_metadata[0].shape[-1]
-    if a is None or a.dim() != weight.view.dim() or (a.dim() == 3 and len(a) > 1):
+    if a is None or a.dim() != weight.view.dim():
         return None
+    if a.dim() == 3 and len(a) > 1:
+        return _grouped_product(node, a, weight, left=False) if bias is None else None
     matrix = weight.view if weight.view.dim() == 2 else weight.view[0]
     if bias is not None and bias.view.shape != (width,):
         return None
@@ -164,6 +172,25 @@ def _matrix_product(
     return _found(node, rule, geometry, a, operands)
 
 
+def _grouped_product(
+    node: Any, a: Tensor | None, weight: Operand, *, left: bool
+) -> Operation | None:
+    """One matrix for each group, or the weight as the left factor."""
+    if a is None or a.dim() != weight.view.dim():
+        return None
+    rows = weight.changed(weight.view if left else weight.view.mT)  # (…, out, in)
+    columns = weight.changed(rows.view.mT)
+    rule: GroupedRule
+    if rows.is_whole:
+        rule, weight = LeftRule() if left else GroupedRule(), rows
+    elif columns.is_whole:
+        rule, weight = TransposedLeftRule() if left else TransposedGroupedRule(), columns
+    else:
+        return None
+    geometry = Product(weight.values, in_features=rows.view.shape[-1])
+    return _found(node, rule, geometry, a, {"weight": weight})
+
+
 def _addmm(node: Any, entering: dict[int, Operand]) -> Operation | None:
     if 1 in entering or node._saved_alpha != 1 or node._saved_beta != 1:
         return None
@@ -171,8 +198,10 @@ def _addmm(node: Any, entering: dict[int, Operand]) -> Operation | None:
 
 
 def _mm(node: Any, entering: dict[int, Operand]) -> Operation | None:
-    if 0 in entering:
+    if len(entering) > 1:
         return None
+    if 0 in entering:
+        return _grouped_product(node, node._saved_mat2, entering[0], left=True)
     return _matrix_product(node, node._saved_self, entering[1], None)
 
 

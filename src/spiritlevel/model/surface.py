@@ -286,7 +286,11 @@ class Surface(NamedLayers, NumberTypes):
         They are repeated if there are fewer of one shape.
         """
         if self._first is None or self._first[0] < count:
-            self._first = count, self._read_first(count)
+            wide, self._wide = self._wide, None  # kept in their own type, for runs in any other
+            try:
+                self._first = count, self._read_first(count)
+            finally:
+                self._wide = wide
         first = self.received(self._first[1])
         index = torch.tensor(_batches.telling_samples(first, count), device=self.device)
         chosen = _batches.take(first, index)

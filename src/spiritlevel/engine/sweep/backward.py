@@ -119,9 +119,14 @@ class Sweep:
             self.sums.neurons[layer] = torch.zeros(
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
             )
+        self.measured = frozenset(self.weights)  # layers with κ and ρ, as far as these are computed
         self.modules = {
             layer: surface.module(layer) for layer in surface.rules if surface.measured_names(layer)
         }
+
+    def finish(self) -> None:
+        """After the last chunk: let go what is as large as the weights."""
+        self.weights.clear()
 
     def run(
         self, batch: Any, where: BatchLocation, watch: nn.Module | None

@@ -55,7 +55,12 @@ def make_products(
 
 def _each(one: VectorProduct) -> RowProducts:
     """Multiply the rows one after another."""
-    return lambda space, vectors: torch.stack([one(space, v) for v in vectors])
+
+    def each(space: ParameterSpace, vectors: Tensor) -> Tensor:
+        found = [one(space, v) for v in vectors]
+        return found[0][None] if len(found) == 1 else torch.stack(found)
+
+    return each
 
 
 def _reverse(
@@ -69,10 +74,8 @@ def _reverse(
     """Products by a second backward, through graphs that are built once for all vectors."""
     parameters = {name: surface.parameters[name] for name in names}
     leaves = list(parameters.values())
-    on_gpu = surface.device.type == "cuda"
     with torch.enable_grad():
-        with UsualConvolutions() if on_gpu else contextlib.nullcontext():
-            outputs, targets = surface.outputs(batch, where=where)
+        outputs, targets = _outputs(surface, batch, where)
         wide = outputs.double()
         total = surface.loss.values(wide, targets).sum()
         weight = float(surface.loss.weights(outputs.detach(), targets).double().sum())
@@ -90,6 +93,41 @@ def _reverse(
             by_name = dict(zip(names, gradients, strict=True))
             products[operator] = _second_backward(by_name, parameters, together)
     return weight, products
+
+
+def _outputs(surface: Surface, batch: Any, where: BatchLocation) -> tuple[Tensor, Tensor]:
+    """Outputs and targets, in a graph that is differentiated twice."""
+    on_gpu = surface.device.type == "cuda"
+    with UsualConvolutions() if on_gpu else contextlib.nullcontext():
+        return surface.outputs(batch, where=where)
+
+
+def product_of_hessian(
+    surface: Surface, batch: Any, where: BatchLocation, along: Callable[[str, Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """One product by a second backward, in as little memory as it takes; 0 is left out.
+
+    `along` draws the direction of a parameter. The gradient is given up part by part for its slope
+    along the direction, so that only one of the two is held, and the graph goes with the backward.
+    """
+    names, leaves = list(surface.parameters), list(surface.parameters.values())
+    with torch.enable_grad():
+        outputs, targets = _outputs(surface, batch, where)
+        total = surface.loss.values(outputs.double(), targets).sum()
+        surface.cost += Cost(backwards=len(outputs))
+        found = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
+        gradients: list[Tensor | None] = [*found]
+        del outputs, total, found
+        slopes = []
+        for i, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
+            v, gradient, gradients[i] = along(name, leaf.detach()), gradients[i], None
+            if gradient is not None and gradient.requires_grad:
+                slopes.append((gradient * v).sum())
+            del v, gradient
+    if not slopes:  # the outputs are linear in the parameters, and so is the loss
+        return {}
+    second = torch.autograd.grad(slopes, leaves, allow_unused=True)
+    return {name: part for name, part in zip(names, second, strict=True) if part is not None}
 
 
 def _second_backward(
@@ -113,7 +151,11 @@ def _second_backward(
         )
         return space.join(second, (len(vectors),))
 
-    return lambda space, vectors: torch.cat([several(space, v) for v in vectors.split(together)])
+    def product(space: ParameterSpace, vectors: Tensor) -> Tensor:
+        found = [several(space, v) for v in vectors.split(together)]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    return product
 
 
 def _reverse_ggn(

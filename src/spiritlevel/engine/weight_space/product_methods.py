@@ -16,37 +16,45 @@ from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
 from . import trust
-from .chunk_products import ProductMethod, make_products
-from .derivatives import plain_gradient
+from .chunk_products import ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace
+from .product_check import untrusted_parameter
 
 PROBE_SAMPLES = 2
 
-# On one sample too: what is a copy for several can be a view for one, with odd strides, for which
-# torch's derivatives of batch norm are wrong (2.13).
-COUNTS = (trust.SAMPLES, 1)
 
-
-def choose_method(surface: Surface) -> ProductMethod:
+def choose_method(surface: Surface, at_once: int = trust.SAMPLES) -> ProductMethod:
     """The first method that the model supports and whose products are right, on a few samples.
 
-    It is known from an earlier call if the model's code still does the same.
+    At most `at_once` samples run together, as many as in the products that follow. The method is
+    known from an earlier call if the model's code still does the same.
     """
-    key = ("product method", surface.dtype, surface.first_run())
-    return surface.known.recall(key, lambda: _find_method(surface))
+    at_once = min(at_once, trust.SAMPLES)
+    key = ("product method", surface.dtype, at_once, surface.first_run())
+    return surface.known.recall(key, lambda: _find_method(surface, at_once))
 
 
-def _find_method(surface: Surface) -> ProductMethod:
+def looked_at(at_once: int) -> tuple[int, ...]:
+    """Numbers of samples to look at.
+
+    On one sample too: what is a copy for several can be a view for one, with odd strides, for which
+    torch's derivatives of batch norm are wrong (2.13). Where all run alone, that has been seen.
+    """
+    return (trust.SAMPLES, 1) if at_once > 1 else (trust.SAMPLES,)
+
+
+def _find_method(surface: Surface, at_once: int) -> ProductMethod:
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
-        trust.beside_the_parameters(surface, 0, functools.partial(_check_gradient, surface))
+        look = functools.partial(_check_gradient, surface, at_once)
+        trust.beside_the_parameters(surface, 0, look)
     failures = []
     for method in get_args(ProductMethod):
         try:
             with full_precision(), twice_differentiable():
-                _try_method(surface, method)
+                _try_method(surface, method, min(at_once, PROBE_SAMPLES))
                 if method == "difference":
                     return method
-                untrusted = _untrusted_parameter(surface, method)
+                untrusted = _untrusted_parameter(surface, method, at_once)
         except (RuntimeError, NotImplementedError) as error:
             if is_out_of_memory(error):
                 raise
@@ -61,47 +69,33 @@ def _find_method(surface: Surface) -> ProductMethod:
     )
 
 
-def _check_gradient(surface: Surface) -> None:
-    for count in COUNTS:
-        trust.check_gradient(surface, surface.first_samples(count), BatchLocation(0))
+def _check_gradient(surface: Surface, at_once: int) -> None:
+    for count in looked_at(at_once):
+        batch = surface.first_samples(count)
+        trust.check_gradient(surface, batch, BatchLocation(0), at_once=at_once)
 
 
-def _try_method(surface: Surface, method: ProductMethod) -> None:
+def _try_method(surface: Surface, method: ProductMethod, num_samples: int) -> None:
     """Raise what the model raises if it does not support a method."""
-    batch, space = surface.first_samples(PROBE_SAMPLES), ParameterSpace(surface)
-    ones = torch.ones(1, space.size, dtype=space.dtype, device=space.device)
+    batch, where = surface.first_samples(num_samples), BatchLocation(0)
     if method == "reverse":
         _check_second_derivative(surface, batch)
-    _, product = make_products(surface, batch, BatchLocation(0), ("hessian",), space.names, method)
+        product_of_hessian(surface, batch, where, lambda name, p: torch.ones_like(p))
+        return
+    space = ParameterSpace(surface)
+    ones = torch.ones(1, space.size, dtype=space.dtype, device=space.device)
+    _, product = make_products(surface, batch, where, ("hessian",), space.names, method)
     product["hessian"](space, ones)
 
 
-def _untrusted_parameter(surface: Surface, method: ProductMethod) -> str | None:
+def _untrusted_parameter(surface: Surface, method: ProductMethod, at_once: int) -> str | None:
     """A parameter whose products by this method are not differences of gradients, or None."""
 
     def look(count: int) -> str | None:
         batch = surface.first_samples(count)
-        with torch.enable_grad():
-            outputs, targets = surface.outputs(batch, where=BatchLocation(0))
-        rounding = trust.gradient_rounding(surface, outputs)
-        del outputs  # and its graph: the products have a larger one
-        names = tuple(surface.parameters)
-        _, product = make_products(surface, batch, BatchLocation(0), ("hessian",), names, method)
-        model = surface.function(batch)
-        gradient = plain_gradient(
-            lambda p: surface.loss.values(model(p).double(), targets).sum(),
-            within=surface.substituting,
-        )
-        return trust.untrusted_parameter(
-            surface,
-            lambda space, vector: product["hessian"](space, vector[None])[0],
-            gradient,
-            rounding,
-            count,
-            directions=trust.DIRECTIONS if count > 1 else 1,
-        )
+        return untrusted_parameter(surface, method, batch, at_once=at_once)
 
-    for count in COUNTS:
+    for count in looked_at(at_once):
         found = trust.beside_the_parameters(surface, 0, functools.partial(look, count))
         if found is not None:
             return found

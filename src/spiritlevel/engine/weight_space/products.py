@@ -17,6 +17,7 @@ from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
+from . import trust
 from .chunk_products import Operator, ProductMethod, RowProducts, make_products
 from .parameter_space import ParameterSpace
 from .product_methods import PROBE_SAMPLES, choose_method
@@ -59,7 +60,7 @@ class Products:
                 f"{', '.join(get_args(ProductMethod))}. Got {method!r}. Leave it out to take the "
                 "first that the model supports."
             )
-        self.method = method or choose_method(surface)
+        self.method = method or choose_method(surface, trust.samples_at_once(surface, chunk))
         self.together = together or self._choose_together()
         self._keeps = False
         self._only: tuple[Any, BatchLocation] | None = None  # the data, if it is a single chunk

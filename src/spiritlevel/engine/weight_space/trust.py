@@ -7,10 +7,13 @@ loss's. So the gradient is held against a difference of losses, for all paramete
 Second derivatives may be wrong where the first are right: torch's own for `weight_norm`, and those
 of any function whose backward uses numbers that were saved as constants. Nothing raises then, the
 product is just not the Hessian's. So before products are used, two of them are held against finite
-differences of the gradient, one parameter at a time.
+differences of the gradient, one parameter at a time (`product_check`).
 
 All of that on a few samples, in float64, and at parameters a little beside the model's own: a new
 network with biases of 0 is often at a kink, where no difference says anything.
+
+Whatever is as large as the weights is drawn again instead of kept, and let go part by part: the
+look is not to take more memory than the measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -29,14 +32,11 @@ from ...model import batches as _batches
 from ...model.batches import BatchLocation
 from ...model.surface import Surface
 from ...records import Cost
-from .parameter_space import ParameterSpace
 
 SAMPLES = 3  # two may cancel: the same input with opposite targets
-DIRECTIONS = 2
 # Relative to the parameters. The smaller ones are for networks with kinks: one that lies within the
 # step spoils the difference, and the smallest step has none, but only seven digits left.
 STEPS = (1e-5, 1e-7, 1e-9)
-TOLERANCE = 1e-3  # a wrong derivative is wrong by its own size; the differences have five digits
 BESIDE = 1e-3  # relative to the parameters
 # The slope of a large network is a sum of millions of terms of both signs, one for each unit that
 # is on. A step switches a share of them that is about the relative change of the weights, which
@@ -46,7 +46,6 @@ LONGEST = 1e3  # how many times longer than usual a step along a parameter with 
 MOST_PARAMETERS = 100_000_000  # in float64 they take eight bytes each
 
 Result = TypeVar("Result")
-Gradient = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 def beside_the_parameters(surface: Surface, seed: int, look: Callable[[], Result]) -> Result:
@@ -67,59 +66,122 @@ def beside_the_parameters(surface: Surface, seed: int, look: Callable[[], Result
 @contextlib.contextmanager
 def _moved(surface: Surface, seed: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        if sum(p.numel() for p in surface.model.parameters()) <= MOST_PARAMETERS:
+        own = {name: parameter.data for name, parameter in surface.parameters.items()}
+        if is_widened(surface):
             stack.enter_context(surface.computing_in(torch.float64))
-        generator = torch.Generator(surface.device).manual_seed(seed)
-        for parameter in surface.parameters.values():
+        directions = Directions(surface, seed, fixed=False)
+        for name, parameter in surface.parameters.items():
             values = parameter.data
-            stack.callback(setattr, parameter, "data", values)
-            parameter.data = values + BESIDE * direction(values, generator)
+            stack.callback(setattr, parameter, "data", own[name])
+            parameter.data = directions.of(name, values).mul_(BESIDE).add_(values)
+            del values  # a wide copy of it is not needed any more
         yield
 
 
-def check_gradient(surface: Surface, batch: Any, where: BatchLocation, seed: int = 0) -> None:
+def is_widened(surface: Surface) -> bool:
+    """Whether the model is small enough to be looked at in float64."""
+    return sum(p.numel() for p in surface.model.parameters()) <= MOST_PARAMETERS
+
+
+def samples_at_once(surface: Surface, chunk: int) -> int:
+    """How many samples a look runs together, where the measurement itself runs `chunk`.
+
+    In float64 they take twice the memory.
+    """
+    wider = is_widened(surface) and surface.dtype != torch.float64
+    return max(1, chunk // 2 if wider else chunk)
+
+
+class Directions:
+    """A random direction of each parameter, drawn again whenever it is asked for.
+
+    Kept, they would take as much memory as the weights. The first time they are asked for in the
+    order of the parameters.
+    """
+
+    def __init__(self, surface: Surface, seed: int, *, fixed: bool = True) -> None:
+        """With `fixed`, rows of embeddings that deliberately get no gradient do not move."""
+        self._generator = torch.Generator(surface.device).manual_seed(seed)
+        self._fixed = padding_rows(surface) if fixed else {}
+        self._states: dict[str, Tensor] = {}
+        self._next = self._generator.get_state()
+
+    def of(self, name: str, parameter: Tensor) -> Tensor:
+        """A new tensor, as long as the parameter."""
+        is_new = name not in self._states
+        state = self._states.setdefault(name, self._next)
+        self._generator.set_state(state)
+        drawn = direction(parameter, self._generator, self._fixed.get(name))
+        if is_new:
+            self._next = self._generator.get_state()
+        return drawn
+
+
+def pieces(batch: Any, at_once: int) -> list[Any]:
+    """A batch in parts of at most so many samples."""
+    count = _batches.num_samples(batch)
+    return [
+        _batches.take(batch, slice(first, first + at_once)) for first in range(0, count, at_once)
+    ]
+
+
+def check_gradient(
+    surface: Surface, batch: Any, where: BatchLocation, seed: int = 0, at_once: int = 1 << 30
+) -> None:
     """Raise SpiritlevelError if autograd's gradient is not that of the loss.
 
-    The direction is such that every parameter brings about the same change of the loss.
+    The direction is such that every parameter brings about the same change of the loss. `at_once`
+    samples run together.
     """
-    batch = surface.received(batch)
-    generator = torch.Generator(surface.device).manual_seed(seed)
+    parts = pieces(surface.received(batch), at_once)
+    directions = Directions(surface, seed)
     start = {name: p.detach() for name, p in surface.parameters.items()}
-    leaves = {name: p.clone().requires_grad_() for name, p in start.items()}
+    slopes = torch.zeros(len(start), dtype=torch.float64, device=surface.device)
 
-    def outputs_and_loss(at: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        outputs, targets = surface.outputs(batch, where=where, parameters=at)
+    def outputs_and_loss(part: Any, at: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        outputs, targets = surface.outputs(part, where=where, parameters=at)
         return outputs, surface.loss.values(outputs.double(), targets).sum()
 
-    with torch.enable_grad():
-        outputs, total = outputs_and_loss(leaves)
-        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    surface.cost += Cost(backwards=_batches.num_samples(batch))
-    eps, fixed = precision(surface), padding_rows(surface)
+    loss = size_of_outputs = 0.0
+    for part in parts:
+        leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
+        with torch.enable_grad():
+            outputs, total = outputs_and_loss(part, leaves)
+            found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+            gradients: list[Tensor | None] = [*found]
+            del found
+        surface.cost += Cost(backwards=_batches.num_samples(part))
+        for i, (name, p) in enumerate(start.items()):
+            v, gradient, gradients[i] = directions.of(name, p), gradients[i], None
+            if gradient is not None:
+                slopes[i] += v.mul_(gradient).sum().double()
+        loss += float(total.detach())
+        size_of_outputs += float(outputs.detach().abs().sum())
+        del outputs, total
+    size_of_loss = abs(loss) + size_of_outputs
+    eps = precision(surface)
     step = eps ** (1 / 3) / LONGEST
-    along = {name: direction(p, generator, fixed.get(name)) for name, p in start.items()}
-    slopes = [
-        v.new_zeros(()) if gradient is None else (gradient * v).sum()
-        for v, gradient in zip(along.values(), gradients, strict=True)
-    ]
-    claimed = dict(zip(start, torch.stack([s.double() for s in slopes]).tolist(), strict=True))
+    claimed = dict(zip(start, slopes.tolist(), strict=True))
+    factors = dict.fromkeys(start, 1.0)
     kinks: dict[str, float] = {}  # by how much kinks within the step may change a slope
     for name, slope in claimed.items():
         kinks[name] = 0.0
         if slope:
             # Uphill, so that errors in several parameters add up instead of cancelling, and as
             # much as the others, as far as the step stays small.
-            factor = math.copysign(min(1.0 / abs(slope), LONGEST), slope)
-            along[name] *= factor
-            claimed[name] *= factor
-            kinks[name] = KINKS * abs(claimed[name]) * math.sqrt(step * abs(factor))
-    size_of_loss = abs(float(total.detach())) + float(outputs.detach().abs().sum())
+            factors[name] = math.copysign(min(1.0 / abs(slope), LONGEST), slope)
+            claimed[name] *= factors[name]
+            kinks[name] = KINKS * abs(claimed[name]) * math.sqrt(step * abs(factors[name]))
+
+    def moved(names: Iterable[str], by: float) -> dict[str, Tensor]:
+        return {n: directions.of(n, start[n]).mul_(by * factors[n]).add_(start[n]) for n in names}
+
+    def loss_at(place: dict[str, Tensor]) -> float:
+        with torch.no_grad():
+            return sum(float(outputs_and_loss(part, place)[1]) for part in parts)
 
     def slope_of(names: Iterable[str]) -> float:
-        with torch.no_grad():
-            _, ahead = outputs_and_loss({n: start[n] + step * along[n] for n in names})
-            _, behind = outputs_and_loss({n: start[n] - step * along[n] for n in names})
-        return float(ahead - behind) / (2 * step)
+        return (loss_at(moved(names, step)) - loss_at(moved(names, -step))) / (2 * step)
 
     def differs(names: list[str]) -> bool:
         size = sum(abs(claimed[name]) for name in names)
@@ -194,53 +256,6 @@ def _refuse_gradient(name: str, claimed: float, truth: float) -> None:
     )
 
 
-def untrusted_parameter(
-    surface: Surface,
-    product: Callable[[ParameterSpace, Tensor], Tensor],
-    gradient: Gradient,
-    rounding: Mapping[str, float],
-    num_samples: int,
-    directions: int = DIRECTIONS,
-    seed: int = 0,
-) -> str | None:
-    """The first parameter whose part of a product differs from differences of the gradient.
-
-    `product` multiplies one vector by the Hessian of the loss of `num_samples` samples, `gradient`
-    is that loss's gradient at any parameters, and `rounding` how accurate its parts are.
-    """
-    generator = torch.Generator(surface.device).manual_seed(seed)
-    space = ParameterSpace(surface)
-    start = {name: p.detach() for name, p in surface.parameters.items()}
-    # A parameter without effect, like a key's bias under softmax, has a gradient of which only the
-    # rounding of the terms that cancel is left. These may be as large as any other gradient.
-    least = max(rounding.values(), default=0.0) / STEPS[0]
-    for _ in range(directions):
-        fixed = padding_rows(surface)
-        along = {name: direction(p, generator, fixed.get(name)) for name, p in start.items()}
-        claimed = space.split(product(space, space.join(list(along.values()))))
-        suspects = set(start)
-        for step in STEPS:
-            ahead = gradient({name: p + step * along[name] for name, p in start.items()})
-            behind = gradient({name: p - step * along[name] for name, p in start.items()})
-            surface.cost += Cost(forwards=2 * num_samples, backwards=2 * num_samples)
-            judged = sorted(suspects)  # their sizes are read at once: a GPU would wait for each
-            lengths = []
-            for name in judged:
-                difference = (ahead[name].double() - behind[name].double()) / (2 * step)
-                said = claimed[name].double()
-                lengths.append(
-                    torch.stack([(difference - said).norm(), difference.norm(), said.norm()])
-                )
-            for name, (gap, *sizes) in zip(judged, torch.stack(lengths).tolist(), strict=True):
-                if gap <= TOLERANCE * max(sizes) + rounding[name] / step + least:
-                    suspects.discard(name)
-            if not suspects:
-                break
-        if suspects:
-            return next(name for name in start if name in suspects)
-    return None
-
-
 @dataclasses.dataclass(frozen=True)
 class Slopes:
     """First derivatives a step ahead and a step behind, and how far rounding may move them."""
@@ -278,4 +293,4 @@ def direction(
     if fixed_row is not None:
         noise[fixed_row] = 0.0
     length = parameter.norm()
-    return noise * (torch.where(length > 0, length, torch.ones_like(length)) / noise.norm())
+    return noise.mul_(torch.where(length > 0, length, torch.ones_like(length)) / noise.norm())

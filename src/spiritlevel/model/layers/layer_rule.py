@@ -63,6 +63,10 @@ class AbstractRule(abc.ABC):
     def leading(self, module: Any, out: torch.Size) -> int:
         """How many leading dimensions of the output may hold the samples."""
 
+    def first_leading(self, module: Any, out: torch.Size) -> int:
+        """The first of these that may."""
+        return 0
+
 
 class AbstractMatrixRule(AbstractRule):
     """A kind of layer whose weight acts as a matrix on patches."""

@@ -66,14 +66,19 @@ def candidate_layouts(
     return layouts if repeats > 1 else layouts[:1]
 
 
-def possible_layouts(shape: torch.Size, num_samples: int, *, leading: int) -> list[Layout]:
+def possible_layouts(
+    shape: torch.Size, num_samples: int, *, leading: int, first: int = 0
+) -> list[Layout]:
     """Layouts that the shape of a layer's output allows for this number of samples.
+
+    They are in the leading dimensions, from `first` on.
 
     >>> [layout.dim for layout in possible_layouts(torch.Size([4, 3, 7]), 3, leading=2)]
     [1]
     """
     layouts = []
-    for dim, size in enumerate(shape[:leading]):
+    for dim in range(first, leading):
+        size = shape[dim]
         if size and size % num_samples == 0:
             layouts.append(Layout(dim, True, num_samples))
             if num_samples < size and num_samples > 1:
