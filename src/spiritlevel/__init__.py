@@ -20,6 +20,7 @@ if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
     from .engine.options import Options as Options
     from .errors import MissingExtra as MissingExtra
     from .errors import SpiritlevelError as SpiritlevelError
+    from .model.adapters import merged as merged
     from .plugins import announce as _announce
     from .records import __version__ as __version__
     from .results import Measurement as Measurement
