@@ -4,6 +4,7 @@ import os as _os
 
 # A shell that asks for names does not wait for torch.
 if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
+    from .analysis.activations import activation_curvature as activation_curvature
     from .analysis.audit import audit as audit
     from .analysis.comparison import compare as compare
     from .analysis.landscape import landscape as landscape

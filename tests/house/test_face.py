@@ -12,7 +12,7 @@ from spiritlevel import results
 
 SRC = pathlib.Path(sl.__file__).parent
 VERBS = {"audit", "cards", "compare", "density", "eigenvalues", "landscape", "measure", "neurons"}
-VERBS |= {"diagonal", "operator", "preflight", "pruning", "quantization"}
+VERBS |= {"activation_curvature", "diagonal", "operator", "preflight", "pruning", "quantization"}
 CONSTRUCTED = {"ASAM", "FlatnessMonitor", "FlatnessPenalty", "FlatnessStopping", "HeadPenalty"}
 CONSTRUCTED |= {"KappaPenalty", "NoiseSAM", "Options", "SAM"}
 NETWORKS = {"merged"}  # gives a network to measure, not a record
