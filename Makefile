@@ -41,6 +41,8 @@ nightly: $(READY)
 	$(VENV)/bin/python experiments/nightly.py
 	$(foreach use,quantization pruning,$(VENV)/bin/python experiments/uses/$(use).py \
 		--networks digits --seeds 0 --out build/nightly/uses --results build/nightly/uses &&) true
+	$(foreach use,fine_tuning grokking,$(VENV)/bin/python experiments/uses/$(use).py \
+		--quick --seeds 0 --results build/nightly/uses &&) true
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .

@@ -4,6 +4,7 @@ import os as _os
 
 # A shell that asks for names does not wait for torch.
 if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
+    from .analysis.activations import activation_curvature as activation_curvature
     from .analysis.audit import audit as audit
     from .analysis.comparison import compare as compare
     from .analysis.landscape import landscape as landscape
@@ -20,6 +21,7 @@ if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
     from .engine.options import Options as Options
     from .errors import MissingExtra as MissingExtra
     from .errors import SpiritlevelError as SpiritlevelError
+    from .model.adapters import merged as merged
     from .plugins import announce as _announce
     from .records import __version__ as __version__
     from .results import Measurement as Measurement

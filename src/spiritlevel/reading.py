@@ -27,6 +27,7 @@ SETTINGS: dict[str, Any] = {
     "matrix": str,
     "which": str,
     "left_out": Mapping[str, str],
+    "frozen": str,
     "subject": Mapping[str, Any],
 }
 Record = TypeVar("Record")

@@ -262,6 +262,8 @@ class Report(Shown, Mapping[str, Measurement]):
         below = [*notes, f"{n} samples, {self.cost.passes(n)} over the data"]
         if "autocast" in self.settings:
             below.append(f"autocast: {self.settings['autocast']}")
+        if "frozen" in self.settings:
+            below.append(f"frozen, so not measured: {self.settings['frozen']}")
         if left_out := list(self.settings.get("left_out", ())):
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
             below.append(f"left out, since they do not apply: {', '.join(left_out[:3])}{more}")

@@ -5,6 +5,7 @@ from spiritlevel.results import Audit, Comparison
 audit = Audit.from_json(text)
 """
 
+from .analysis.activations import ActivationCurvature as ActivationCurvature
 from .analysis.audit import Answer as Answer
 from .analysis.audit import Audit as Audit
 from .analysis.audit import Verdict as Verdict

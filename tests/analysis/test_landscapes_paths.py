@@ -105,3 +105,63 @@ def test_a_network_is_no_way_to_itself():
     problem = problems.relu_mlp()
     with pytest.raises(sl.SpiritlevelError, match="has the same weights as the model"):
         landscape(problem.model, problem.data, to=copy.deepcopy(problem.model))
+
+
+def test_flatness_along_the_line_is_its_closed_form(tmp_path):
+    problem = problems.linear_regression()
+    other, told = second(problem), []
+    found = landscape(
+        problem.model,
+        problem.data,
+        loss="mse",
+        to=other,
+        points=5,
+        measures=["relative.kappa", "curvature.trace"],
+        progress=lambda done, total, what: told.append(what),
+    )
+    x, (start, end) = problem.inputs(), (m.weight.detach() for m in (problem.model, other))
+    factor = 2 / len(start) * float(x.square().sum(dim=1).mean())  # H = 2/C · 1 ⊗ mean x xᵀ
+    weights = [(1 - t) * start + t * end for t in found.axes[0].coordinates]
+    expected = [factor * float(weight.square().sum()) for weight in weights]
+    assert found.values("relative.kappa") == pytest.approx(expected, rel=1e-12)
+    assert len(set(found.values("curvature.trace"))) == 1
+    assert (
+        found.losses
+        == landscape(problem.model, problem.data, loss="mse", to=other, points=5).losses
+    )
+    assert "relative.kappa from" in str(found)
+    assert any(what.startswith(f"point {len(weights)} of {len(weights)}: ") for what in told)
+    again = sl.results.Landscape.from_json(found.to_json())
+    assert again.values("relative.kappa") == found.values("relative.kappa")
+    assert [r.settings for r in again.reports] == [r.settings for r in found.reports]
+    assert torch.equal(problem.model.weight, start)
+
+
+def test_statistics_of_the_ends_are_measured_with_the_weights():
+    a, b = normalized(0), normalized(1)
+    data, _, _ = images()
+    found = landscape(a, data, to=b, points=3, reach=0.0, measures="relative.kappa")
+    ends = [sl.measure(each, data, measures="relative.kappa") for each in (a, b)]
+    assert [found.values("relative.kappa")[i] for i in (0, -1)] == pytest.approx(
+        [end["relative.kappa"].value for end in ends], rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"measures": "relative.kapa"}, "Did you mean 'relative.kappa'"),
+        ({"measures": ["relative.kappa"], "dimensions": 2}, "needs a line .dimensions=1."),
+    ],
+)
+def test_measures_are_refused_before_anything_runs(arguments, match):
+    problem = problems.linear_regression()
+    with pytest.raises(sl.SpiritlevelError, match=match):
+        landscape(problem.model, problem.data, loss="mse", **arguments)
+
+
+def test_what_was_not_measured_is_asked_for():
+    problem = problems.linear_regression()
+    found = landscape(problem.model, problem.data, loss="mse", points=3)
+    with pytest.raises(sl.SpiritlevelError, match=r"measures='relative\.kappa'"):
+        found.values("relative.kappa")

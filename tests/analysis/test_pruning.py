@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import spiritlevel as sl
+from spiritlevel.results import Pruning
 from zoo import references
 
 
@@ -209,6 +210,50 @@ def test_text_and_json(measured):
     assert data["chosen"]["units"] == found.chosen.units
     ranking = found.ranking()
     assert [value for _, _, value in ranking] == sorted(value for _, _, value in ranking)
+
+
+def test_a_file_gives_the_same_choices(measured):
+    model, _, found = measured
+    again = Pruning.from_json(found.to_json())
+    assert again.chosen == found.chosen
+    assert again.curves == found.curves
+    assert str(again) == str(found)
+    assert again.choose(0.3) == again.choose(0.3, by="curvature")  # the pairs are not in the file
+    for by in ("curvature", "rise", "fisher", "magnitude", "random"):
+        assert again.choose(0.5, by=by).units == found.choose(0.5, by=by).units
+    for name, owner in found.owner.items():
+        assert torch.equal(again.owner[name], owner)
+    before, after = (each.apply(model, found.chosen).state_dict() for each in (found, again))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"owner": {}}, r"owner names \[\] and not"),
+        ({"first": {"5.weight": "many"}}, r"first\.5\.weight"),
+        ({"surprise": 1}, "'surprise'"),
+        ({"format": "spiritlevel-pruning-9"}, "its format is 'spiritlevel-pruning-9'"),
+    ],
+)
+def test_a_damaged_file_is_refused(measured, change, match):
+    text = json.dumps(json.loads(measured[2].to_json()) | change)
+    with pytest.raises(sl.SpiritlevelError, match=rf"what Pruning\.to_json wrote.*{match}"):
+        Pruning.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("owner", "match"),
+    [
+        ({"shape": [3, 4], "units": [[0, 1, 2, 9]]}, "does not have"),
+        ({"shape": [3], "units": [[0, 1, 2, 3]]}, "do not fit"),
+    ],
+)
+def test_owners_that_do_not_fit_are_refused(measured, owner, match):
+    data = json.loads(measured[2].to_json())
+    data["owner"]["5.weight"] = owner
+    with pytest.raises(sl.SpiritlevelError, match=match):
+        Pruning.from_json(json.dumps(data))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import spiritlevel as sl
+from spiritlevel.engine.weight_space import trust
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.products import Products, Request
+from spiritlevel.model.batches import BatchLocation
 from spiritlevel.model.surface import Surface
 from zoo import references
 
@@ -74,3 +76,29 @@ def test_a_gradient_that_is_wrong_for_one_sample_alone_is_refused(name, generato
     assert abs(float(gradient[0]) - slope(model, x, y)) > 0.01
     with pytest.raises(sl.SpiritlevelError, match="not that of the loss"):
         sl.measure(model, (x, y), measures=name)
+
+
+def test_a_kink_within_the_step_is_no_wrong_gradient():
+    """Refused only if another place shows the same; a wrong gradient is refused all the same."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, CLASSES)
+        ).double()
+    probe = Surface(model, (torch.ones(1, 2).double(), torch.zeros(1).long()))
+    with trust._moved(probe, 0):
+        first, second = model[0].weight.detach().clone()
+    x = torch.stack([-first[1], first[0]])  # where the check looks, the first unit is at its kink
+    x = x * (second @ x).sign()
+    surface = Surface(model, (x.repeat(3, 1), torch.arange(3)))
+    batch = surface.first_samples(3)
+
+    def look():
+        trust.check_gradient(surface, batch, BatchLocation(0))
+
+    with pytest.raises(trust.WrongGradient):
+        trust._beside(surface, 0, look)
+    trust.beside_the_parameters(surface, 0, look)
+    model[1].register_full_backward_hook(lambda module, inputs, out: (2 * inputs[0],))
+    with pytest.raises(trust.WrongGradient):
+        trust.beside_the_parameters(surface, 0, look)

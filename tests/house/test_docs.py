@@ -22,6 +22,7 @@ COMMANDS = typer.main.get_command(app)
 BLOCK = re.compile(r"^```(python|console|text)\n(.*?)^```", flags=re.M | re.S)
 NEEDED = {
     "from transformers": "transformers",
+    "from peft": "peft",
     "from lightning": "lightning",
     "--html": "plotly",
     "import auto_augment": "kornia",

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 EXTRAS = ["matplotlib", "pandas", "typer", "rich", "safetensors", "sklearn", "lightning"]
-EXTRAS += ["transformers", "accelerate", "tensorboard", "kornia", "PIL", "ray"]
+EXTRAS += ["transformers", "accelerate", "tensorboard", "kornia", "PIL", "ray", "peft"]
 SRC = pathlib.Path(__file__).parents[2] / "src"
 
 

@@ -40,6 +40,8 @@ def print_report(console: Console, report: Report) -> None:
             console,
             "± data is the sampling error: how much other data would change the value.",
         )
+    if "frozen" in report.settings:
+        note(console, f"frozen, so not measured: {report.settings['frozen']}")
     n = int(report.settings["num_samples"])
     note(console, f"counted: {report.cost.passes(n)} per sample over {n} samples")
 

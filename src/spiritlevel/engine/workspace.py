@@ -16,6 +16,7 @@ from ..errors import SpiritlevelError
 from ..model.arithmetic import full_precision
 from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
+from ..model.parameters import frozen_text
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
@@ -382,6 +383,7 @@ class Workspace:
             }
             | dataclasses.asdict(self.precision)
             | call_settings()
+            | ({} if (frozen := frozen_text(surface.model)) is None else {"frozen": frozen})
         )
 
     @property

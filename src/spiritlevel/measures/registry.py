@@ -18,6 +18,7 @@ from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError, suggestion
 from ..records import Cost, Measurement
 from ..symmetries import SYMMETRIES
+from .other_names import known_here_as
 from .requirements import Requirement
 
 FoundBy = Literal["formula", "products", "draws", "search"]
@@ -225,7 +226,13 @@ def _hint(name: str, known: list[str]) -> str:
 
     >>> _hint("kapa", ["head.kappa", "relative.kappa", "head.trace"])
     " Did you mean 'head.kappa' or 'relative.kappa'?"
+    >>> _hint("EWC", [])
+    ' Did you mean sl.diagonal?'
     """
+    if elsewhere := known_here_as(name):
+        # a measure in quotes, as it is passed; a call as it is written
+        meant = (each if each.startswith("sl.") else repr(each) for each in elsewhere)
+        return f" Did you mean {' or '.join(meant)}?"
     if "." in name:
         return suggestion(name, known, most=3)
     variants = {each.partition(".")[2] for each in known}

@@ -29,6 +29,7 @@ def select_parameters(
         if not fnmatch.filter(owners.values(), pattern):
             available = ", ".join(dict.fromkeys(owners.values()))
             _refuse_tied(model, pattern, trainable)
+            _refuse_frozen(model, pattern)
             raise SpiritlevelError(
                 f"The 'layers' argument must name modules with trainable parameters. Nothing "
                 f"matches {pattern!r}. Available: {available}."
@@ -38,6 +39,33 @@ def select_parameters(
         for name, parameter in trainable.items()
         if any(fnmatch.fnmatchcase(owners[name], pattern) for pattern in patterns)
     }
+
+
+def frozen_text(model: nn.Module) -> str | None:
+    """How much of a network is frozen and so not measured; None if nothing is."""
+    parameters = list(model.parameters())
+    frozen = [p for p in parameters if not p.requires_grad]
+    if not frozen:
+        return None
+    entries, of = (sum(p.numel() for p in each) for each in (frozen, parameters))
+    return f"{len(frozen)} of {len(parameters)} parameters, {entries:,} of {of:,} entries"
+
+
+def _refuse_frozen(model: nn.Module, pattern: str) -> None:
+    """Raise SpiritlevelError if the pattern names a layer whose parameters are all frozen."""
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    owners = {name.rpartition(".")[0] or ROOT for name in frozen}
+    if matching := sorted(fnmatch.filter(owners, pattern)):
+        adapted = callable(getattr(model, "merge_and_unload", None))
+        remedy = (
+            "Measure the weights that its adapters change with spiritlevel.merged(model)."
+            if adapted
+            else "Unfreeze it for the time of the call: module.requires_grad_(True)."
+        )
+        raise SpiritlevelError(
+            "The 'layers' argument must name modules with trainable parameters. All parameters of "
+            f"{matching[0]!r} are frozen (requires_grad=False). {remedy}"
+        )
 
 
 def _refuse_tied(model: nn.Module, pattern: str, trainable: dict[str, nn.Parameter]) -> None:

@@ -8,9 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...errors import SpiritlevelError
 from ...plain_text import visible
-from ...reading import Misread, read_fields, read_settings
-from ...records import Cost, read_json
+from ...reading import Misread, read_as, read_fields, read_settings
+from ...records import Cost, Report, read_json
 
 FORMAT = "spiritlevel-landscape-1"
 
@@ -46,7 +47,8 @@ class Landscape:
 
     `losses` are in row-major order: `grid()` gives rows. A loss that overflowed stays infinite
     or NaN. `errors` are the shares of missed targets
-    where the loss is a cross-entropy, else None.
+    where the loss is a cross-entropy, else None. `reports` are what was measured at each point of a
+    line, if that was asked for.
     """
 
     directions: str  # "random", "eigen" or "path"
@@ -57,6 +59,7 @@ class Landscape:
     notes: tuple[str, ...]  # what a reader must know
     settings: Mapping[str, Any]
     cost: Cost
+    reports: tuple[Report, ...] = ()
 
     @property
     def text(self) -> str:
@@ -80,6 +83,15 @@ class Landscape:
         for axis, t in zip(self.axes, coordinates, strict=True):
             index = index * len(axis.coordinates) + axis.coordinates.index(t)
         return self.losses[index]
+
+    def values(self, measure: str) -> list[float]:
+        """A measure at each point of a line."""
+        if not self.reports:
+            raise SpiritlevelError(
+                f"Nothing was measured along this slice, so there is no {measure!r}. Ask for it: "
+                f"spiritlevel.landscape(..., measures={measure!r})."
+            )
+        return [report[measure].value for report in self.reports]
 
     def parabola(self) -> list[float] | None:
         """L(0) + g·t + λ·t²/2 along an eigenvector; None for other slices."""
@@ -116,6 +128,10 @@ class Landscape:
             lines.append("the loss is finite nowhere on the slice")
         if self.barrier is not None:
             lines.append(f"barrier {self.barrier:.4g} above the line between the checkpoints")
+        for name in self.reports[0] if self.reports else ():
+            values = self.values(name)
+            ends = f"{values[0]:.4g} at one end, {values[-1]:.4g} at the other"
+            lines.append(f"{name} from {min(values):.4g} to {max(values):.4g} on the slice, {ends}")
         for axis in self.axes:
             if axis.eigenvalue is not None and axis.residual is not None:
                 lines.append(
@@ -137,7 +153,7 @@ class Landscape:
             "notes": [*self.notes],
             "settings": dict(self.settings),
             "cost": dataclasses.asdict(self.cost),
-        }
+        } | ({"reports": [each.to_dict() for each in self.reports]} if self.reports else {})
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """The record as JSON text; `Landscape.from_json` reads it back."""
@@ -146,8 +162,10 @@ class Landscape:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
         """The record that `to_dict` was called on."""
-        given = {key: value for key, value in data.items() if key != "format"}
-        return _consistent(read_fields(cls, given, "the landscape"))
+        given = {key: value for key, value in data.items() if key not in ("format", "reports")}
+        rows = read_as(Sequence[Any], data.get("reports", ()), "the landscape's reports")
+        reports = tuple(Report.from_dict(row) for row in rows)
+        return _consistent(read_fields(cls, given, "the landscape", reports=reports))
 
     @classmethod
     def from_json(cls, text: str) -> Landscape:
@@ -174,6 +192,8 @@ def _consistent(surface: Landscape) -> Landscape:
         values = getattr(surface, name)
         if values is not None and len(values) != points:
             raise Misread(f"the landscape has {len(values)} {name} for {points} points")
+    if surface.reports and (len(surface.reports) != points or len(sizes) != 1):
+        raise Misread(f"the landscape has {len(surface.reports)} reports for {points} points")
     for mark in surface.marks:
         places = zip(surface.axes, mark.at, strict=False)
         if len(mark.at) != len(sizes) or not all(t in axis.coordinates for axis, t in places):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -10,18 +11,19 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from ...api import open_workspace
+from ...api import cards, open_workspace
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...model.batches import Forward
 from ...model.calls import call_settings, measuring
-from ...records import Progress
+from ...records import Progress, Report
 from . import fingerprints
 from .directions import Slice, eigen_slice, path_slice, random_slice
 from .evaluation import Height
 from .grid import POINTS, REACH, check_grid, coordinates
 from .grid_evaluation import evaluate_grid, open_cache
 from .networks import Network, as_networks
+from .point_reports import measure_points
 from .record import Axis, Landscape, Mark
 
 Directions = Literal["random", "eigen", "path"]
@@ -41,6 +43,7 @@ def landscape(
     points: int | None = None,
     reach: float | None = None,
     biases: bool = False,
+    measures: str | Sequence[str] | None = None,
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
     loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
@@ -66,9 +69,11 @@ def landscape(
         reach: from −reach to reach around the network (default 1). On a path, how far to go
             beyond both checkpoints, which are at 0 and 1 (default 0.5).
         biases: whether random directions move biases and normalization layers too.
+        measures: names or patterns of what to measure at every point of a line besides the loss:
+            how flat it is on the way. Each point then costs what `measure` costs.
         layers: move only the parameters of these modules; not on a path.
         max_passes: products with the Hessian that "eigen" may take.
-        cache: a file for finished points; the same call continues from there later.
+        cache: a file for the losses of finished points; the same call continues from there later.
         progress: as for `measure`; the count starts again for each product with the Hessian, and
             then for the slice as a whole.
 
@@ -91,6 +96,7 @@ def landscape(
             f"The 'max_passes' argument must be at least {size}, since every eigenvector takes "
             f"products. Got {max_passes!r}. Leave it out for 200."
         )
+    patterns = _measures(measures, size)
     labels = _names(names, 1 + len(others))
     workspace = open_workspace(
         model,
@@ -130,7 +136,14 @@ def landscape(
             workspace, slice_.points, grid, point_cache, progress
         )
     settings["points_from_cache"] = num_cached
-    return _record(workspace, kind, slice_, axis, heights_found, labels, settings)
+    reports: tuple[Report, ...] = ()
+    if patterns:
+        ask = {"loss": loss, "layers": layers, "head": head, "forward": forward, "memory": memory}
+        ask |= {"seed": seed, "distributed": distributed, "measures": patterns}
+        reports = measure_points(model, data, slice_.points, grid, ask, progress)
+    record = _record(workspace, kind, slice_, axis, heights_found, labels, settings)
+    cost = sum((report.cost for report in reports), record.cost)
+    return dataclasses.replace(record, reports=reports, cost=cost)
 
 
 def num_points(
@@ -183,6 +196,18 @@ def _check(
         )
     kind: Directions = directions  # type: ignore[assignment]
     return kind, dimensions
+
+
+def _measures(measures: str | Sequence[str] | None, dimensions: int) -> list[str]:
+    patterns = [measures] if isinstance(measures, str) else list(measures or ())
+    if patterns and dimensions != 1:
+        raise SpiritlevelError(
+            "The 'measures' argument needs a line (dimensions=1): a plane has hundreds of points. "
+            f"Got {', '.join(map(repr, patterns))} on a plane. Leave it out, or draw a line."
+        )
+    for pattern in patterns:
+        cards(pattern)  # raises for an unknown name, with a suggestion
+    return patterns
 
 
 def _names(names: Sequence[str] | None, count: int) -> list[str]:

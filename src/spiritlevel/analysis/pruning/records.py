@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...records import Cost, aligned, to_json_float
+from ...reading import Misread, read_as, read_fields, read_settings
+from ...records import Cost, aligned, read_json, to_json_float
 from . import selection
 from .selection import Rule
 
 FORMAT = "spiritlevel-pruning-1"
+_NUMBERS = ("first", "second", "data_stderr", "magnitude", "fisher")  # one for each unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,18 +188,18 @@ class Pruning:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the terms between units and the owners of entries, in plain types."""
-        parts = ("first", "second", "data_stderr", "magnitude", "fisher")
+        """Everything but the terms between units, in plain types."""
         numbers = {
             part: {
                 name: [to_json_float(value) for value in values.tolist()]
                 for name, values in getattr(self, part).items()
             }
-            for part in parts
+            for part in _NUMBERS
         }
         return {
             "format": FORMAT,
             **numbers,
+            "owner": {name: _plain_owner(owner) for name, owner in self.owner.items()},
             "exact": self.exact,
             "text": self.text,
             "left_out": self.left_out,
@@ -209,8 +212,54 @@ class Pruning:
         }
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text."""
+        """As JSON text; `Pruning.from_json` reads it back."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Pruning:
+        """Read what `to_json` wrote; choices made from it know no terms between units."""
+        return read_json(text, "Pruning", FORMAT, cls.from_dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Pruning:
+        """The inverse of `to_dict`."""
+        given = dict(read_as(Mapping[str, Any], data, "the pruning"))
+        given.pop("format", None)
+        read_settings(given["settings"], "the pruning's settings")
+        ready: dict[str, Any] = {part: _read_numbers(given.pop(part), part) for part in _NUMBERS}
+        ready["owner"] = _read_owners(given.pop("owner"), ready["second"])
+        ready["gram"] = None
+        return read_fields(cls, given, "the pruning", **ready)
+
+
+def _plain_owner(owner: Tensor) -> dict[str, Any]:
+    """The shape, and the owners along those dimensions only in which they change."""
+    units = owner
+    for dim in range(owner.dim()):
+        first = units.narrow(dim, 0, 1)
+        units = first if bool((units == first).all()) else units
+    return {"shape": list(owner.shape), "units": units.tolist()}
+
+
+def _read_owners(data: Any, second: dict[str, Tensor]) -> dict[str, Tensor]:
+    owners = read_as(Mapping[str, Mapping[str, Any]], data, "the pruning's owner")
+    if owners.keys() != second.keys():
+        raise Misread(f"the pruning's owner names {sorted(owners)} and not {sorted(second)}")
+    found = {}
+    for name, owner in owners.items():
+        units = torch.tensor(owner["units"], dtype=torch.int32)
+        if units.numel() and not 0 <= int(units.min()) <= int(units.max()) < len(second[name]):
+            raise Misread(f"the pruning's owner names units that {name!r} does not have")
+        try:
+            found[name] = units.expand(*read_as(list[int], owner["shape"], "a shape")).clone()
+        except RuntimeError:
+            raise Misread(f"the owners of {name!r} do not fit into its shape") from None
+    return found
+
+
+def _read_numbers(data: Any, part: str) -> dict[str, Tensor]:
+    rows = read_as(Mapping[str, list[float]], data, f"the pruning's {part}")
+    return {name: torch.tensor(row, dtype=torch.float64) for name, row in rows.items()}
 
 
 def _joined(parts: dict[str, Tensor]) -> Tensor:

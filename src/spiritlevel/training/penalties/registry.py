@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from torch import nn
 
 from ... import plugins, user_code
 from ...errors import SpiritlevelError, suggestion
+from ...measures.other_names import known_here_as
 from .flatness_penalty import FlatnessPenalty
 from .head_penalty import HeadPenalty
 from .kappa_penalty import KappaPenalty
@@ -99,11 +100,18 @@ def _factory(name: str) -> PenaltyFactory:
     names = penalty_names()
     if name not in names:
         raise SpiritlevelError(
-            f"No penalty is called {name!r}.{suggestion(name, names)} There are: "
+            f"No penalty is called {name!r}.{_hint(name, names)} There are: "
             f"{', '.join(names)}. A penalty of your own is given as 'module:factory', or "
             "registered with spiritlevel.training.register_penalty."
         )
     return _factories[name]
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    """The penalty that others call so, or one with a similar name."""
+    if "relative.kappa" in known_here_as(name):
+        return " Did you mean 'kappa'?"
+    return suggestion(name, names)
 
 
 def _imported(name: str) -> PenaltyFactory:
