@@ -152,6 +152,7 @@ def check_gradient(
     directions = Directions(surface, seed)
     start = {name: p.detach() for name, p in surface.parameters.items()}
     slopes = torch.zeros(len(start), dtype=torch.float64, device=surface.device)
+    squares = torch.zeros_like(slopes)  # of what a slope along a random direction is on average
 
     def outputs_and_loss(part: Any, at: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         outputs, targets = surface.outputs(part, where=where, parameters=at)
@@ -169,6 +170,8 @@ def check_gradient(
         for i, (name, p) in enumerate(start.items()):
             v, gradient, gradients[i] = directions.of(name, p), gradients[i], None
             if gradient is not None:
+                length = gradient.norm().double() * v.norm().double()
+                squares[i] += length.square() / gradient.numel()
                 slopes[i] += v.mul_(gradient).sum().double()
         loss += float(total.detach())
         size_of_outputs += float(outputs.detach().abs().sum())
@@ -177,16 +180,19 @@ def check_gradient(
     eps = precision(surface)
     step = eps ** (1 / 3) / LONGEST
     claimed = dict(zip(start, slopes.tolist(), strict=True))
+    # Among many parameters some slopes are small by chance, and errors are not smaller for it.
+    sizes = dict(zip(start, torch.maximum(slopes.abs(), squares.sqrt()).tolist(), strict=True))
     factors = dict.fromkeys(start, 1.0)
     kinks: dict[str, float] = {}  # by how much kinks within the step may change a slope
     for name, slope in claimed.items():
         kinks[name] = 0.0
-        if slope:
+        if sizes[name]:
             # Uphill, so that errors in several parameters add up instead of cancelling, and as
             # much as the others, as far as the step stays small.
-            factors[name] = math.copysign(min(1.0 / abs(slope), LONGEST), slope)
+            factors[name] = math.copysign(min(1.0 / sizes[name], LONGEST), slope)
             claimed[name] *= factors[name]
-            kinks[name] = KINKS * abs(claimed[name]) * math.sqrt(step * abs(factors[name]))
+            sizes[name] *= abs(factors[name])
+            kinks[name] = KINKS * sizes[name] * math.sqrt(step * abs(factors[name]))
 
     def moved(names: Iterable[str], by: float) -> dict[str, Tensor]:
         return {n: directions.of(n, start[n]).mul_(by * factors[n]).add_(start[n]) for n in names}
@@ -199,7 +205,7 @@ def check_gradient(
         return (loss_at(moved(names, step)) - loss_at(moved(names, -step))) / (2 * step)
 
     def differs(names: list[str]) -> bool:
-        size = sum(abs(claimed[name]) for name in names)
+        size = sum(sizes[name] for name in names)
         noise = 100 * eps * size_of_loss / step + math.hypot(*[kinks[name] for name in names])
         gap = abs(slope_of(names) - sum(claimed[name] for name in names))
         return gap > 1e-3 * size / len(names) + noise
