@@ -71,13 +71,13 @@ def profile(model: nn.Sequential, data: tuple[Tensor, Tensor]) -> list[float]:
 
 def draw(losses: dict[float, list[float]], found: dict[str, list[float]]) -> bytes:
     """The loss around each network, and what the measures say about it."""
-    figure = new_figure(7.6, 2.9)
+    figure = new_figure(6.8, 2.7)
     left, right = figure.subplots(1, 2)
     for i, (factor, values) in enumerate(losses.items()):
         left.plot(STEPS, values, color=COLOURS[i], linewidth=2, label=f"α = {factor:g}")
-    left.set_xlabel("distance from the weights, along one direction")
+    left.set_xlabel("distance from the weights, one direction")
     left.set_ylabel("loss")
-    left.set_title("one function, three ways to write its weights", fontsize=10, loc="left")
+    left.set_title("one function, three ways to write it", fontsize=10, loc="left")
     left.legend(frameon=False)
     for (name, values), (colour, dashes, width) in zip(found.items(), LINES[1:], strict=True):
         style = {"color": colour, "linestyle": dashes, "linewidth": width, "zorder": 9 - width}
@@ -88,7 +88,7 @@ def draw(losses: dict[float, list[float]], found: dict[str, list[float]]) -> byt
     right.set_yticks((1, 10, 100), ("× 1", "× 10", "× 100"))
     right.minorticks_off()
     right.set_xlabel("α: first layer × α, second layer ÷ α")
-    right.set_title("what the measures say, relative to α = 1", fontsize=10, loc="left")
+    right.set_title("what the measures say (1 at α = 1)", fontsize=10, loc="left")
     right.legend(frameon=False)
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
