@@ -1,4 +1,4 @@
-"""Notebooks as pages of the site, with what is stored in them; code hosts show them by themselves."""
+"""Notebooks as pages of the site, with the outputs stored in them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def _shown(output: dict[str, Any]) -> str:
     if "image/png" in data:
         return f'<p><img alt="Figure" src="data:image/png;base64,{data["image/png"]}"></p>'
     if "text/html" in data:
-        return "".join(data["text/html"])
+        return f'<div class="output">{"".join(data["text/html"])}</div>'
     text = "".join(data.get("text/plain") or output["text"]).rstrip()
     return f"```text\n{text}\n```"
