@@ -6,6 +6,7 @@ import pathlib
 import re
 import shlex
 import sys
+import types
 import urllib.parse
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 import typer
 from torch.nn import functional as F
 
+import spiritlevel as sl
 from house import shown
 from spiritlevel import api
 from spiritlevel.cli import cards
@@ -263,6 +265,16 @@ def test_links_that_lead_nowhere_are_found(tmp_path):
     (tmp_path / "page.html").write_text(f'<p id="top">{links}', "utf-8")
     found = hook("links").broken(tmp_path)
     assert sorted(line.split(": ")[1].strip() for line in found) == sorted(w.strip() for w in wrong)
+
+
+def test_the_api_has_every_public_name():
+    text = (DOCS / "api.md").read_text("utf-8")
+    public = {
+        name
+        for name, value in vars(sl).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert {name for name in public if f"::: spiritlevel.{name}\n" not in text} == set()
 
 
 def test_notebooks_are_pages_too(site):
