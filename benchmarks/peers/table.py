@@ -1,10 +1,11 @@
-"""The recorded answers as a table and a picture, for docs/peers.md."""
+"""The recorded answers as tables and pictures, for docs/peers.md and README.md."""
 
 from __future__ import annotations
 
 import json
 import pathlib
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,12 +15,18 @@ RESULTS, DOCS = HERE.parent / "results", HERE.parents[1] / "docs"
 MARKS = "<!-- table of peers: {} -->"
 TOOLS = ("spiritlevel", "BackPACK", "PyHessian", "curvlinops", "hessian-eigenthings")
 COLORS = ("#1b6ca8", "#c66b3d", "#7a9a3a", "#8a5a9e", "#6b6b6b")
+SHORT = (  # what the README shows
+    ("VGG-small", "exact trace"),
+    ("ResNet-18", "exact trace"),
+    ("VGG-small", "trace to 10 %"),
+    ("ResNet-18", "trace to 10 %"),
+    ("VGG-small", "largest eigenvalue"),
+    ("head of GPT-2", "exact trace"),
+)
 Rows = list[dict[str, Any]]
 
 
 def main() -> None:
-    page = DOCS / "peers.md"
-    text = page.read_text(encoding="utf-8")
     parts = []
     for device in ("cuda", "cpu"):
         recorded = RESULTS / f"peers-{device}.json"
@@ -27,24 +34,47 @@ def main() -> None:
             found = json.loads(recorded.read_text(encoding="utf-8"))
             parts.append(table(found["rows"], found["machine"]))
             picture(found["rows"], DOCS / "pictures" / f"peers-{device}.svg")
+            if device == "cuda":
+                insert(DOCS.parent / "README.md", short_table(found["rows"], found["machine"]))
     if not parts:
         sys.exit("Nothing was recorded yet: run benchmarks/peers/run.py first.")
+    insert(DOCS / "peers.md", "\n".join(parts))
+
+
+def insert(page: pathlib.Path, made: str) -> None:
+    """Put it between the marks of the page."""
+    text = page.read_text(encoding="utf-8")
     begin, end = MARKS.format("begin"), MARKS.format("end")
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
-    page.write_text(f"{before}{begin}\n\n" + "\n".join(parts) + f"\n{end}{after}", encoding="utf-8")
+    page.write_text(f"{before}{begin}\n\n{made}\n{end}{after}", encoding="utf-8")
 
 
 def table(rows: Rows, machine: dict[str, Any]) -> str:
     """One line a question and network, one column a tool."""
+    asked = dict.fromkeys((r["network"], r["question"]) for r in rows)
+    return _table(rows, machine, list(asked), cell)
+
+
+def short_table(rows: Rows, machine: dict[str, Any]) -> str:
+    """A few of the questions, with a dagger instead of notes."""
+    return _table(rows, machine, SHORT, short_cell)
+
+
+def _table(
+    rows: Rows,
+    machine: dict[str, Any],
+    asked: Sequence[tuple[str, str]],
+    write: Callable[[dict[str, Any] | None], str],
+) -> str:
     lines = [f"On {machine['device']}, torch {machine['torch']}:", ""]
     lines.append("| network | question | " + " | ".join(TOOLS) + " |")
     lines.append("| --- | --- | " + " | ".join("---" for _ in TOOLS) + " |")
-    for network, question in dict.fromkeys((r["network"], r["question"]) for r in rows):
+    for network, question in asked:
         by_tool = {
             r["tool"]: r for r in rows if (r["network"], r["question"]) == (network, question)
         }
-        cells = [cell(by_tool.get(tool)) for tool in TOOLS]
+        cells = [write(by_tool.get(tool)) for tool in TOOLS]
         lines.append(f"| {network} | {question} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -59,6 +89,12 @@ def cell(row: dict[str, Any] | None) -> str:
     if row["peak_bytes"]:
         parts.append(f"{row['peak_bytes'] / 1e9:.2g} GB")
     return ", ".join(parts) + (f" ({row['note']})" if row["note"] else "")
+
+
+def short_cell(row: dict[str, Any] | None) -> str:
+    if row is None or row["seconds"] is None or not row["note"]:
+        return cell(row)
+    return cell({**row, "note": ""}) + " †"
 
 
 def picture(rows: Rows, path: pathlib.Path) -> None:

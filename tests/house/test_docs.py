@@ -1,25 +1,31 @@
 """The pages in docs/: Python blocks and cheap commands run, and the site builds without gaps."""
 
-import contextlib
 import importlib.util
-import io
+import itertools
 import pathlib
 import re
 import shlex
 import sys
+import types
 import urllib.parse
 
 import pytest
+import torch
 import typer
-from typer.testing import CliRunner
+from torch.nn import functional as F
 
+import spiritlevel as sl
+from house import shown
+from spiritlevel import api
+from spiritlevel.cli import cards
 from spiritlevel.cli.app import app
+from spiritlevel.study.data import digits
+from spiritlevel.study.models import mlp
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 COMMANDS = typer.main.get_command(app)
-BLOCK = re.compile(r"^```(python|console|text)\n(.*?)^```", flags=re.M | re.S)
 NEEDED = {
     "from transformers": "transformers",
     "from peft": "peft",
@@ -34,8 +40,7 @@ def name_of(page):
 
 
 def blocks(page, *languages):
-    found = BLOCK.findall(page.read_text("utf-8"))
-    return [(language, body) for language, body in found if language in languages]
+    return shown.blocks(page.read_text("utf-8"), *languages)
 
 
 def is_experiment(page):
@@ -45,32 +50,6 @@ def is_experiment(page):
 
 def runnable(page):
     return blocks(page, "python", *["console"] * (not is_experiment(page)))
-
-
-def without_numbers(text):
-    """Lines with numbers masked and blanks squeezed: values may differ in their last digits."""
-    lines = (re.sub(r"\d[\d.e+-]*", "#", line) for line in text.strip().splitlines())
-    return [" ".join(re.sub(r"─+", "─", line).split()) for line in lines]
-
-
-def run_python(body, names, page):
-    """A block that begins with the name of a file is that file, too."""
-    if found := re.match(r"# (\w+\.py)\n", body):
-        pathlib.Path(found[1]).write_text(body, encoding="utf-8")
-    with contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(body, name_of(page), "exec"), names)
-
-
-def run_console(body):
-    """One command after the other; what stands below a command is what it prints."""
-    for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
-        command, _, shown = part.partition("\n")
-        program, *args = shlex.split(command)
-        assert program == "spiritlevel"
-        result = CliRunner().invoke(app, args, prog_name="spiritlevel")
-        assert result.exit_code == 0, result.output
-        if shown.strip():
-            assert without_numbers(result.stdout) == without_numbers(shown)
 
 
 def test_there_is_something_to_run():
@@ -89,8 +68,11 @@ def test_blocks_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     try:
-        for language, body in runnable(page):
-            run_python(body, names, page) if language == "python" else run_console(body)
+        for block in runnable(page):
+            if block.language == "python":
+                shown.run_python(block, names, name_of(page))
+            else:
+                shown.run_console(block)
     finally:
         for file in tmp_path.glob("*.py"):
             sys.modules.pop(file.stem, None)
@@ -99,8 +81,8 @@ def test_blocks_run_in_order(page, tmp_path, monkeypatch):
 def shown_commands():
     """Lines that call the program but take too long, or too much, to be run."""
     for page in PAGES:
-        for _, body in blocks(page, "text", *["console"] * is_experiment(page)):
-            lines = (line.removeprefix("$ ") for line in body.splitlines())
+        for block in blocks(page, "text", *["console"] * is_experiment(page)):
+            lines = (line.removeprefix("$ ") for line in block.body.splitlines())
             yield from (line for line in lines if line.startswith("spiritlevel "))
 
 
@@ -123,7 +105,54 @@ def test_other_languages_do_not_hide_code():
         if not is_experiment(page)
         for kind in re.findall(r"^```(\S*)\n(?:.|\n)*?^```", page.read_text("utf-8"), flags=re.M)
     }
-    assert kinds <= {"python", "console", "text"}
+    assert kinds <= {"python", "console", "text", "diff"}
+
+
+def test_the_diff_is_a_training_loop_that_runs():
+    [block] = [block for page in PAGES for block in blocks(page, "diff")]
+    lines = block.body.splitlines()
+    assert all(line[:2] in ("+ ", "- ", "  ", "+", "") for line in lines)
+    x, y = (t[:128] for t in digits("train"))
+    model = mlp()
+    batches = list(zip(x.split(32), y.split(32), strict=True))
+    names = {
+        "F": F,
+        "epochs": 3,
+        "model": model,
+        "train_loader": batches,
+        "probe_loader": batches,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+    }
+    code = "\n".join(line[2:] for line in lines if not line.startswith("-"))
+    printed = shown.run_python(shown.Block("python", code), names, "the diff")
+    assert len(printed.splitlines()) == 3
+
+
+def test_the_tutorials_lead_from_one_to_the_next():
+    """In the order of the menu, each page ends with a link to the next."""
+    menu = (ROOT / "mkdocs.yml").read_text("utf-8")
+    pages = re.findall(r": tutorials/(.+\.md)", menu)
+    assert {f"tutorials/{page}" for page in pages} == {
+        name_of(page) for page in PAGES if page.parent.name == "tutorials"
+    }
+    for page, following in itertools.pairwise(pages):
+        end = (DOCS / "tutorials" / page).read_text("utf-8").strip().split("\n\n")[-1]
+        assert end.startswith("**Next:** [")
+        assert f"]({following})" in end
+        assert [b for b in blocks(DOCS / "tutorials" / page, "python") if b.printed], page
+
+
+def test_the_table_of_default_measures_is_made_from_the_cards():
+    text = (DOCS / "choosing.md").read_text("utf-8")
+    found = re.search(r"<!-- generated: .* -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)
+    assert found is not None
+    assert found[1] == cards.markdown_table(card for card in api.cards() if card.default)
+
+
+def test_every_family_is_named():
+    text = (DOCS / "choosing.md").read_text("utf-8")
+    named = re.findall(r"^\| `(\w+)\.\*` \|", text, flags=re.MULTILINE)
+    assert {card.family for card in api.cards()} == set(named)
 
 
 # -- the site --------------------------------------------------------------------------------
@@ -197,10 +226,70 @@ def test_formulas_are_typeset(site):
     assert page.count('<p class="formula">') == page.count("When it misleads:") > 50
 
 
+def hook(name):
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_a_formula_is_text():
     """What is not known stays as it was written, and is never markup."""
-    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    found = hooks.on_page_markdown(r"before $$ \lambda_1 < <b> $$ after")
+    found = hook("hooks").on_page_markdown(r"before $$ \lambda_1 < <b> $$ after")
     assert found == 'before <p class="formula">λ<sub>1</sub> &lt; &lt;b&gt;</p> after'
+
+
+def test_links_that_lead_nowhere_are_found(tmp_path):
+    pytest.importorskip("mkdocs")
+    (tmp_path / "there.html").write_text('<h2 id="part">x</h2><a name="old">', "utf-8")
+    (tmp_path / "picture.png").write_bytes(b"")
+    here = "https://github.com/spiritlevel/spiritlevel/blob/main"
+    fine = [
+        "there.html",
+        "there.html#part",
+        "there.html#old",
+        "picture.png",
+        "#top",
+        "data:image/png;",
+    ]
+    fine += ["https://example.org/a", f"{here}/README.md#install", f"{here}/docs"]
+    wrong = [
+        "gone.html",
+        "there.html#gone",
+        "#gone",
+        "gone.png",
+        "http://example.org",
+        "https:///a",
+    ]
+    wrong += ["https://nowhere", " there.html", f"{here}/gone.md", "ftp://example.org"]
+    links = "".join(f'<a href="{link}">' for link in fine + wrong)
+    (tmp_path / "page.html").write_text(f'<p id="top">{links}', "utf-8")
+    found = hook("links").broken(tmp_path)
+    assert sorted(line.split(": ")[1].strip() for line in found) == sorted(w.strip() for w in wrong)
+
+
+def test_the_api_has_every_public_name():
+    text = (DOCS / "api.md").read_text("utf-8")
+    public = {
+        name
+        for name, value in vars(sl).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert {name for name in public if f"::: spiritlevel.{name}\n" not in text} == set()
+
+
+def test_notebooks_are_pages_too(site):
+    """With what their cells print and draw, and with links from one page to the other."""
+    page = (site / "notebooks" / "your-own-network.html").read_text("utf-8")
+    assert page.count("data:image/png;base64,") == 1
+    assert "curvature.trace" in page
+    assert 'href="language-model.html"' in page
+    assert (site / "notebooks" / "your-own-network.ipynb").is_file()
+    assert "notebooks/your-own-network.html" in (site / "notebooks.html").read_text("utf-8")
+
+
+def test_the_menu_is_ordered_by_what_readers_want(site):
+    page = (site / "index.html").read_text("utf-8")
+    kinds = ["Tutorials", "How-to guides", "Explanation", "Reference", "Experiments"]
+    places = [page.index(f">{kind}<") for kind in kinds]
+    assert places == sorted(places)

@@ -1,0 +1,76 @@
+"""The notebooks in docs/: they run from top to bottom, and show what is stored in them."""
+
+import html
+import json
+import pathlib
+import re
+
+import pytest
+
+import fresh
+from house.shown import without_numbers
+
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+COLAB = "https://colab.research.google.com/github/spiritlevel/spiritlevel/blob/main/docs/notebooks/"
+
+
+def cells(path, kind):
+    book = json.loads(path.read_text("utf-8"))
+    return [cell for cell in book["cells"] if cell["cell_type"] == kind]
+
+
+def shown(cell):
+    """What stands below a cell, without numbers; of a picture only that there is one."""
+    found = []
+    for output in cell["outputs"]:
+        for kind, content in output.get("data", {"text/plain": output.get("text")}).items():
+            text = re.sub(r"<[^>]+>", " ", html.unescape("".join(content)))
+            found.append((kind, without_numbers(text) if kind.startswith("text/") else None))
+    return found
+
+
+def test_there_are_four():
+    names = ["a-population", "language-model", "monitor-and-sam", "your-own-network"]
+    assert [path.stem for path in NOTEBOOKS] == names
+    page = (ROOT / "docs" / "notebooks.md").read_text("utf-8")
+    assert all(f"(notebooks/{name}.ipynb)" in page for name in names)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_and_shows_what_is_stored(path, tmp_path):
+    for package in ("matplotlib", "plotly", "transformers", "scipy", "pandas"):
+        pytest.importorskip(package)
+    done = fresh.run(FOLDER / "execute.py", path, "--out", tmp_path / path.name)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # a warning would stand in the notebook of everybody who runs it
+    now, stored = cells(tmp_path / path.name, "code"), cells(path, "code")
+    assert [shown(cell) for cell in now] == [shown(cell) for cell in stored]
+    assert sum(bool(cell["outputs"]) for cell in stored) >= 4
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_opens_in_colab_and_installs_only_what_is_missing(path):
+    first, *_ = cells(path, "markdown")
+    assert f"[Open in Colab]({COLAB}{path.name})" in "".join(first["source"])
+    install, *others = ("".join(cell["source"]) for cell in cells(path, "code"))
+    assert 'if importlib.util.find_spec("spiritlevel") is None:' in install
+    assert not any("pip" in other for other in others)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_a_notebook(path):
+    """What the format asks for, so that Jupyter, Colab and code hosts open it."""
+    book = json.loads(path.read_text("utf-8"))
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    ids = [cell["id"] for cell in book["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in book["cells"]:
+        required = {"cell_type", "id", "metadata", "source"}
+        code = {"execution_count", "outputs"} if cell["cell_type"] == "code" else set()
+        assert set(cell) == required | code
+    links = re.findall(r"\]\(([^)]+\.ipynb)\)", path.read_text("utf-8"))
+    inside = [link for link in links if not link.startswith("https://")]
+    assert [link for link in inside if not (FOLDER / link).exists()] == []
