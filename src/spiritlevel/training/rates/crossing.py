@@ -1,0 +1,37 @@
+"""One warning when the sharpness goes over the edge, and none until it has been back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BACK = 0.9  # part of the level below which a new crossing counts again
+
+
+class Crossing:
+    """Remembers on which side of the level a ratio is."""
+
+    def __init__(self, level: float | None) -> None:
+        """`level` None never crosses."""
+        self.level = level
+        self.beyond = False
+
+    def crossed(self, ratio: float) -> bool:
+        """Whether this ratio goes beyond the level, and the ones since the last return did not.
+
+        >>> crossing = Crossing(1.5)
+        >>> [crossing.crossed(ratio) for ratio in (1.0, 1.6, 1.4, 1.6, 1.3, 2.0)]
+        [False, True, False, False, False, True]
+        """
+        if self.level is None:
+            return False
+        new = ratio > self.level and not self.beyond
+        self.beyond = ratio > self.level * (BACK if self.beyond else 1.0)
+        return new
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whether the ratio is beyond the level."""
+        return {"beyond": self.beyond}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue: what was warned about is not new."""
+        self.beyond = bool(state["beyond"])
