@@ -1,7 +1,5 @@
 """Thresholds against real optimizers on quadratics, and sharpness against dense matrices."""
 
-import math
-
 import pytest
 import torch
 from torch import nn

@@ -10,10 +10,11 @@ BACK = 0.9  # part of the level below which a new crossing counts again
 class Crossing:
     """Remembers on which side of the level a ratio is."""
 
-    def __init__(self, level: float | None) -> None:
-        """`level` None never crosses."""
-        self.level = level
+    def __init__(self, level: float | None, rows: int = 1) -> None:
+        """`level` None never crosses; it takes `rows` ratios in a row to be beyond."""
+        self.level, self.rows = level, rows
         self.beyond = False
+        self._above = 0  # ratios in a row
 
     def crossed(self, ratio: float) -> bool:
         """Whether this ratio goes beyond the level, and the ones since the last return did not.
@@ -21,11 +22,15 @@ class Crossing:
         >>> crossing = Crossing(1.5)
         >>> [crossing.crossed(ratio) for ratio in (1.0, 1.6, 1.4, 1.6, 1.3, 2.0)]
         [False, True, False, False, False, True]
+        >>> crossing = Crossing(1.5, rows=2)
+        >>> [crossing.crossed(ratio) for ratio in (9.0, 1.0, 9.0, 9.0, 9.0)]
+        [False, False, False, True, False]
         """
         if self.level is None:
             return False
-        new = ratio > self.level and not self.beyond
-        self.beyond = ratio > self.level * (BACK if self.beyond else 1.0)
+        self._above = self._above + 1 if ratio > self.level else 0
+        new = self._above >= self.rows and not self.beyond
+        self.beyond = new or (self.beyond and ratio > self.level * BACK)
         return new
 
     def state_dict(self) -> dict[str, Any]:

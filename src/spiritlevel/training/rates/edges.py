@@ -46,6 +46,7 @@ class Edge:
     threshold: float  # infinite if all rates are 0
     scale: dict[str, Tensor]  # S by parameter; one that does not move has no entry
     decay: dict[str, float]  # W by parameter
+    settled: bool  # whether its running means are long enough for the threshold to hold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,7 @@ class _Step:
     threshold: float
     preconditioner: Tensor | None = None  # P; None for the identity
     moves: bool = True
+    settled: bool = True
 
 
 def plain_optimizer(optimizer: Any) -> Optimizer:
@@ -126,7 +128,8 @@ def stability_edge(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> Ed
         P = ones if step.preconditioner is None else step.preconditioner.detach().to(wide)
         scale[name] = (share / P).sqrt()
         decay[name] = 0.0 if own["decoupled_weight_decay"] else float(own["weight_decay"])
-    return Edge(float(group["lr"]), first.threshold, scale, decay)
+    settled = all(step.settled for step, _ in steps.values())
+    return Edge(float(group["lr"]), first.threshold, scale, decay, settled)
 
 
 def _sgd(group: Group, state: State) -> _Step:
@@ -144,7 +147,7 @@ def _adam(group: Group, state: State) -> _Step:
     squares = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
     root = (squares / (1 - b2**step)).sqrt() + float(group["eps"])
     threshold = _over((1 + b1) * (2 - rate * _shrinks(group)), rate * (1 - b1))
-    return _Step(threshold, (1 - b1**step) * root)
+    return _Step(threshold, (1 - b1**step) * root, settled=_is_settled(step, b1))
 
 
 def _nadam(group: Group, state: State) -> _Step:
@@ -159,7 +162,8 @@ def _nadam(group: Group, state: State) -> _Step:
     of_mean = following / (1 - product * following)
     gain = of_gradient + of_mean * (1 - b1) / (1 + b1)
     root = (state["exp_avg_sq"] / (1 - b2**step)).sqrt() + float(group["eps"])
-    return _Step(_over(2 - rate * _shrinks(group), rate * gain), root)
+    threshold = _over(2 - rate * _shrinks(group), rate * gain)
+    return _Step(threshold, root, settled=_is_settled(step, b1))
 
 
 def _rmsprop(group: Group, state: State) -> _Step:
@@ -208,6 +212,15 @@ def _decoupled(optimizer: Optimizer, group: Group) -> bool:
 
 def _shrinks(group: Group) -> float:
     return float(group["weight_decay"]) if group["decoupled_weight_decay"] else 0.0
+
+
+def _is_settled(step: float, b1: float) -> bool:
+    """Bias corrections let a mean of few gradients act as one of many, which it is not.
+
+    The preconditioner of the first steps is also of few gradients: weights that had none yet seem
+    to take steps of any length.
+    """
+    return step * (1 - b1) >= 1
 
 
 def _over(numerator: float, denominator: float) -> float:

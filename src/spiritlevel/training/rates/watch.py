@@ -27,6 +27,10 @@ WARN_ABOVE = 1.5
 RATE, SHARPNESS, THRESHOLD = "rate.learning_rate", "rate.sharpness", "rate.threshold"
 CRITICAL = "rate.critical_sharpness"
 UNSEEN = "no step seen"
+SETTLING = "settling"  # Adam's running means are too short for the threshold to mean much
+# Rows beyond the level that it takes for a warning, except for SGD's sharpness: one row alone is
+# mostly noise where the preconditioner moves along, and always for the critical sharpness.
+IN_A_ROW = 3
 # ‖Mv − λv‖/λ at which the sharpness counts as found. Its own error is below the square of that over
 # the gap to the next eigenvalue: more digits than a warning needs.
 RESIDUAL = 1e-3
@@ -55,7 +59,8 @@ class RateWatch:
             check_known(self.optimizer)
         self.steps = 0  # made so far, as the monitor counts them
         self._model, self._every = unwrapped(model), every
-        self._crossing = Crossing(warn_above)
+        at_once = "sharpness" in self.rates and isinstance(self.optimizer, torch.optim.SGD)
+        self._crossing = Crossing(warn_above, 1 if at_once else IN_A_ROW)
         self._vector: Eigenvalues | None = None
         self._before: dict[str, Tensor] = {}  # the weights before the last step, if it was due
         self._rate_before = 0.0
@@ -91,26 +96,29 @@ class RateWatch:
     def warning(self, row: Mapping[str, Any]) -> str | None:
         """What to tell the user, once for every time that the edge is crossed."""
         name, rate = type(self.optimizer).__name__, row.get(RATE, math.nan)
+        if row.get(f"{SHARPNESS}.status") == SETTLING:
+            return None
         if row.get(THRESHOLD) is not None and row.get(SHARPNESS) is not None:
             ratio = row[SHARPNESS] / row[THRESHOLD]
             what = (
                 f"The sharpness is {row[SHARPNESS]:.4g} at step {row['step']}, {ratio:.3g} times "
                 f"the edge of stability {row[THRESHOLD]:.4g} of {name} at learning rate {rate:.4g}"
             )
-        elif row.get(CRITICAL):
+        elif "sharpness" not in self.rates and row.get(CRITICAL):
             ratio = row[CRITICAL] * rate / 2
             what = (
-                f"The last update of {name} at step {row['step']} was {ratio:.3g} times as long as "
-                f"the loss allows: its critical learning rate is {rate / ratio:.4g}, not {rate:.4g}"
+                f"The last {IN_A_ROW} updates of {name} up to step {row['step']} were too long, "
+                f"this one {ratio:.3g} times: its critical learning rate is {rate / ratio:.4g}, "
+                f"not {rate:.4g}"
             )
         else:
             return None
         if not self._crossing.crossed(ratio):
             return None
         return (
-            f"{what}. Steps this long make the loss rise along the sharpest direction, and training "
-            f"may diverge. Lower the learning rate to {rate / ratio:.2g} or less, or warm it up "
-            "more slowly. This is said once, until the sharpness has been back below the level."
+            f"{what}. Steps this long make the loss rise along the sharpest direction, and "
+            f"training may diverge. Lower the learning rate to {rate / ratio:.2g} or less, or warm "
+            "it up more slowly. This is said once, until the sharpness has been back."
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,7 +157,9 @@ class RateWatch:
         self._vector = found
         row: Row = {RATE: edge.rate, SHARPNESS: found.values[0]}
         row[f"{SHARPNESS}.residual"] = found.residuals[0]
-        if not found.converged[0]:
+        if not edge.settled:
+            row[f"{SHARPNESS}.status"] = SETTLING
+        elif not found.converged[0]:
             row[f"{SHARPNESS}.status"] = Status.NOT_CONVERGED.value
         # at the start of a warm-up the rate is 0, and nothing is too sharp
         return row | ({THRESHOLD: edge.threshold} if math.isfinite(edge.threshold) else {})
@@ -198,7 +208,8 @@ def check_rates(rates: str | Sequence[str], warn_above: float | None) -> None:
     asked = [rates] if isinstance(rates, str) else list(rates)
     if not asked or any(each not in RATES for each in asked):
         raise SpiritlevelError(
-            f"The 'rates' argument must be 'sharpness', 'critical' or a list of both. Got {rates!r}."
+            "The 'rates' argument must be 'sharpness', 'critical' or a list of both. "
+            f"Got {rates!r}."
         )
     if warn_above is not None and not warn_above > 0:
         raise SpiritlevelError(
