@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-BACK = 0.9  # part of the level below which a new crossing counts again
+BACK = 0.9  # part of a level below 1 that counts as back
 
 
 class Crossing:
@@ -13,6 +13,8 @@ class Crossing:
     def __init__(self, level: float | None, rows: int = 1) -> None:
         """`level` None never crosses; it takes `rows` ratios in a row to be beyond."""
         self.level, self.rows = level, rows
+        # at the edge of stability the ratio swings around 1: all that is one crossing
+        self.back = 1.0 if level is None else min(1.0, BACK * level)
         self.beyond = False
         self._above = 0  # ratios in a row
 
@@ -20,7 +22,7 @@ class Crossing:
         """Whether this ratio goes beyond the level, and the ones since the last return did not.
 
         >>> crossing = Crossing(1.5)
-        >>> [crossing.crossed(ratio) for ratio in (1.0, 1.6, 1.4, 1.6, 1.3, 2.0)]
+        >>> [crossing.crossed(ratio) for ratio in (1.0, 1.6, 1.1, 1.6, 0.9, 2.0)]
         [False, True, False, False, False, True]
         >>> crossing = Crossing(1.5, rows=2)
         >>> [crossing.crossed(ratio) for ratio in (9.0, 1.0, 9.0, 9.0, 9.0)]
@@ -30,7 +32,7 @@ class Crossing:
             return False
         self._above = self._above + 1 if ratio > self.level else 0
         new = self._above >= self.rows and not self.beyond
-        self.beyond = new or (self.beyond and ratio > self.level * BACK)
+        self.beyond = new or (self.beyond and ratio > self.back)
         return new
 
     def state_dict(self) -> dict[str, Any]:

@@ -28,9 +28,7 @@ RATE, SHARPNESS, THRESHOLD = "rate.learning_rate", "rate.sharpness", "rate.thres
 CRITICAL = "rate.critical_sharpness"
 UNSEEN = "no step seen"
 SETTLING = "settling"  # Adam's running means are too short for the threshold to mean much
-# Rows beyond the level that it takes for a warning, except for SGD's sharpness: one row alone is
-# mostly noise where the preconditioner moves along, and always for the critical sharpness.
-IN_A_ROW = 3
+IN_A_ROW = 3  # critical sharpnesses that it takes for a warning: one alone is mostly noise
 # ‖Mv − λv‖/λ at which the sharpness counts as found. Its own error is below the square of that over
 # the gap to the next eigenvalue: more digits than a warning needs.
 RESIDUAL = 1e-3
@@ -59,8 +57,7 @@ class RateWatch:
             check_known(self.optimizer)
         self.steps = 0  # made so far, as the monitor counts them
         self._model, self._every = unwrapped(model), every
-        at_once = "sharpness" in self.rates and isinstance(self.optimizer, torch.optim.SGD)
-        self._crossing = Crossing(warn_above, 1 if at_once else IN_A_ROW)
+        self._crossing = Crossing(warn_above, 1 if "sharpness" in self.rates else IN_A_ROW)
         self._vector: Eigenvalues | None = None
         self._before: dict[str, Tensor] = {}  # the weights before the last step, if it was due
         self._rate_before = 0.0
@@ -118,7 +115,7 @@ class RateWatch:
         return (
             f"{what}. Steps this long make the loss rise along the sharpest direction, and "
             f"training may diverge. Lower the learning rate to {rate / ratio:.2g} or less, or warm "
-            "it up more slowly. This is said once, until the sharpness has been back."
+            "it up more slowly. This is said once, until the sharpness has been below the edge."
         )
 
     def state_dict(self) -> dict[str, Any]:
