@@ -41,6 +41,7 @@ nightly: $(READY)
 	$(VENV)/bin/python experiments/nightly.py
 	$(foreach use,quantization pruning,$(VENV)/bin/python experiments/uses/$(use).py \
 		--networks digits --seeds 0 --out build/nightly/uses --results build/nightly/uses &&) true
+	$(VENV)/bin/python experiments/uses/learning_rates.py --seeds 0 --results build/nightly/uses
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .

@@ -46,7 +46,9 @@ def learning_rate(rows: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) 
     log_if_positive(ax, "y", drawn)
     ax.set_xlabel("step", fontsize=FONT)
     ax.set_ylabel("curvature", fontsize=FONT)
-    ax.legend(frameon=False, fontsize=FONT - 1)
+    # above the axes: inside it would lie on lines
+    above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2}
+    ax.legend(frameon=False, fontsize=FONT - 1, **above)
     tidy(ax)
     return ax
 
