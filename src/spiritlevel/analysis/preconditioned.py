@@ -65,8 +65,8 @@ def preconditioned_eigenvalue(
     with surface.preserved():
         workspace.start()
         space = ParameterSpace(surface, [name for name in surface.parameters if name in scale])
-        wide = {"dtype": torch.promote_types(space.dtype, torch.float32), "device": space.device}
-        parts = [scale[name].detach().reshape(-1).to(**wide) for name in space.names]
+        wide = torch.promote_types(space.dtype, torch.float32)
+        parts = [scale[name].detach().reshape(-1).to(space.device, wide) for name in space.names]
         shifts = [torch.full_like(p, shift[n]) for n, p in zip(space.names, parts, strict=True)]
         same = start is not None and start.names == space.names
         (pairs,) = eigenpairs_of(

@@ -28,7 +28,7 @@ def learning_rate(rows: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) 
         ax: where to draw; None makes a figure.
     """
     ax = new_axes(ax, 5.2, 3.0)
-    drawn = []
+    drawn: list[float] = []
     for column, (label, colour, dashes) in WORDS.items():
         points = [(row["step"], row[column]) for row in rows if _is_number(row.get(column))]
         if points:
@@ -41,8 +41,8 @@ def learning_rate(rows: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) 
             f"{len(rows)} without {SHARPNESS!r}. Pass optimizer= to FlatnessMonitor."
         )
     for i, row in enumerate(row for row in rows if row.get("warning")):
-        label = "warning" if i == 0 else None
-        ax.axvline(row["step"], color=COLOURS[5], linewidth=0.8, label=label)
+        named = "warning" if i == 0 else None
+        ax.axvline(row["step"], color=COLOURS[5], linewidth=0.8, label=named)
     log_if_positive(ax, "y", drawn)
     ax.set_xlabel("step", fontsize=FONT)
     ax.set_ylabel("curvature", fontsize=FONT)

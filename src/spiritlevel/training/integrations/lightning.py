@@ -105,8 +105,8 @@ class FlatnessMonitorCallback(Callback):
         """Make the monitor: the module is on its device now, and the data is available."""
         model = pl_module if self.module is None else pl_module.get_submodule(self.module)
         data = self.data(trainer) if callable(self.data) else self.data
-        watched = {"optimizer": _only_optimizer(trainer)} if self.optimizer else {}
-        self.monitor = FlatnessMonitor(model, data, **self.monitor_arguments, **watched)
+        watched = _only_optimizer(trainer) if self.optimizer else None
+        self.monitor = FlatnessMonitor(model, data, optimizer=watched, **self.monitor_arguments)
         if self._state is not None:
             self.monitor.load_state_dict(self._state)
         self._step = trainer.global_step

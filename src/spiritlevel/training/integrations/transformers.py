@@ -111,9 +111,9 @@ class FlatnessTrainerCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make the monitor, and continue from the state in a checkpoint."""
-        watched = {"optimizer": kwargs["optimizer"]} if self.optimizer else {}
+        watched = kwargs["optimizer"] if self.optimizer else None
         self.monitor = FlatnessMonitor(
-            kwargs["model"], self.data, **self.monitor_arguments, **watched
+            kwargs["model"], self.data, optimizer=watched, **self.monitor_arguments
         )
         self._training = True
         if self.stopping is not None:

@@ -112,12 +112,12 @@ def stability_edge(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> Ed
             f"The state of {type(optimizer).__name__} is still empty, so its preconditioner is not "
             "known. Measure after the first optimizer.step()."
         )
-    first, group = min(steps.values(), key=lambda each: each[0].threshold)
+    first, its_group = min(steps.values(), key=lambda each: each[0].threshold)
     if first.threshold <= 0:
         raise SpiritlevelError(
             "The learning rate times the weight decay must be below 2, or the weights grow "
-            f"whatever the loss is. Got {float(group['lr']):g} times "
-            f"{float(group['weight_decay']):g}. Lower one of them."
+            f"whatever the loss is. Got {float(its_group['lr']):g} times "
+            f"{float(its_group['weight_decay']):g}. Lower one of them."
         )
     scale, decay = {}, {}
     for name, (step, own) in steps.items():
@@ -129,7 +129,7 @@ def stability_edge(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> Ed
         scale[name] = (share / P).sqrt()
         decay[name] = 0.0 if own["decoupled_weight_decay"] else float(own["weight_decay"])
     settled = all(step.settled for step, _ in steps.values())
-    return Edge(float(group["lr"]), first.threshold, scale, decay, settled)
+    return Edge(float(its_group["lr"]), first.threshold, scale, decay, settled)
 
 
 def _sgd(group: Group, state: State) -> _Step:
