@@ -43,6 +43,7 @@ nightly: $(READY)
 		--networks digits --seeds 0 --out build/nightly/uses --results build/nightly/uses &&) true
 	$(foreach use,fine_tuning grokking,$(VENV)/bin/python experiments/uses/$(use).py \
 		--quick --seeds 0 --results build/nightly/uses &&) true
+	$(VENV)/bin/python experiments/uses/learning_rates.py --seeds 0 --results build/nightly/uses
 
 lint: $(READY)
 	$(VENV)/bin/ruff format --check .

@@ -24,6 +24,15 @@ def mean_and_interval(values: Sequence[float], confidence: float = 0.95) -> dict
     return {"mean": mean, "half_width": half, "n": count}
 
 
+def share_and_interval(count: int, of: int, confidence: float = 0.95) -> dict[str, Any]:
+    """A share, and Wilson's interval; None of nothing."""
+    if not of:
+        return {"count": count, "n": of, "share": None, "low": None, "high": None}
+    interval = scipy.stats.binomtest(count, of).proportion_ci(confidence, method="wilson")
+    ends = {"low": float(interval.low), "high": float(interval.high)}
+    return {"count": count, "n": of, "share": count / of} | ends
+
+
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     """Rank correlation."""
     return float(scipy.stats.spearmanr(left, right).statistic)

@@ -236,3 +236,43 @@ for name in ("lightning", "transformers"):
         "The Lightning callback needs lightning: pip install 'spiritlevel[lightning]'",
         "The Trainer callback needs transformers: pip install 'spiritlevel[transformers]'",
     ], done.stderr
+
+
+def test_the_learning_rate_is_watched(tmp_path):
+    plain, watched = Net(), Net()
+    fit(plain, [], tmp_path)
+    callback = FlatnessMonitorCallback(
+        samples(0).tensors, measures=(), optimizer=True, every=2, warn_above=1e-3
+    )
+    logger = CSVLogger(tmp_path)
+    with pytest.warns(RuntimeWarning, match=r"edge of stability 38 of SGD at learning rate 0\.1"):
+        trainer = fit(watched, [callback], tmp_path, logger=logger)
+    assert_same_weights(plain, watched)
+    assert [row["step"] for row in callback.rows] == [2, 4, 6, 8]
+    assert all(row["rate.threshold"] == pytest.approx(38.0) for row in callback.rows)
+    assert sum("warning" in row for row in callback.rows) == 1
+    last = callback.rows[-1]
+    logged = trainer.callback_metrics
+    for name in ("rate.sharpness", "rate.critical_sharpness"):
+        assert float(logged[f"flatness/{name}"]) == pytest.approx(last[name], rel=1e-6)
+    report = sl.eigenvalues(watched.eval(), samples(0).tensors)
+    assert last["rate.sharpness"] != report.values[0]  # of step 8 of 9
+    with open(f"{logger.log_dir}/metrics.csv") as file:
+        assert sum(bool(row.get("flatness/rate.sharpness")) for row in csv.DictReader(file)) == 4
+
+
+def test_the_learning_rate_of_one_of_two_optimizers_is_refused(tmp_path):
+    class Two(Net):
+        automatic_optimization = False
+
+        def configure_optimizers(self):
+            return [torch.optim.SGD(part.parameters(), 0.1) for part in (self.net[0], self.net[4])]
+
+        def training_step(self, batch, index):
+            return None
+
+    callback = FlatnessMonitorCallback(samples(0).tensors, measures=(), optimizer=True)
+    with pytest.raises(
+        sl.SpiritlevelError, match=r"one optimizer\. configure_optimizers returned 2"
+    ):
+        fit(Two(), [callback], tmp_path)

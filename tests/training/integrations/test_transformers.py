@@ -200,3 +200,29 @@ def test_bad_input(tmp_path):
     trainer.add_callback(FlatnessTrainerCallback(trainer, []))
     with pytest.raises(sl.SpiritlevelError, match=r"Got an empty loader"):
         trainer.train()
+
+
+def test_the_learning_rate_is_watched(tmp_path):
+    plain, model = bert(), bert()
+    trainer_for(plain, tmp_path).train()
+    trainer = trainer_for(model, tmp_path)
+    callback = watch(trainer, measures=(), optimizer=True, every=1)
+    trainer.train()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+    assert [row["status"] for row in callback.rows] == ["ok"] * 4
+    name = "flatness/rate.sharpness"
+    logged = [entry[name] for entry in trainer.state.log_history if name in entry]
+    assert logged == [row["rate.sharpness"] for row in callback.rows]
+    for row in callback.rows[:-1]:  # of AdamW without weight decay, at the rate of the next step
+        assert row["rate.threshold"] == pytest.approx(38 / row["rate.learning_rate"])
+    assert callback.rows[-1]["rate.learning_rate"] == 0.0
+    assert "rate.threshold" not in callback.rows[-1]
+
+
+def test_a_warning_about_the_learning_rate(tmp_path):
+    trainer = trainer_for(bert(), tmp_path, optim="sgd", epochs=1)
+    callback = watch(trainer, measures=(), optimizer=True, every=1, warn_above=1e-3)
+    with pytest.warns(RuntimeWarning, match="of SGD at learning rate 0.005"):
+        trainer.train()
+    assert ["warning" in row for row in callback.rows] == [True, False]

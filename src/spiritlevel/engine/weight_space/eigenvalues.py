@@ -26,6 +26,18 @@ MIXED = 0.01  # length of the random part that is added to a warm start
 _STREAM = 2000  # of random numbers, different from those of probes
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaling:
+    """Replaces a matrix H by S(H + D)S, with diagonal S and D."""
+
+    scale: Tensor  # the diagonal of S, shape: (size,)
+    shift: Tensor  # the diagonal of D, shape: (size,)
+
+    def product(self, rows: Tensor, product: Tensor) -> Tensor:
+        """S(H + D)S times rows, given H times `scale` times rows."""
+        return self.scale * (product + self.shift * self.scale * rows)
+
+
 def eigenpairs_of(
     products: Products,
     spaces: Sequence[ParameterSpace],
@@ -38,12 +50,13 @@ def eigenpairs_of(
     residual_rtol: float | None = None,
     starts: Sequence[Tensor | None] | None = None,
     keep: Sequence[bool] | None = None,
+    scalings: Sequence[Scaling | None] | None = None,
 ) -> list[Eigenpairs]:
     """The eigenpairs of each block of parameters; all blocks share the passes over the data.
 
     `which` is one for all blocks, or one for each. `keep` says for which blocks to return the whole
     subspace, which is as large as the basis. `starts` are vectors of an earlier result, shape
-    (count, size), which save products.
+    (count, size), which save products. `scalings` replace the matrices of some blocks.
     """
     ends: Sequence[Which] = [which] * len(spaces) if isinstance(which, str) else which
     runs = [
@@ -61,7 +74,7 @@ def eigenpairs_of(
         for space, end, warm in zip(spaces, ends, starts or [None] * len(spaces), strict=True)
     ]
     with products.keeping_graph():
-        results = solve(runs, _multiplier(products, spaces, operator))
+        results = solve(runs, _multiplier(products, spaces, operator, scalings))
     return [
         dataclasses.replace(pairs, subspace=run.subspace()) if keep_subspace else pairs
         for pairs, run, keep_subspace in zip(
@@ -118,10 +131,24 @@ def _start(space: ParameterSpace, num: int, seed: int, warm: Tensor | None) -> T
 
 
 def _multiplier(
-    products: Products, spaces: Sequence[ParameterSpace], operator: Operator
+    products: Products,
+    spaces: Sequence[ParameterSpace],
+    operator: Operator,
+    scalings: Sequence[Scaling | None] | None = None,
 ) -> Callable[[dict[int, Tensor]], dict[int, Tensor]]:
+    by_block = scalings or [None] * len(spaces)
+
     def multiply(directions: dict[int, Tensor]) -> dict[int, Tensor]:
-        requests = [Request(operator, spaces[i], rows) for i, rows in directions.items()]
-        return dict(zip(directions, products.multiply(requests), strict=True))
+        requests = []
+        for i, rows in directions.items():
+            scaling = by_block[i]
+            vectors = rows if scaling is None else scaling.scale * rows
+            requests.append(Request(operator, spaces[i], vectors))
+        found = dict(zip(directions, products.multiply(requests), strict=True))
+        for i, rows in directions.items():
+            scaling = by_block[i]
+            if scaling is not None:
+                found[i] = scaling.product(rows, found[i])
+        return found
 
     return multiply

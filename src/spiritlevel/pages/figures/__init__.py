@@ -11,6 +11,7 @@ from .forest import correlations
 from .heatmap import agreement
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
+from .learning_rates import learning_rate
 from .profiles import layer_profile
 from .pruning import pruning
 from .quantization import quantization
@@ -58,6 +59,7 @@ __all__ = [
     "landscape",
     "layer_profile",
     "layers",
+    "learning_rate",
     "log_scale",
     "measure_against",
     "moves",

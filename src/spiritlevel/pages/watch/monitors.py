@@ -19,7 +19,7 @@ from .reading import Unreadable, cause, number
 
 SUFFIXES = tuple(FORMS)
 HEADING = ("step", "epoch", "seconds")  # how a monitor's CSV file begins
-ABOUT_THE_ROW = {*HEADING, "status", "text"}
+ABOUT_THE_ROW = {*HEADING, "status", "text", "warning"}
 NOTES = ("stderr", "residual", "status")
 MOST_BYTES = 32 * 2**20  # of the end of a file
 MOST_POINTS = 2000  # of a curve

@@ -24,6 +24,7 @@ from ...errors import SpiritlevelError, require
 from .. import FlatnessMonitor, FlatnessStopping
 from ..monitor.monitor import check_settings
 from ..monitor.rows import PREFIX, Row, scalars
+from ..rates.watch import RATES, WARN_ABOVE, check_rates
 from ..stopping import Rule
 
 require("lightning.pytorch", what="The Lightning callback", extra="lightning")
@@ -49,7 +50,8 @@ class FlatnessMonitorCallback(Callback):
         module: the path of the network inside the LightningModule; None takes all of it, calling
             its `forward`.
         prog_bar: also show the values in the progress bar.
-        to, num_samples, strict, measure_arguments: as in FlatnessMonitor.
+        optimizer: watch the learning rate of the trainer's optimizer, as FlatnessMonitor does.
+        to, num_samples, strict, rates, warn_above, measure_arguments: as in FlatnessMonitor.
     """
 
     def __init__(
@@ -64,10 +66,14 @@ class FlatnessMonitorCallback(Callback):
         to: Any = None,
         num_samples: int | None = None,
         strict: bool = False,
+        optimizer: bool = False,
+        rates: str | Sequence[str] = RATES,
+        warn_above: float | None = WARN_ABOVE,
         **measure_arguments: Any,
     ) -> None:
         super().__init__()
-        check_settings(measures, every, max_overhead, measure_arguments)
+        check_settings(measures, every, max_overhead, measure_arguments, watches_rate=optimizer)
+        check_rates(rates, warn_above)
         self.data, self.module, self.prog_bar = data, module, prog_bar
         self.monitor_arguments = measure_arguments | {
             "measures": measures,
@@ -76,7 +82,10 @@ class FlatnessMonitorCallback(Callback):
             "to": to,
             "num_samples": num_samples,
             "strict": strict,
+            "rates": rates,
+            "warn_above": warn_above,
         }
+        self.optimizer = optimizer
         self.monitor: FlatnessMonitor | None = None  # from the start of training on
         self._state: dict[str, Any] | None = None  # of a checkpoint, until there is a monitor
         self._step = 0
@@ -96,7 +105,8 @@ class FlatnessMonitorCallback(Callback):
         """Make the monitor: the module is on its device now, and the data is available."""
         model = pl_module if self.module is None else pl_module.get_submodule(self.module)
         data = self.data(trainer) if callable(self.data) else self.data
-        self.monitor = FlatnessMonitor(model, data, **self.monitor_arguments)
+        watched = _only_optimizer(trainer) if self.optimizer else None
+        self.monitor = FlatnessMonitor(model, data, optimizer=watched, **self.monitor_arguments)
         if self._state is not None:
             self.monitor.load_state_dict(self._state)
         self._step = trainer.global_step
@@ -144,6 +154,16 @@ class FlatnessMonitorCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state of a checkpoint until the monitor is made."""
         self._state = state_dict or None
+
+
+def _only_optimizer(trainer: Trainer) -> torch.optim.Optimizer:
+    if len(trainer.optimizers) != 1:
+        raise SpiritlevelError(
+            "FlatnessMonitorCallback(optimizer=True) needs a module with one optimizer. "
+            f"configure_optimizers returned {len(trainer.optimizers)}. Make a FlatnessMonitor "
+            "yourself, with the network and the optimizer that belong together."
+        )
+    return trainer.optimizers[0]
 
 
 class FlatnessStoppingCallback(Callback):

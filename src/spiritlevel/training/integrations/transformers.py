@@ -34,6 +34,7 @@ from .. import FlatnessMonitor, FlatnessStopping
 from ..monitor.monitor import check_settings
 from ..monitor.rows import Row, scalars
 from ..penalties.penalty import Penalty
+from ..rates.watch import RATES, WARN_ABOVE, check_rates
 from ..sam.perturbed_optimizer import AbstractPerturbedOptimizer
 
 require("transformers", what="The Trainer callback", extra="transformers")
@@ -60,7 +61,8 @@ class FlatnessTrainerCallback(TrainerCallback):
         trainer: the one it is added to; its `log` takes the values.
         data: what FlatnessMonitor takes: a loader of dicts with labels, or one such dict.
         stopping: decides by the measure `flatness` and by the metric `eval_loss`.
-        to, num_samples, strict, measure_arguments: as in FlatnessMonitor.
+        optimizer: watch the learning rate of the trainer's optimizer, as FlatnessMonitor does.
+        to, num_samples, strict, rates, warn_above, measure_arguments: as in FlatnessMonitor.
     """
 
     def __init__(
@@ -77,9 +79,13 @@ class FlatnessTrainerCallback(TrainerCallback):
         to: Any = None,
         num_samples: int | None = None,
         strict: bool = False,
+        optimizer: bool = False,
+        rates: str | Sequence[str] = RATES,
+        warn_above: float | None = WARN_ABOVE,
         **measure_arguments: Any,
     ) -> None:
-        check_settings(measures, every, max_overhead, measure_arguments)
+        check_settings(measures, every, max_overhead, measure_arguments, watches_rate=optimizer)
+        check_rates(rates, warn_above)
         _check_stopping(stopping)
         self.trainer, self.data = trainer, data
         self.stopping, self.flatness, self.eval_loss = stopping, flatness, eval_loss
@@ -90,7 +96,10 @@ class FlatnessTrainerCallback(TrainerCallback):
             "to": to,
             "num_samples": num_samples,
             "strict": strict,
+            "rates": rates,
+            "warn_above": warn_above,
         }
+        self.optimizer = optimizer
         self.monitor: FlatnessMonitor | None = None  # from the start of training on
         self._judged = 0  # rows that the stopping rule has seen
         self._training = False
@@ -102,7 +111,10 @@ class FlatnessTrainerCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make the monitor, and continue from the state in a checkpoint."""
-        self.monitor = FlatnessMonitor(kwargs["model"], self.data, **self.monitor_arguments)
+        watched = kwargs["optimizer"] if self.optimizer else None
+        self.monitor = FlatnessMonitor(
+            kwargs["model"], self.data, optimizer=watched, **self.monitor_arguments
+        )
         self._training = True
         if self.stopping is not None:
             self._check_run(args, self.stopping)

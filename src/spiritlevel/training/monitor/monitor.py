@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import math
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from ...measures.eigenvalues import ENDS  # these start from the vector of the r
 from ...model.batches import num_samples
 from ...model.distributed import Processes
 from ...results import Measurement, Status
+from ..rates.watch import RATES, WARN_ABOVE, RateWatch, check_rates
 from .budget import Clock, TimeBudget, check_overhead, parse_every
 from .eval_mode import eval_mode, fixed_samples
 from .rows import Row, open_sinks
@@ -59,6 +61,13 @@ class FlatnessMonitor:
             these; `rows` keeps them in memory in any case.
         num_samples: use only this many samples, the first ones.
         strict: raise when a measurement fails.
+        optimizer: the one that trains the model. Rows then have its learning rate, the largest
+            eigenvalue of the Hessian as its preconditioner shows it ("rate.sharpness"), the edge of
+            stability ("rate.threshold", 2/η for SGD), and the critical sharpness along the last
+            update. `measures` may then be empty.
+        rates: "sharpness" (SGD, Adam, AdamW, NAdam, RMSprop, Adagrad), "critical" (any optimizer;
+            forwards only, and a copy of the weights before a step) or both.
+        warn_above: warn when the sharpness is more than this multiple of the edge; None never does.
         clock: returns seconds; for tests.
         measure_arguments: further arguments of `spiritlevel.measure`, such as loss="mse".
 
@@ -79,10 +88,16 @@ class FlatnessMonitor:
         to: Any = None,
         num_samples: int | None = None,
         strict: bool = False,
+        optimizer: torch.optim.Optimizer | None = None,
+        rates: str | Sequence[str] = RATES,
+        warn_above: float | None = WARN_ABOVE,
         clock: Clock = time.perf_counter,
         **measure_arguments: Any,
     ) -> None:
-        check_settings(measures, every, max_overhead, measure_arguments)
+        check_settings(
+            measures, every, max_overhead, measure_arguments, watches_rate=optimizer is not None
+        )
+        check_rates(rates, warn_above)
         self.model = model
         self.measure_arguments = {"max_passes": 100} | measure_arguments
         self.strict = strict
@@ -94,17 +109,26 @@ class FlatnessMonitor:
         with eval_mode(model):
             self.data = fixed_samples(data, num_samples)
             # an unsuitable measure is better refused now than after the first epoch
-            self.names = preflight(
-                model, self.data, measures=measures, **self.measure_arguments
-            ).measures
-        self._writers = [Writer(sink) for sink in open_sinks(to, _columns(self.names))]
+            self.measures = (
+                preflight(model, self.data, measures=measures, **self.measure_arguments).measures
+                if measures
+                else ()
+            )
+        self._rates = (
+            None
+            if optimizer is None
+            else RateWatch(model, optimizer, rates, warn_above, self._every)
+        )
+        self.names = self.measures + (() if self._rates is None else self._rates.names)
+        columns = _columns(self.names) + ([] if self._rates is None else ["warning"])
+        self._writers = [Writer(sink) for sink in open_sinks(to, columns)]
         self._budget = TimeBudget(max_overhead, clock)
 
     # -- the training loop calls these -------------------------------------------------------
 
     def step(self, step: int | None = None) -> Row | None:
         """Call after an optimizer step; `step` is its number, if you count the steps yourself."""
-        self.steps = self.steps + 1 if step is None else step
+        self._count_steps(self.steps + 1 if step is None else step)
         return self._maybe() if self._every.due("step", self.steps) else None
 
     def epoch_end(self, epoch: int | None = None) -> Row | None:
@@ -113,6 +137,11 @@ class FlatnessMonitor:
         row = self._maybe() if self._every.due("epoch", self.epoch + 1) else None
         self.epoch += 1
         return row
+
+    def _count_steps(self, steps: int) -> None:
+        self.steps = steps
+        if self._rates is not None:
+            self._rates.steps = steps
 
     def start(self) -> None:
         """Training starts now: the time since the monitor was made is not training time."""
@@ -135,13 +164,20 @@ class FlatnessMonitor:
         with self._budget.spending(_device(self.model)), eval_mode(self.model):
             try:
                 values = self._values(self.data)
-                row |= values | {"status": _status(values[name] for name in self.names)}
+                there = [values[name] for name in self.names if name in values]
+                row |= values | {"status": _status(there)}
             except Exception as error:  # whatever it is, training must go on
                 if self.strict:
                     raise
                 row |= dict.fromkeys(self.names, math.nan)
                 row |= {"status": FAILED, "text": f"{error}" or type(error).__name__}
         row["seconds"] = self._budget.expected
+        if self._rates is not None:
+            self._rates.forget()
+            warning = None if row["status"] == FAILED else self._rates.warning(row)
+            row |= {} if warning is None else {"warning": warning}
+            if warning is not None and rank == 0:
+                warnings.warn(warning, RuntimeWarning, stacklevel=4)
         self.rows.append(row)
         if rank == 0:
             for writer in self._writers:
@@ -167,11 +203,13 @@ class FlatnessMonitor:
         with self._budget.spending(_device(self.model)), eval_mode(self.model), failing:
             self._values(part)
         self._vectors.clear()
+        if self._rates is not None:
+            self._rates.forget_vectors()
         self._budget.expected = (self._budget.expected or 0.0) * total / count
 
     def _values(self, data: list[Any]) -> Row:
         entries: dict[str, Row] = {}
-        plain = [name for name in self.names if name not in ENDS]
+        plain = [name for name in self.measures if name not in ENDS]
         if plain:
             report = measure(self.model, data, measures=plain, **self.measure_arguments)
             entries |= {name: _entries(measurement) for name, measurement in report.items()}
@@ -179,10 +217,13 @@ class FlatnessMonitor:
         if trainable != self._trainable:  # layers were frozen or thawed
             self._vectors.clear()
             self._trainable = trainable
-        for name in self.names:
+        for name in self.measures:
             if name in ENDS:
                 entries[name] = self._eigenvalue(name, data)
-        return {key: value for name in self.names for key, value in entries[name].items()}
+        row = {key: value for name in self.measures for key, value in entries[name].items()}
+        return (
+            row if self._rates is None else row | self._rates.values(data, self.measure_arguments)
+        )
 
     def _eigenvalue(self, name: str, data: list[Any]) -> Row:
         accepted = inspect.signature(eigenvalues).parameters
@@ -197,18 +238,22 @@ class FlatnessMonitor:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types that fit into JSON. Eigenvectors are not included: they start anew."""
-        return {
+        state = {
             "step": self.steps,
             "epoch": self.epoch,
             "rows": [dict(row) for row in self.rows],
             "time": self._budget.state_dict(),
         }
+        return state if self._rates is None else state | {"rates": self._rates.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. Rows of later steps are removed from files."""
-        self.steps, self.epoch = int(state["step"]), int(state["epoch"])
+        self._count_steps(int(state["step"]))
+        self.epoch = int(state["epoch"])
         self.rows = [dict(row) for row in state["rows"]]
         self._budget.load_state_dict(state["time"])
+        if self._rates is not None and "rates" in state:
+            self._rates.load_state_dict(state["rates"])
         for writer in self._writers:
             writer.resume(self.steps)
 
@@ -218,13 +263,15 @@ def check_settings(
     every: int | str,
     max_overhead: float | None,
     measure_arguments: Mapping[str, Any],
+    *,
+    watches_rate: bool = False,
 ) -> None:
     """Refuse wrong arguments of a monitor before there is a model."""
     patterns = [names] if isinstance(names, str) else list(names)
-    if not patterns:
+    if not patterns and not watches_rate:
         raise SpiritlevelError(
             "The 'measures' argument must name at least one measure. Got an empty list. See "
-            "`spiritlevel list`."
+            "`spiritlevel list`. With an 'optimizer' it may be empty: its rate is watched then."
         )
     for pattern in patterns:
         cards(pattern)  # raises for an unknown name, with a suggestion

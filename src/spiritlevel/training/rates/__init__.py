@@ -1,0 +1,1 @@
+"""How close an optimizer's steps are to the edge of stability, and a warning beyond it."""
