@@ -42,7 +42,7 @@ def merged(model: nn.Module, *, frozen: bool = False) -> nn.Module:
     changed = _adapted_weights(network)
     before = {id(p): p for p in network.parameters()}
     # safe_merge: a weight that would not be finite is refused by peft
-    network = network.merge_and_unload(safe_merge=True)  # type: ignore[operator]
+    network = network.merge_and_unload(safe_merge=True)
     for parameter in network.parameters():
         is_new = id(parameter) not in before
         if parameter.is_floating_point() and (frozen or is_new or id(parameter) in changed):
