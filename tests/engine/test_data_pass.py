@@ -84,7 +84,6 @@ def test_agrees_with_dense_matrices(name):
 
 # Parameters that no layer rule covers; everything else must take the way that costs no second pass.
 WITHOUT_A_RULE = {
-    "embedding_bag": ("0.",),
     "bare_parameters": ("token", "position", "scale"),
     "weight_norm": ("0.parametrizations.",),
     "attention_batch_first": ("attention.",),

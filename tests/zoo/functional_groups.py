@@ -1,4 +1,4 @@
-"""Weights as left factors, and one matrix for each expert in a single product."""
+"""Weights as left factors, one matrix for each expert in a single product, and bags."""
 
 from __future__ import annotations
 
@@ -98,3 +98,51 @@ class Routed(Network):
         seen = torch.einsum("be,bi->ebi", chosen, x)  # 0 where another expert is chosen
         h = torch.einsum("ebi,eoi->ebo", seen, self.up).relu().sum(dim=0)
         return torch.nn.functional.linear(h, self.head)
+
+
+class MeanBag(Network):
+    """An embedding bag of torch's own, which averages."""
+
+    kept = "bag:io head:oi"
+    inputs, tokens = (4,), 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.head = torch.nn.EmbeddingBag(5, 4), weight(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.linear(self.bag(x).relu(), self.head)
+
+
+class WeightedBags(Network):
+    """Two bags for each sample, given by offsets, whose tokens have weights."""
+
+    kept = "bag:io head:oi"
+    inputs, tokens = (6,), 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.head = torch.nn.EmbeddingBag(5, 4, mode="sum"), weight(3, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares = torch.linspace(0.5, 2.0, 6, dtype=self.head.dtype).repeat(len(x))
+        starts = torch.arange(0, x.numel(), 3)
+        h = self.bag(x.flatten(), starts, per_sample_weights=shares)
+        return torch.nn.functional.linear(h.tanh().reshape(len(x), 8), self.head)
+
+
+class UnequalBags(Network):
+    """Bags of different sizes, whose tokens are not in one rectangle: the generic route."""
+
+    kept = "bag:io head:oi"
+    generic = frozenset({"bag.weight"})
+    inputs, tokens = (5,), 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.head = torch.nn.EmbeddingBag(5, 4), weight(3, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        starts = 5 * torch.arange(len(x))[:, None] + torch.tensor([0, 2])
+        h = self.bag(x.flatten(), starts.flatten())
+        return torch.nn.functional.linear(h.tanh().reshape(len(x), 8), self.head)

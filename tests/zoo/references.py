@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -50,8 +51,27 @@ def _twice_differentiable(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     for module in model.modules():
         if isinstance(module, nn.EmbeddingBag):
-            module.forward = lambda tokens, bag=module: bag.weight[tokens].mean(dim=1)
+            module.forward = functools.partial(_bag, module)
     return model
+
+
+def _bag(
+    bag: nn.EmbeddingBag,
+    tokens: Tensor,
+    offsets: Tensor | None = None,
+    per_sample_weights: Tensor | None = None,
+) -> Tensor:
+    """Sums or means of rows, one row after another."""
+    if offsets is None:
+        offsets = tokens.shape[1] * torch.arange(len(tokens))
+    tokens = tokens.flatten()
+    numbers = torch.searchsorted(offsets, torch.arange(len(tokens)), right=True) - 1
+    rows = bag.weight[tokens]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.flatten()[:, None]
+    sums = rows.new_zeros(len(offsets), rows.shape[1]).index_add(0, numbers, rows)
+    counts = torch.bincount(numbers, minlength=len(offsets))
+    return sums / counts[:, None] if bag.mode == "mean" else sums
 
 
 SMALL = 400  # parameters: blocks of several layers are then taken out of one matrix

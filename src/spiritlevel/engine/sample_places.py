@@ -13,6 +13,7 @@ from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse
 from ..model.layers import AbstractMatrixRule, Layout
 from ..model.layers.broadcast import BroadcastRule
+from ..model.layers.embedding import BagRule
 from ..model.layers.grouped import GroupedRule
 from ..model.layers.patches import ConvTransposeRule
 from .routes import Routing, find_routing, hidden_parameters
@@ -106,6 +107,8 @@ class SamplePlaces:
             return f"the matrix {name!r} is also multiplied entry by entry"
         if isinstance(use.rule, GroupedRule):
             return f"{name!r} is the left factor of a product, or one matrix for each group"
+        if isinstance(use.rule, BagRule):
+            return f"the rows of {name!r} are added up in bags"
         if isinstance(use.rule, ConvTransposeRule):
             return f"{name!r} is the weight of a transposed convolution"
         operand = use.operands.get("weight")

@@ -22,7 +22,7 @@ from torch.autograd.graph import GradientEdge
 from .autograd_graph import nodes
 from .layers import AbstractRule
 from .layers.broadcast import Broadcast, BroadcastRule
-from .layers.embedding import EmbeddingRule
+from .layers.embedding import BagRule, EmbeddingRule
 from .layers.grouped import (
     GroupedRule,
     LeftRule,
@@ -42,6 +42,16 @@ class Product:
     in_features: int = 0
     num_embeddings: int = 0
     padding_idx: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Bags:
+    """The same for lookups that are added up in bags."""
+
+    weight: Tensor
+    num_embeddings: int
+    coefficients: Tensor  # of the tokens, shape: (bags, size)
+    padding_idx: None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,6 +254,26 @@ def _embedding(node: Any, entering: dict[int, Operand]) -> Operation | None:
     return _found(node, EmbeddingRule(), geometry, node._saved_indices, {"weight": weight})
 
 
+def _embedding_bag(node: Any, entering: dict[int, Operand]) -> Operation | None:
+    """Bags of the same size, summed or averaged."""
+    by_frequency, maximum = node._saved_scale_grad_by_freq, node._saved_mode == 2
+    if set(entering) != {0} or by_frequency or maximum or signed(node._saved_padding_idx) >= 0:
+        return None
+    tokens, num_bags = node._saved_indices, node._input_metadata[0].shape[0]
+    size = len(tokens) // num_bags if num_bags else 0
+    starts = size * torch.arange(num_bags, device=tokens.device)
+    if size * num_bags != len(tokens) or not torch.equal(node._saved_offsets[:num_bags], starts):
+        return None
+    weight, given = entering[0], node._saved_per_sample_weights
+    coefficients = torch.ones(len(tokens), device=tokens.device) if given is None else given
+    if node._saved_mode == 1:
+        coefficients = coefficients.to(weight.parameter.dtype) / size
+    coefficients = coefficients.detach().reshape(num_bags, size)
+    geometry = Bags(weight.values, len(weight.view), coefficients)
+    a = tokens.reshape(num_bags, size)
+    return _found(node, BagRule(), geometry, a, {"weight": weight})
+
+
 def _broadcast(node: Any, basis: Tensor | None, operands: dict[str, Operand]) -> Operation | None:
     """Gains and shifts; their last dimensions are those of the result."""
     num_dims = len(node._input_metadata[0].shape)
@@ -328,6 +358,7 @@ _READERS: dict[str, Callable[[Any, dict[int, Operand]], Operation | None]] = {
     "Bmm": _mm,
     "Convolution": _convolution,
     "Embedding": _embedding,
+    "EmbeddingBag": _embedding_bag,
     "Add": _shift,
     "Expand": _shift,
     "Mul": _gain,

@@ -1,4 +1,4 @@
-"""Embeddings: a linear map on one-hot tokens."""
+"""Embeddings, and sums of embeddings in bags: a linear map on one-hot tokens."""
 
 from __future__ import annotations
 
@@ -116,3 +116,33 @@ class EmbeddingRule(AbstractMatrixRule):
         """The sizes of the matrix; its positions are the tokens of a sample."""
         positions = math.prod(out[:-1]) // layout.num_samples
         return Shape(1, out[-1], self.neurons(module), positions)
+
+
+@dataclasses.dataclass
+class BagGradients(EmbeddingGradients):
+    """One use of an embedding whose vectors are added up in bags of the same size."""
+
+    coefficients: Tensor  # of the tokens, shape: (N, T)
+
+    def _signal(self, delta: Tensor) -> Tensor:
+        split = self.layout.split(delta)  # (N, bags, d)
+        size = self.tokens.shape[1] // split.shape[1]
+        signal = split.repeat_interleave(size, dim=1)
+        return signal * self.coefficients[:, :, None].to(signal.dtype)
+
+
+class BagRule(EmbeddingRule):
+    """A lookup table whose vectors are added up; the tokens have shape (bags, size)."""
+
+    def prepare(
+        self, module: Any, a: Tensor, out: torch.Size, layout: Layout, request: ContractionRequest
+    ) -> BagGradients:
+        """As for single tokens, each with its coefficient in the sum."""
+        plain = super().prepare(module, a, out, layout, request)
+        coefficients = layout.split(module.coefficients).reshape(plain.tokens.shape)
+        same, memories = plain.memory, plain.memories
+        return BagGradients(module, layout, plain.tokens, same, memories, coefficients)
+
+    def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
+        """The sizes of the matrix; its positions are the tokens of a sample."""
+        return Shape(1, out[-1], self.neurons(module), a.numel() // layout.num_samples)
