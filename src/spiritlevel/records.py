@@ -260,8 +260,9 @@ class Report(Shown, Mapping[str, Measurement]):
             rows.append([name, f"{m.value:.6g}", data, m.mark, text])
         n = int(self.settings["num_samples"])
         below = [*notes, f"{n} samples, {self.cost.passes(n)} over the data"]
-        if "autocast" in self.settings:
-            below.append(f"autocast: {self.settings['autocast']}")
+        for name in ("autocast", "measured_on"):
+            if name in self.settings:
+                below.append(f"{name.replace('_', ' ')}: {self.settings[name]}")
         if left_out := list(self.settings.get("left_out", ())):
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
             below.append(f"left out, since they do not apply: {', '.join(left_out[:3])}{more}")

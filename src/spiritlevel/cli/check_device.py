@@ -19,6 +19,7 @@ from .. import api
 from ..analysis.reference_problems import ALL
 from ..errors import SpiritlevelError
 from ..model.batches import map_tensors
+from ..model.host import NO_FLOAT64
 
 FORMAT = "spiritlevel-device-check-1"
 TOLERANCE = 1e-4  # relative: float32 has 7 digits, and a few are lost in sums and differences
@@ -91,6 +92,8 @@ def name_of(device: torch.device) -> str:
     """What the device is, in words."""
     if device.type == "cuda":
         return f"{device}: {torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
+    if device.type in NO_FLOAT64:
+        return f"{device} (which has no float64, so that the CPU computes)"
     return str(device)
 
 

@@ -114,7 +114,7 @@ Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Limit for working memory, such as 512MiB or 2GiB."),
 ]
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:1.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
 Seed = Annotated[
     int,
