@@ -45,6 +45,14 @@ def on_a_device_with_float64(model: nn.Module) -> Iterator[str]:
         _move(model, place)
 
 
+def counting_type(device: torch.device) -> torch.dtype:
+    """In which samples and their weights are counted there, while a penalty is computed.
+
+    float32 counts to 16 million one by one, more than there are targets in a batch.
+    """
+    return torch.float32 if device.type in NO_FLOAT64 else torch.float64
+
+
 def _devices(model: nn.Module) -> set[torch.device]:
     return {tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())}
 
