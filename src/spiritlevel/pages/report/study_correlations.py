@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ...study.statistics import Correlation, MeasureStatistics, StudyStatistics
 from ...study.statistics.levels import Within
 from ...study.statistics.text import JUDGED, percent
-from ..content import Cell, Coefficient, Column, Section, Table, Text
+from ..content import Cell, Coefficient, Column, Part, Section, Table, Text
 from .study_numbers import number
 from .study_words import interval, title
 
@@ -21,7 +21,7 @@ def correlations(statistics: StudyStatistics, target: str) -> Section | None:
     if not statistics.measures:
         return None
     rows = sorted(statistics.measures.values(), key=_strength, reverse=True)
-    parts = [
+    parts: list[Part] = [
         _verdicts(statistics, rows, target),
         Text(statistics.notes(), bullets=True),
         _others(statistics, rows),
