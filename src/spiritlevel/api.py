@@ -126,7 +126,9 @@ def measure_also(
     return Report(
         {name: m.whole for name, m in measured.items()},
         layers={name: m.layers for name, m in measured.items() if m.layers},
-        settings=workspace.settings() | ({"left_out": told} if told else {}),
+        settings=workspace.settings()
+        | {"subject": workspace.subject()}
+        | ({"left_out": told} if told else {}),
         cost=workspace.cost,
     )
 

@@ -260,8 +260,9 @@ class Report(Shown, Mapping[str, Measurement]):
             rows.append([name, f"{m.value:.6g}", data, m.mark, text])
         n = int(self.settings["num_samples"])
         below = [*notes, f"{n} samples, {self.cost.passes(n)} over the data"]
-        if "autocast" in self.settings:
-            below.append(f"autocast: {self.settings['autocast']}")
+        for name in ("autocast", "measured_on"):
+            if name in self.settings:
+                below.append(f"{name.replace('_', ' ')}: {self.settings[name]}")
         if "frozen" in self.settings:
             below.append(f"frozen, so not measured: {self.settings['frozen']}")
         if left_out := list(self.settings.get("left_out", ())):

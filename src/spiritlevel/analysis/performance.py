@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from torch import nn
 
 from .. import api
+from ..engine.fit import Fit
 from ..model.calls import measuring
-from ..model.losses import CrossEntropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,17 +36,11 @@ def performance(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Perf
     """
     wanted = {key: value for key, value in arguments.items() if key not in ("layers", "measures")}
     workspace = api.open_measurement(model, data, **wanted)
-    surface, loss = workspace.surface, workspace.surface.loss
-    sums = torch.zeros(3, dtype=torch.float64)  # of losses, of errors, of weights
+    surface = workspace.surface
+    fit = Fit(surface.loss, surface.device)
     with surface.preserved(), torch.no_grad():
         size = workspace.plan.footprint.chunk(workspace.memory, sweep=False)
         for where, batch in surface.chunks(size):
-            outputs, targets = surface.outputs(batch, where=where)
-            values = [loss.values(outputs.double(), targets)]
-            values += [loss.errors(outputs, targets)] if isinstance(loss, CrossEntropy) else []
-            for place, each in enumerate(values):
-                sums[place] += each.double().sum().cpu()
-            sums[2] += loss.weights(outputs, targets).double().sum().cpu()
-    surface.processes.sum_(sums)
-    accuracy = 1 - float(sums[1] / sums[2]) if isinstance(loss, CrossEntropy) else None
-    return Performance(float(sums[0] / sums[2]), accuracy)
+            fit.add(*surface.outputs(batch, where=where))
+    fit.reduce(surface.processes)
+    return Performance(math.nan if fit.mean_loss is None else fit.mean_loss, fit.accuracy)

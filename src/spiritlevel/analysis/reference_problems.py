@@ -78,11 +78,48 @@ def relu_convnet(dtype: torch.dtype = torch.float64) -> Problem:
     return _problem("relu_convnet", model, (1, 4, 4), "cross_entropy", dtype, pairs)
 
 
+def batchnorm_convnet(dtype: torch.dtype = torch.float64) -> Problem:
+    """As `relu_convnet`, with BatchNorm in eval mode after each convolution."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 3, 2),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.Conv2d(3, 4, 2),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    )
+    return _problem("batchnorm_convnet", model, (1, 4, 4), "cross_entropy", dtype)
+
+
+class _Attention(nn.Module):
+    """Self-attention with a residual sum and LayerNorm; the mean over tokens is classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, num_heads=2, batch_first=True)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed, _ = self.attention(x, x, x, need_weights=False)
+        out: Tensor = self.head(self.norm(x + mixed).mean(dim=1))
+        return out
+
+
+def attention(dtype: torch.dtype = torch.float64) -> Problem:
+    """Cross-entropy of 5 tokens with 4 features through one block of attention to 3 classes."""
+    return _problem("attention", _Attention(), (5, 4), "cross_entropy", dtype)
+
+
 ALL: dict[str, Callable[[torch.dtype], Problem]] = {
     "linear_regression": linear_regression,
     "softmax_regression": softmax_regression,
     "relu_mlp": relu_mlp,
     "relu_convnet": relu_convnet,
+    "batchnorm_convnet": batchnorm_convnet,
+    "attention": attention,
 }
 
 
@@ -105,6 +142,10 @@ def _problem(
         for parameter in model.parameters():
             values = draw(*parameter.shape) / max(parameter[0].numel(), 2) ** 0.5
             parameter.copy_(values.abs() if parameter.dim() == 1 else values)  # units stay alive
+        for name, buffer in model.named_buffers():  # as if BatchNorm had seen data
+            if buffer.is_floating_point():
+                values = draw(*buffer.shape)
+                buffer.copy_(0.5 + values.abs() if name.endswith("var") else 0.1 * values)
     num_outputs = len(list(model.parameters())[-1])
     data = []
     for size in BATCHES:

@@ -107,6 +107,7 @@ def parse_device(text: str) -> torch.device:
         available = "cpu" + (
             f", cuda ({torch.cuda.device_count()} GPUs)" if torch.cuda.is_available() else ""
         )
+        available += ", mps" if torch.backends.mps.is_available() else ""
         cause = str(error).splitlines()[0].rstrip(".")
         raise SpiritlevelError(
             f"The --device {text!r} cannot be used: {cause}. This machine has: {available}."

@@ -18,6 +18,7 @@ from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, Activity
+from .fit import Fit
 from .head.head_layer import Head, head_input
 from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
 from .moments import Moments
@@ -84,6 +85,7 @@ class PassResult:
     softmax: Moments  # rows "gini", "entropy" and "confidence"
     margin: Moments  # row "margin": of the targets that count, whatever their class weight
     margins: list[Tensor]  # every single margin, on the host
+    fit: Fit  # counts nothing where the outputs were never formed
     activity: Activity | None
     blocks: list[HeadBlock] | None  # None if they did not fit
     bends: dict[str, str]  # parameters in which the outputs may bend, in any process, and why
@@ -131,6 +133,7 @@ def run_pass(
         softmax=Moments(["gini", "entropy", "confidence"], surface.device),
         margin=Moments(["margin"], surface.device),
         margins=[],
+        fit=Fit(surface.loss, surface.device),
         activity=None if sites is None else Activity(surface, sites),
         blocks=[],
         bends={},
@@ -156,6 +159,7 @@ def run_pass(
                 with torch.no_grad():
                     outputs, targets = surface.outputs(batch, where=where, watch=watch)
                     curvature = surface.loss.curvature(outputs.double(), targets)
+            result.fit.add(outputs.detach(), targets)
             with torch.no_grad():
                 sample_weights = surface.loss.weights(outputs, targets).double()
                 total += sample_weights.sum()
@@ -186,6 +190,7 @@ def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
     result.sweep.reduce(processes)
     for moments in (result.head, result.softmax, result.margin):
         moments.reduce(processes)
+    result.fit.reduce(processes)
     if result.activity is not None:
         result.activity.reduce(processes)
     if result.needs.margins:

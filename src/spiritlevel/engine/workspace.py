@@ -18,7 +18,7 @@ from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
 from ..model.parameters import frozen_text
 from ..model.surface import Surface
-from ..records import Cost
+from ..records import Cost, to_json_float
 from .activity import ActivationSites, find_activation_sites
 from .certificate import Certificate, certify
 from .data_pass import Budget, Needs, PassResult, run_pass
@@ -385,6 +385,18 @@ class Workspace:
             | call_settings()
             | ({} if (frozen := frozen_text(surface.model)) is None else {"frozen": frozen})
         )
+
+    def subject(self) -> dict[str, Any]:
+        """What was measured, as far as it is known here: the model's class, and how well it does.
+
+        Loss and accuracy come with the pass over the data. They are not known if there was none,
+        or if it never formed the outputs.
+        """
+        known: dict[str, Any] = {"model": type(self.surface.model).__name__}
+        fit = None if self._pass is None else self._pass.fit
+        if fit is None or fit.mean_loss is None:
+            return known
+        return known | {"mean_loss": to_json_float(fit.mean_loss), "accuracy": fit.accuracy}
 
     @property
     def cost(self) -> Cost:

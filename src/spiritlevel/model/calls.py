@@ -24,6 +24,7 @@ from .bit_hashes import hash_tensor
 from .distributed import Processes, refuse_sharded, unwrapped
 from .exclusive import claimed, process_state
 from .fingerprint import DataRecord
+from .host import on_a_device_with_float64
 from .sharding import gathered
 from .weights import fixed_weights
 
@@ -97,6 +98,8 @@ def _surrounded(verb: str, arguments: Mapping[str, Any]) -> Iterator[None]:
         for model in models:
             stack.enter_context(gathered(model))
             refuse_sharded(model)
+            if moved := stack.enter_context(on_a_device_with_float64(model)):
+                call.settings["measured_on"] = moved
         if processes.size > 1:
             _check_arguments(verb, arguments, processes)
         for model in models:

@@ -28,7 +28,36 @@ class IntervalEstimate:
         return f"{value} [{low}, {high}]"
 
 
-Cell = str | float | int | bool | IntervalEstimate | None  # None is shown as a dash and sorted last
+@dataclasses.dataclass(frozen=True)
+class Coefficient:
+    """A correlation with the ends of its interval (nan where there is none), in one cell.
+
+    >>> print(Coefficient(-0.5, -0.75, 0.25))
+    −0.50 [−0.75, +0.25]
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.shown} {self.interval}".rstrip()
+
+    @property
+    def shown(self) -> str:
+        """The value alone."""
+        return f"{self.value:+.2f}".replace("-", "−")
+
+    @property
+    def interval(self) -> str:
+        """Both ends; "" where there is no interval."""
+        if math.isnan(self.low) or math.isnan(self.high):
+            return ""
+        return f"[{self.low:+.2f}, {self.high:+.2f}]".replace("-", "−")
+
+
+# None is shown as a dash and sorted last.
+Cell = str | float | int | bool | IntervalEstimate | Coefficient | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +70,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under headings; a cell that is an IntervalEstimate shows its interval as well.
+    """Rows under headings; a cell that has an interval shows it as well.
 
     A table on an HTML page needs an `id`, the anchor that leads to it.
     """

@@ -35,32 +35,45 @@ def done(small):
 
 
 def test_coefficients_are_those_of_scipy(page, done):
-    rows = {row["measure"]: row for row in records(parts(page)["coefficients"])}
-    assert set(rows) == {
-        "relative.kappa",
-        "bound.generalization",
-        "softmax.gini",
-        "norms.weight",
-    }
-    for name, row in rows.items():
+    rows = {(r["measure"], r["coefficient"]): r for r in records(parts(page)["coefficients"])}
+    names = {"relative.kappa", "bound.generalization", "softmax.gini", "norms.weight"}
+    assert {name for name, _ in rows} == names
+    for name in names:
         x, y = column(done, name), column(done, "gap")
-        assert (row["n"], row["out"]) == (21, 1)
         for title, found in {
             "Pearson r": scipy.stats.pearsonr(x, y),
             "Spearman ρ": scipy.stats.spearmanr(x, y),
             "Kendall τ": scipy.stats.kendalltau(x, y),
         }.items():
-            assert row[title] == pytest.approx(found.statistic, rel=1e-5)
-            assert row[f"p of {title[-1]}"] == pytest.approx(found.pvalue, rel=1e-4)
-        low, high = scipy.stats.pearsonr(x, y).confidence_interval()
-        assert row["95% of r"] == f"[{low:+.2f}, {high:+.2f}]".replace("-", "−")
+            row = rows[name, f"{title}, all runs"]
+            assert row["n"] == 21
+            assert row["value"].value == pytest.approx(found.statistic, rel=1e-9)
+            assert row["p"] == pytest.approx(found.pvalue, rel=0.05)  # two digits are shown
+        ends = scipy.stats.pearsonr(x, y).confidence_interval()
+        of_pearson = rows[name, "Pearson r, all runs"]["value"]
+        assert (of_pearson.low, of_pearson.high) == pytest.approx(ends, rel=1e-9)
 
 
 def test_bootstrap_intervals_are_those_of_the_statistics(page, small):
     found = statistics(small, resamples=100)
     for row in records(parts(page)["coefficients"]):
-        rho = found[row["measure"]].bootstrap["spearman"]
-        assert row["95% BCa of ρ"] == f"[{rho.low:+.2f}, {rho.high:+.2f}]".replace("-", "−")
+        if row["coefficient"] == "Spearman ρ, all runs":
+            rho = found[row["measure"]].bootstrap["spearman"]
+            assert row["bootstrap"] == f"[{rho.low:+.2f}, {rho.high:+.2f}]".replace("-", "−")
+
+
+def test_the_strongest_correlation_comes_first_and_what_has_none_last(page, tmp_path):
+    rows = records(parts(page)["correlations"])
+    sizes = [abs(row["ρ, all runs"].value) for row in rows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert "out" not in rows[0]  # of every measure the same run is left out
+    with planted(tmp_path, names=("norms.weight", "softmax.gini", "relative.kappa")) as store:
+        with store._writing():
+            store._connection.execute(
+                "UPDATE measurements SET value = 1 WHERE measure = 'norms.weight'"
+            )
+        *_, last = records(parts(page_of(store, resamples=0))["correlations"])
+    assert (last["measure"], last["ρ, all runs"]) == ("norms.weight", None)
 
 
 def test_statistics_may_be_given(page, small):
@@ -212,7 +225,7 @@ def test_a_confounder_that_explains_it_is_named(tmp_path):
     assert row["verdict"].startswith(
         "rises with the target; given the confounders: no clear association"
     )
-    assert abs(row["ρ given"]) < 0.5 < row["Spearman ρ"]
+    assert abs(row["ρ given"].value) < 0.5 < row["ρ, all runs"].value
 
 
 def test_what_is_missing_is_said(page):

@@ -1,13 +1,17 @@
 """A study whose measure rises with the gap in each setting and falls from setting to setting."""
 
+import csv
+import io
+
 import numpy as np
 import pytest
 import scipy.stats
 
-from pages.planted_stores import parts, planted, records
+from pages.planted_stores import measure_names, parts, planted, records
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.study.population import Population
+from spiritlevel.study.population_statistics import statistics
 
 KAPPA = "relative.kappa"
 GRID = {"optimizer": ["sgd", "adam"], "lr": [0.1, 0.01, 0.001]}
@@ -36,29 +40,76 @@ def page(store):
     return page_of(store, resamples=0)
 
 
-def test_the_lead_and_the_section_say_that_the_signs_differ(page):
+def test_the_lead_the_notes_and_the_verdict_say_that_the_signs_differ(page):
     assert "The signs differ between the levels (Simpson's paradox): " in page.lead
-    section = next(each for each in page.sections if each.id == "levels-section")
-    (said,) = section.parts[0].paragraphs
+    section = next(each for each in page.sections if each.id == "correlations-section")
+    (said,) = (line for line in section.parts[1].paragraphs if "Simpson" in line)
     assert said.startswith(f"{KAPPA}: The signs differ")
     assert "positive in 6 of 6 settings" in said
+    (row,) = records(parts(page)["correlations"])
+    assert row["verdict"].endswith("; within settings its sign differs")
 
 
-@pytest.mark.parametrize("kind", ["spearman", "pearson"])
-def test_the_table_has_the_three_levels(page, store, kind):
-    (row,) = records(parts(page)[f"levels-{kind}"])
-    rows = Population.of(store).done
-    of_scipy = {"spearman": scipy.stats.spearmanr, "pearson": scipy.stats.pearsonr}[kind]
-    groups = {}
+def on_three_levels(of_scipy, store):
+    """Over all runs, between settings and within them."""
+    rows, groups = Population.of(store).done, {}
     for each in rows:
         groups.setdefault((each["optimizer"], each["lr"]), []).append((each[KAPPA], each["gap"]))
     pooled = of_scipy(*zip(*((r[KAPPA], r["gap"]) for r in rows), strict=True))[0]
     means = [np.mean(group, axis=0) for group in groups.values()]
     inside = [of_scipy(*zip(*group, strict=True))[0] for group in groups.values()]
-    assert row["all runs"] == pytest.approx(pooled, rel=1e-4)
-    assert row["between"] == pytest.approx(of_scipy(*zip(*means, strict=True))[0], rel=1e-4)
-    assert row["within"] == pytest.approx(np.mean(inside), rel=1e-4)
-    assert (row["n"], row["positive within"], row["signs"]) == (36, "6 of 6", "differ")
+    return pooled, of_scipy(*zip(*means, strict=True))[0], np.mean(inside)
+
+
+def test_the_levels_are_columns_of_one_table(page, store):
+    (row,) = records(parts(page)["correlations"])
+    found = [row[title].value for title in ("ρ, all runs", "ρ between", "ρ within")]
+    assert found == pytest.approx(on_three_levels(scipy.stats.spearmanr, store), rel=1e-9)
+    assert row["n"] == 36
+    over_settings = statistics(store, resamples=0)[KAPPA].levels["spearman"].clustered
+    assert (row["ρ, all runs"].low, row["ρ, all runs"].high) == (
+        over_settings.low,
+        over_settings.high,
+    )
+
+
+def test_the_levels_of_pearson_are_rows_of_the_other_table(page, store):
+    rows = {row["coefficient"]: row for row in records(parts(page)["coefficients"])}
+    levels = ("all runs", "between settings", "within settings")
+    found = [rows[f"Pearson r, {level}"]["value"].value for level in levels]
+    assert found == pytest.approx(on_three_levels(scipy.stats.pearsonr, store), rel=1e-9)
+    assert [rows[f"Pearson r, {level}"]["n"] for level in levels] == [36, 6, 6]
+    above = rows["Spearman ρ, settings where it is above 0"]
+    assert (above["value"], above["n"]) == (1.0, 6)
+
+
+@pytest.fixture(scope="module")
+def wide_html(tmp_path_factory):
+    """A page with many measures, whose names are as long as names get."""
+    folder = tmp_path_factory.mktemp("wide")
+    with planted(folder, grid=GRID, names=measure_names(18)) as made:
+        return render(page_of(made, resamples=0))
+
+
+def test_the_table_to_read_fits_a_desktop_and_scrolls_in_its_box_on_a_phone(open_page, wide_html):
+    sizes = """() => { const box = document.querySelector("#correlations .scroll");
+        return [document.documentElement.scrollWidth, box.scrollWidth - box.clientWidth]; }"""
+    assert open_page(wide_html, width=1280).evaluate(sizes) == [1280, 0]
+    page, further = open_page(wide_html, width=390).evaluate(sizes)
+    assert page == 390  # the page itself does not move
+    assert further > 0
+
+
+def test_a_table_with_intervals_becomes_three_columns_of_csv(open_page, page):
+    opened = open_page(render(page))
+    text = opened.evaluate(
+        "() => spiritlevel.tables.csv(document.querySelector('#correlations table'))"
+    )
+    (row,) = csv.DictReader(io.StringIO(text))
+    (expected,) = records(parts(page)["correlations"])
+    rho = expected["ρ, all runs"]
+    found = [float(row[f"ρ, all runs{end}"]) for end in ("", " low", " high")]
+    assert found == [rho.value, rho.low, rho.high]
 
 
 def test_settings_are_coloured_and_have_a_line_each(open_page, page):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import SpiritlevelError
 from ...math.positions import Positions
+from ..host import counting_type
 from .protocol import as_mask
 
 
@@ -154,11 +155,12 @@ class AbstractClassLoss(ABC):
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The weights of the targets' classes, 0 where ignored, summed over the positions.
 
-        In float64 whatever the outputs' type: in bfloat16 one cannot count to 257.
+        In float64, where the device has it, whatever the outputs' type: in bfloat16 one cannot
+        count to 257.
         """
         positions = self.positions(outputs, targets)
         row_targets = self.row_targets(targets, positions)
-        like = outputs.new_empty(len(row_targets), 0, dtype=torch.float64)
+        like = outputs.new_empty(len(row_targets), 0, dtype=counting_type(outputs.device))
         return positions.by_sample(self.row_weights(like, row_targets)).sum(dim=1)
 
     def row_weights(self, rows: Tensor, row_targets: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
+from ..host import counting_type
 from .protocol import as_mask
 
 
@@ -68,11 +69,12 @@ def sum_shown(elements: Tensor, targets: Tensor) -> Tensor:
 
 
 def count_shown(outputs: Tensor, targets: Tensor) -> Tensor:
-    """How many elements of a sample count; in float64, as half precision cannot count far."""
+    """How many elements of a sample count; not in half precision, which cannot count far."""
+    dtype = counting_type(outputs.device)
     if not targets.is_floating_point():
         count = math.prod(outputs.shape[1:])
-        return outputs.new_full((len(outputs),), count, dtype=torch.float64)
-    return _shown(targets).double().sum(dim=1)
+        return outputs.new_full((len(outputs),), count, dtype=dtype)
+    return _shown(targets).to(dtype).sum(dim=1)
 
 
 def diagonal(elements: Tensor, targets: Tensor) -> DiagonalCurvature:

@@ -106,7 +106,7 @@ class TorchElementwise:
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The elements of each sample that count, or 1 if the module averages over samples."""
         count = count_shown(outputs, targets)
-        return (count > 0).double() if self._by_sample else count
+        return (count > 0).to(count) if self._by_sample else count
 
     def positions(self, outputs: Tensor, targets: Tensor) -> None:
         """None: every output has its own loss, so any grouping is valid."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
+
+from ..host import counting_type
 
 # (what the loss returned, targets) -> the weight of each sample, shape (N,)
 Weighting = Callable[[Tensor, Tensor], Tensor]
@@ -14,12 +15,12 @@ Weighting = Callable[[Tensor, Tensor], Tensor]
 def by_element(losses: Tensor, targets: Tensor) -> Tensor:
     """Every value that the loss returned counts once."""
     count = losses.numel() // len(losses)
-    return losses.new_full((len(losses),), count, dtype=torch.float64)
+    return losses.new_full((len(losses),), count, dtype=counting_type(losses.device))
 
 
 def by_sample(losses: Tensor, targets: Tensor) -> Tensor:
     """Every sample counts once."""
-    return losses.new_ones(len(losses), dtype=torch.float64)
+    return losses.new_ones(len(losses), dtype=counting_type(losses.device))
 
 
 def possible_weightings(module: nn.Module) -> tuple[Weighting, ...]:
@@ -35,7 +36,7 @@ def possible_weightings(module: nn.Module) -> tuple[Weighting, ...]:
         """The weights of the targets' classes, 0 where ignored."""
         if targets.is_floating_point():
             return by_sample(losses, targets)
-        weights = (targets != ignore_index).double()
+        weights = (targets != ignore_index).to(counting_type(targets.device))
         if is_vector:
             assert isinstance(class_weights, Tensor)
             of_class = class_weights.detach().to(weights)

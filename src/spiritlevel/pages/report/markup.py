@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from ...plain_text import visible
-from ..content import Cell, Table, Text
+from ..content import Cell, Coefficient, Table, Text
 
 FILTERED = 6  # rows from which on a filter helps
 TALL = 25  # rows from which on a table scrolls in its own box
@@ -121,7 +121,7 @@ def _is_numeric(part: Table, column: int) -> bool:
 
 
 def _is_number(value: Cell) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | Coefficient) and not isinstance(value, bool)
 
 
 def _cell(value: Cell, links: Links, *, is_number: bool, first: bool) -> str:
@@ -134,6 +134,12 @@ def _cell(value: Cell, links: Links, *, is_number: bool, first: bool) -> str:
     if isinstance(value, int | float):
         shown = number(value) if isinstance(value, float) else str(value).replace("-", "−")
         return f'<{tag}{scope} class="number" data-value="{_exactly(value)}">{shown}</{tag}>'
+    if isinstance(value, Coefficient):
+        ends = f'data-low="{_exactly(value.low)}" data-high="{_exactly(value.high)}"'
+        return (
+            f'<{tag}{scope} class="number" data-value="{_exactly(value.value)}" {ends}>'
+            f"{value.shown}<small>{value.interval}</small></{tag}>"
+        )
     text = str(value)
     kind = "short" if len(text) <= SHORT else "words"
     return f'<{tag}{scope} class="{kind}">{linked(text, links)}</{tag}>'

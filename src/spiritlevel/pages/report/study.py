@@ -16,7 +16,7 @@ from ...study.statistics.text import JUDGED, percent
 from ...study.storage.store import Store
 from ..content import Cards, Page, Section, Text
 from ..study_sections import leading_sections
-from . import study_figures, study_levels, study_pairs, study_tables, study_training
+from . import study_correlations, study_figures, study_pairs, study_tables, study_training
 from .study_subject import subject
 from .study_words import chance, coefficient, machines, title
 
@@ -57,8 +57,7 @@ def page_of(
         *([] if leading is None else leading.sections),
         _missing(population),
         pairs,
-        study_tables.correlations(statistics, target),
-        study_levels.levels(statistics, target),
+        study_correlations.correlations(statistics, target),
         study_tables.regressions(statistics, target),
         study_figures.heatmap(population),
         study_training.dynamics(population),

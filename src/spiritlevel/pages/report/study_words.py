@@ -10,6 +10,7 @@ from typing import Any
 from ...measures import get, names
 from ...study.population import TARGETS
 from ...study.statistics import Correlation
+from ..content import Coefficient
 
 SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p
 LINE = 44  # characters of a title along an upright axis
@@ -17,9 +18,7 @@ LINE = 44  # characters of a title along an upright axis
 
 def interval(correlation: Correlation) -> str | None:
     """Both ends in brackets; None where there is no interval."""
-    if math.isnan(correlation.low) or math.isnan(correlation.high):
-        return None
-    return f"[{correlation.low:+.2f}, {correlation.high:+.2f}]".replace("-", "−")
+    return Coefficient(correlation.value, correlation.low, correlation.high).interval or None
 
 
 def coefficient(correlation: Correlation) -> str:

@@ -23,7 +23,8 @@ def facts(settings: Mapping[str, Any]) -> dict[str, str]:
     known: dict[str, str] = {}
     if model := subject.get("model"):
         known["model"] = " ".join(map(str, [model, *subject.get("model_arguments", [])]))
-        known["checkpoint"] = str(subject.get("checkpoint") or _weights(subject))
+        if "checkpoint" in subject:  # a report made in Python does not know where weights are from
+            known["checkpoint"] = str(subject["checkpoint"] or _weights(subject))
     if data := subject.get("data"):
         known["data"] = str(data)
     return known | performance(settings)

@@ -38,7 +38,7 @@ def _here() -> str:
     """This boot of this machine; a container has its own process numbers."""
     parts = [platform.node()]
     with contextlib.suppress(OSError):
-        parts.append(pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8])
+        parts.append(pathlib.Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()[:8])
     with contextlib.suppress(OSError):
         parts.append(os.readlink("/proc/self/ns/pid"))
     return "/".join(parts)
@@ -47,7 +47,7 @@ def _here() -> str:
 def _birth(pid: int) -> str:
     """When the process started; "ended" for a zombie; "" if unknown."""
     try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:
         return ""
     fields = text.rpartition(")")[2].split()  # the command's name may contain spaces

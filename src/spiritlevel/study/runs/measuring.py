@@ -87,7 +87,7 @@ def machine(device: str | torch.device, threads: int, *, together: bool = False)
 def _machine(device: str, threads: int, together: bool, tf32: TF32 | None) -> str:
     chip = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         chip = next((s.partition(":")[2].strip() for s in lines if "model name" in s), chip)
     facts = {
         "host": platform.node(),

@@ -49,11 +49,23 @@
   // A spreadsheet would run a name that starts like a formula; an apostrophe makes it text.
   const harmless = text => (/^([=+@\t\r]|-(?!\d))/.test(text) ? `'${text}` : text);
   const quoted = text => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  // A number with an interval below it becomes three columns.
+  const ends = cell => ["low", "high"].map(end => {
+    const value = cell.dataset[end];
+    return value === undefined || value === "NaN" ? "" : value;
+  });
   const csv = table => {
-    const heads = cellsOf(table.tHead.rows[0]).map(th => harmless(th.textContent.trim()));
-    const rows = [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => cellsOf(row).map(cell => {
-      if (cell.classList.contains("absent")) return "";
-      return "value" in cell.dataset ? raw(cell) : harmless(cell.textContent.trim());
+    const body = [...table.tBodies[0].rows];
+    const wide = cellsOf(table.tHead.rows[0]).map(th =>
+      body.some(row => "low" in row.cells[th.cellIndex].dataset));
+    const heads = cellsOf(table.tHead.rows[0]).flatMap((th, i) => {
+      const title = harmless(th.textContent.trim());
+      return wide[i] ? [title, `${title} low`, `${title} high`] : [title];
+    });
+    const rows = body.filter(row => !row.hidden).map(row => cellsOf(row).flatMap((cell, i) => {
+      const more = wide[i] ? ends(cell) : [];
+      if (cell.classList.contains("absent")) return ["", ...more];
+      return ["value" in cell.dataset ? raw(cell) : harmless(cell.textContent.trim()), ...more];
     }));
     return [heads, ...rows].map(row => row.map(quoted).join(",")).join("\r\n") + "\r\n";
   };

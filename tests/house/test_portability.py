@@ -1,0 +1,85 @@
+"""What would run here and fail on Windows: text in the system's encoding, forks, signals."""
+
+import ast
+import pathlib
+
+import pytest
+
+from spiritlevel.study.executors import processes
+
+SRC = pathlib.Path(__file__).parents[2] / "src" / "spiritlevel"
+FILES = sorted(SRC.rglob("*.py"))
+EVERYWHERE = {"SIG_IGN", "SIG_DFL"}  # what Python's manual says of all systems
+EVERYWHERE |= {"SIGINT", "SIGTERM", "SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV"}
+POSIX = {"fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"}
+
+
+def names_of(node):
+    """What is called, as written: `os.fork`, `open`."""
+    return ast.unparse(node.func)
+
+
+def is_text_without_encoding(call):
+    name = names_of(call).rsplit(".", 1)[-1]
+    given = {keyword.arg for keyword in call.keywords}
+    if name == "read_text":
+        return not call.args and "encoding" not in given
+    if name == "write_text":
+        return len(call.args) < 2 and "encoding" not in given
+    if names_of(call) not in ("open", "io.open", "os.fdopen"):
+        return False
+    modes = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode")]
+    return not any("b" in ast.unparse(mode) for mode in modes) and "encoding" not in given
+
+
+def offences(source):
+    tree, found = ast.parse(source), []
+    tried = [each for each in ast.walk(tree) if isinstance(each, ast.Try)]
+    guarded = {inner for each in tried for inner in each.body}  # an import that may be missing
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if is_text_without_encoding(node):
+                found.append(f"line {node.lineno}: text without encoding='utf-8'")
+            if names_of(node) in ("os.fork", "os.killpg", "os.setsid"):
+                found.append(f"line {node.lineno}: {names_of(node)} is not on Windows")
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in guarded:
+            modules = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+            level = getattr(node, "level", 0)
+            found += [f"line {node.lineno}: imports {m}" for m in modules & POSIX if not level]
+        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        if text.startswith("signal.SIG") and text.removeprefix("signal.") not in EVERYWHERE:
+            found.append(f"line {node.lineno}: {text} is not on Windows")
+    return found
+
+
+def test_nothing_that_only_posix_has():
+    found = {str(path): offences(path.read_text(encoding="utf-8")) for path in FILES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "path.read_text()",
+        "path.write_text(page)",
+        "open(path)",
+        "open(path, mode='a')",
+        "os.fork()",
+        "import fcntl",
+        "signal.signal(signal.SIGKILL, handler)",
+    ],
+)
+def test_the_check_notices(line):
+    assert len(offences(line)) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["open(path, 'rb')", "path.read_text('utf-8')", "signal.signal(signal.SIGINT, handler)"]
+)
+def test_the_check_lets_the_rest_pass(line):
+    assert offences(line) == []
+
+
+def test_workers_are_started_as_windows_starts_them():
+    """A fork would hide what a fresh process lacks; so every test with workers tries this."""
+    assert processes.START == "spawn"
