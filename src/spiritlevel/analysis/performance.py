@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .. import api
+from ..model.batches import num_samples
 from ..model.calls import measuring
 from ..model.losses import CrossEntropy
 
@@ -20,6 +21,7 @@ class Performance:
 
     loss: float
     accuracy: float | None
+    num_samples: int
 
 
 @measuring
@@ -36,7 +38,7 @@ def performance(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Perf
     wanted = {key: value for key, value in arguments.items() if key not in ("layers", "measures")}
     workspace = api.open_measurement(model, data, **wanted)
     surface, loss = workspace.surface, workspace.surface.loss
-    sums = torch.zeros(3, dtype=torch.float64)  # of losses, of errors, of weights
+    sums = torch.zeros(4, dtype=torch.float64)  # of losses, of errors, of weights, of samples
     with surface.preserved(), torch.no_grad():
         size = workspace.plan.footprint.chunk(workspace.memory, sweep=False)
         for where, batch in surface.chunks(size):
@@ -46,6 +48,7 @@ def performance(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Perf
             for place, each in enumerate(values):
                 sums[place] += each.double().sum().cpu()
             sums[2] += loss.weights(outputs, targets).double().sum().cpu()
+            sums[3] += num_samples(batch)
     surface.processes.sum_(sums)
     accuracy = 1 - float(sums[1] / sums[2]) if isinstance(loss, CrossEntropy) else None
-    return Performance(float(sums[0] / sums[2]), accuracy)
+    return Performance(float(sums[0] / sums[2]), accuracy, int(sums[3]))
