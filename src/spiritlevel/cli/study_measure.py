@@ -135,7 +135,7 @@ def measure(
     """
     talk = console.talk(json)
     roles = Roles(setting or [], outcome or [], model_column or [], ignore or [])
-    given, roles, beside = _found(talk, paths, names, roles, table)
+    given, roles, remarks = _found(talk, paths, names, roles, table)
     if given is None:
         return
     inputs.parse_dtype(dtype)
@@ -183,10 +183,11 @@ def measure(
         "measure_options": _given(asked),
         "training": {"dtype": dtype, "threads": threads},
     }
-    control.check(study_of(networks, **how), allow_code=trusted)
+    study = study_of(networks, **how)
+    control.check(study, allow_code=trusted)
     with console.progress("reading checkpoints") as show:
-        study = study_of(checks.with_fingerprints(networks, section, show), **how)
-    _introduce(talk, study, beside, judged=judged)
+        study = checks.with_fingerprints(study, show)
+    _introduce(talk, study, remarks, judged=judged)
     with open_store(out or control.default_folder(study.name), study) as store:
         if again := store.retry_failed():
             console.note(console.err(), f"{again} failed runs will be tried again")
@@ -197,7 +198,7 @@ def measure(
 def _found(
     talk: Console, paths: list[str], names: str | None, roles: Roles, table: pathlib.Path | None
 ) -> tuple[Table | None, Roles, Sequence[str]]:
-    """The networks with the roles of their columns; None for them once they were written."""
+    """The networks with the roles of their columns, and remarks; no networks if written only."""
     is_table = [path.lower().endswith(tables.ENDINGS) for path in paths]
     if any(is_table):
         for flag, given in (("--names", names), ("--table", table)):
@@ -213,14 +214,27 @@ def _found(
         return tables.read_table(paths[0]), roles, ()
     found = finding.find_networks(paths, names=names, roles=roles)
     if table is None:
-        return found.table, found.roles, found.beside
+        return found.table, found.roles, _remarks(found)
     console.free(table)
     write_atomically(table, tables.table_text(found.rows).encode("utf-8", "backslashreplace"))
     console.note(talk, f"written: {table}, with {len(found.rows)} checkpoints")
     return None, roles, ()
 
 
-def _introduce(talk: Console, study: Study, beside: Sequence[str], *, judged: bool) -> None:
+def _remarks(found: finding.Found) -> list[str]:
+    remarks = []
+    if found.beside:
+        columns = ", ".join(found.beside)
+        remarks.append(f"also found, and not used: {columns}. Use one with --setting or --outcome.")
+    if found.one_run:
+        remarks.append(
+            "Some are checkpoints of one run, and such networks are alike. Give --setting "
+            f"{finding.FOLDER} to count runs and not checkpoints, or only the last of each run."
+        )
+    return remarks
+
+
+def _introduce(talk: Console, study: Study, remarks: Sequence[str], *, judged: bool) -> None:
     """Say what will be measured, and what can be said of it in the end."""
     networks = study.networks
     console.note(talk, f"networks: {len(networks)}")
@@ -231,11 +245,8 @@ def _introduce(talk: Console, study: Study, beside: Sequence[str], *, judged: bo
     console.note(talk, f"settings: {values or 'none'}{counted}")
     known = list(networks[0]["outcomes"])
     console.note(talk, f"outcomes: {', '.join(known) or 'none are given'}")
-    if beside:
-        console.note(
-            talk,
-            f"also found, and not used: {', '.join(beside)}. Use one with --setting or --outcome.",
-        )
+    for remark in remarks:
+        console.note(talk, remark)
     if not judged:
         console.note(
             talk,

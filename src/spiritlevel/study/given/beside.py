@@ -32,6 +32,11 @@ def columns_beside(checkpoint: pathlib.Path) -> Columns:
     return {}
 
 
+def of_framework(checkpoint: pathlib.Path) -> bool:
+    """Whether it lies where Lightning or the Trainer of Hugging Face puts those of one run."""
+    return checkpoint.parent.name == "checkpoints" or (checkpoint / STATE).is_file()
+
+
 def run_folder(checkpoint: pathlib.Path) -> pathlib.Path:
     """The folder of the run that wrote a checkpoint."""
     if checkpoint.parent.name == "checkpoints":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,6 @@ from ...errors import SpiritlevelError
 from ...model.batches import map_tensors, tensors
 from ...results import Progress
 from ..checkpoints import load_checkpoint
-from ..models.registry import build
 from ..runs.named_code import check_code
 from ..runs.results import describe
 from ..settings.definition import Study
@@ -23,14 +23,14 @@ from ..settings.run import RunSettings
 from ..settings.task_arguments import read_task
 from ..statistics._arrays import MIN_POINTS
 from .columns import CHECKPOINT, INITIAL
-from .measuring import Checkpoint, fingerprint, load_parts
+from .measuring import Checkpoint, empty_network, fingerprint, load_parts
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 SAME_WEIGHTS = (
     "The networks {} and {} have the same weights. One network must not count twice: leave one of "
     "them out."
 )
-WEIGHTS = {CHECKPOINT: "weights", INITIAL: "initial_weights"}  # where a fingerprint is kept
+WEIGHTS = {INITIAL: "initial_weights", CHECKPOINT: "weights"}  # where a fingerprint is kept
 
 
 def check_files(networks: Sequence[Mapping[str, Any]]) -> None:
@@ -47,25 +47,20 @@ def check_files(networks: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def with_fingerprints(
-    networks: Sequence[Mapping[str, Any]],
-    model: Mapping[str, Any],
-    progress: Progress | None = None,
-) -> list[dict[str, Any]]:
-    """The networks with absolute paths and the fingerprints of their weights.
+def with_fingerprints(study: Study, progress: Progress | None = None) -> Study:
+    """The study with absolute paths, and the fingerprints of all weights.
 
     Refuses a checkpoint that does not fit its model, and two that hold the same weights.
     """
     built: dict[str, nn.Module] = {}
     seen: dict[str, str] = {}
     known = []
-    for i, network in enumerate(networks):
+    for i, (run, network) in enumerate(zip(study.runs(), study.networks, strict=True)):
         if progress is not None:
-            progress(i, len(networks), "reading checkpoints")
-        section = dict(model) | dict(network["model"])
-        key = json.dumps(section, sort_keys=True)
+            progress(i, len(study.networks), "reading checkpoints")
+        key = json.dumps(run.model.to_dict(), sort_keys=True)
         if key not in built:
-            built = {key: build(str(section.pop("name")), seed=0, **section)}  # one in memory
+            built = {key: empty_network(run)}  # one in memory
         task = dict(network["task"])
         for column, entry in WEIGHTS.items():
             if column in task:
@@ -73,11 +68,10 @@ def with_fingerprints(
                 task[column], task[entry] = os.path.abspath(task[column]), fingerprint(built[key])
         twin = key + task[WEIGHTS[CHECKPOINT]]
         if twin in seen:
-            here = network["task"][CHECKPOINT]
-            raise SpiritlevelError(SAME_WEIGHTS.format(repr(seen[twin]), repr(here)))
-        seen[twin] = network["task"][CHECKPOINT]
+            raise SpiritlevelError(SAME_WEIGHTS.format(repr(seen[twin]), repr(network["name"])))
+        seen[twin] = network["name"]
         known.append(dict(network) | {"task": task})
-    return known
+    return dataclasses.replace(study, networks=known)
 
 
 def check_number(networks: Sequence[Mapping[str, Any]], *, judged: bool) -> None:
@@ -109,8 +103,7 @@ def check_given(study: Study, *, allow_code: bool = False) -> None:
 def _check_use(run: RunSettings) -> None:
     """Plan the measures for one network on a few samples; nothing is computed with its weights."""
     data, test = load_parts(run)
-    model = build(run.model.name, seed=0, **run.model.arguments)
-    model = model.to(getattr(torch, run.training.dtype)).eval()
+    model = empty_network(run)
     few = [map_tensors(lambda t: t[:SAMPLES], batch) for batch in data[:1]]
     options = dict(run.measure_options.options or {})
     if read_task(run, Checkpoint).initial:

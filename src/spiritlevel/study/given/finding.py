@@ -22,7 +22,7 @@ from ...errors import SpiritlevelError, suggestion
 from ...files.names import natural
 from ..checkpoint_folders import INDEXES, WHOLE
 from ..population import KNOWN_OUTCOMES
-from .beside import columns_beside, run_folder
+from .beside import columns_beside, of_framework, run_folder
 from .columns import CHECKPOINT, UNDERSTOOD, Roles, Table
 
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
@@ -40,6 +40,7 @@ class Found:
     roles: Roles
     beside: Sequence[str]
     rows: Sequence[dict[str, Any]]  # with all columns
+    one_run: bool  # whether some are checkpoints of one run, and nothing says so
 
 
 def find_networks(
@@ -86,6 +87,7 @@ def find_networks(
         dataclasses.replace(roles, settings=list(dict.fromkeys(settings)), ignored=()),
         [name for name in there if name not in used and name not in roles.ignored],
         [{CHECKPOINT: str(p)} | row for p, row in zip(checkpoints, everything, strict=True)],
+        _share_a_run(checkpoints) and FOLDER not in used,
     )
 
 
@@ -135,6 +137,11 @@ def _folders(paths: Sequence[pathlib.Path]) -> list[str | None]:
         return [None] * len(paths)
     common = os.path.commonpath(folders)
     return [os.path.relpath(folder, common) for folder in folders]
+
+
+def _share_a_run(paths: Sequence[pathlib.Path]) -> bool:
+    runs = [os.path.realpath(run_folder(path)) for path in paths if of_framework(path)]
+    return len(set(runs)) < len(runs)
 
 
 def _said(paths: Sequence[pathlib.Path], names: str | None) -> list[dict[str, Any]]:

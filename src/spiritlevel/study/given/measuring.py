@@ -78,19 +78,27 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
     return {key: value.clone() for key, value in tensors}
 
 
+def empty_network(settings: RunSettings) -> nn.Module:
+    """The network of a run before its weights are loaded.
+
+    In the precision of the run: loading into another one would round the weights.
+    """
+    model = build(settings.model.name, seed=0, **settings.model.arguments)
+    return model.to(DTYPES[settings.training.dtype]).eval()
+
+
 @task(TASK, arguments=Checkpoint)
 def measure_checkpoint(settings: RunSettings, device: str | torch.device) -> RunResult:
     """Load the weights of one network and measure it."""
     given = read_task(settings, Checkpoint)
-    dtype = DTYPES[settings.training.dtype]
-    model = build(settings.model.name, seed=settings.seed, **settings.model.arguments)
+    model = empty_network(settings)
     initial = None
     if given.initial:
         _load(model, given.initial, given.initial_weights)
-        initial = state_of(model.to(dtype))
+        initial = state_of(model)
     _load(model, given.checkpoint, given.weights)
     data, test = load_parts(settings)
-    found = Subject(model.to(device, dtype).eval(), data, test, initial, given.loss)
+    found = Subject(model.to(device), data, test, initial, given.loss)
     return measured(settings, found, device)
 
 
@@ -106,12 +114,14 @@ def _network_in_python(settings: RunSettings, device: str | torch.device) -> Run
 def measured(settings: RunSettings, found: Subject, device: str | torch.device) -> RunResult:
     """Loss and accuracy on the data and the test data, then the measures.
 
-    A network whose loss is not a number has no measures, as one that diverged in training.
+    A network whose loss or weights are not numbers has no measures, as one that diverged in
+    training.
     """
     rows: list[MeasurementRow] = []
-    counts, finite = {"train": 0, "test": 0}, True
+    counts = {"train": 0, "test": 0}
+    finite = all(bool(parameter.isfinite().all()) for parameter in found.model.parameters())
     parts = {"train": found.data} | ({} if found.test is None else {"test": found.test})
-    for part, data in parts.items():
+    for part, data in parts.items() if finite else ():
         well = performance(found.model, data, loss=found.loss, distributed=False)
         counts[part] = well.num_samples
         rows.append(number_row(f"{part}_loss", well.loss))
