@@ -157,12 +157,12 @@ def measure(
     section = {"name": model or networks[0]["model"]["name"]}
     section |= inputs.parse_pairs(model_arg or [], "--model-arg width=16")
     options = inputs.parse_pairs(option or [], "--option rho=0.1")
-    inputs.refuse_unread(options, measures, ())
     if "initial" in options:
         raise SpiritlevelError(
             "The weights before training are given for each network: put their paths in a column "
             "'initial' of the table."
         )
+    inputs.refuse_unread(options, measures, ())
     # A model that was typed is the user's own word; one in a table may be somebody else's.
     trusted = allow_code or not any("name" in network["model"] for network in networks)
     asked = {
