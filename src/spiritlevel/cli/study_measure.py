@@ -14,7 +14,7 @@ from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..study import control
 from ..study.given import checks, finding, tables
-from ..study.given.columns import KNOWN_OUTCOMES, Roles, Table, read_networks, repeated_settings
+from ..study.given.columns import Roles, Table, read_networks, repeated_settings
 from ..study.given.control import open_store, study_of
 from ..study.settings.definition import Study
 from ..study.settings.given_networks import axes_of
@@ -251,7 +251,7 @@ def _introduce(talk: Console, study: Study, remarks: Sequence[str], *, judged: b
         console.note(
             talk,
             "No outcome is known, so the networks are measured and nothing can be judged. Add a "
-            f"column such as {KNOWN_OUTCOMES[3]}, or give --test DATA.",
+            "column such as test_accuracy, or give --test DATA.",
         )
     elif repeated and repeated < MIN_CLUSTERS:
         console.note(

@@ -82,9 +82,9 @@ def _check_heading(names: Sequence[str], file: pathlib.Path) -> None:
         )
 
 
-def _placed(row: Mapping[str, str | None], folder: pathlib.Path) -> dict[str, str]:
+def _placed(row: Mapping[str, str | None], folder: pathlib.Path) -> dict[str, str | None]:
     """Paths from the working folder: as they are, unless the file lies beside the table."""
-    placed = {}
+    placed: dict[str, str | None] = {}
     for column in (CHECKPOINT, INITIAL):
         if (value := row.get(column)) is not None:
             beside = folder / os.path.expanduser(value)
