@@ -39,7 +39,7 @@ nightly: export OMP_NUM_THREADS := 1
 nightly: $(READY)
 	$(VENV)/bin/python -m pytest -m nightly -n 2 --dist worksteal $(if $(OFFSET),--fuzz-offset=$(OFFSET))
 	$(VENV)/bin/python experiments/nightly.py
-	$(foreach use,quantization pruning,$(VENV)/bin/python experiments/uses/$(use).py \
+	$(foreach use,quantization pruning checkpoints,$(VENV)/bin/python experiments/uses/$(use).py \
 		--networks digits --seeds 0 --out build/nightly/uses --results build/nightly/uses &&) true
 	$(foreach use,fine_tuning grokking,$(VENV)/bin/python experiments/uses/$(use).py \
 		--quick --seeds 0 --results build/nightly/uses &&) true

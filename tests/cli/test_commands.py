@@ -18,6 +18,7 @@ from spiritlevel.cli import cards, inputs
 from spiritlevel.cli.app import app
 from spiritlevel.study.checkpoints import save_checkpoint
 from spiritlevel.study.data import digits
+from spiritlevel.study.data.samples import load_samples
 from spiritlevel.study.models import build, mlp
 from spiritlevel.symmetries import SYMMETRIES
 
@@ -331,8 +332,8 @@ def test_option_values(text, value):
 
 
 def test_samples_are_a_random_part_not_the_first_rows():
-    x, y, text = inputs.load_data("digits", split="train", samples=100, seed=1)
-    whole, _, _ = inputs.load_data("digits", split="train", samples=None, seed=1)
+    x, y, text = load_samples("digits", split="train", samples=100, seed=1)
+    whole, _, _ = load_samples("digits", split="train", samples=None, seed=1)
     assert len(x) == len(y) == 100
     assert not torch.equal(x, whole[:100])
     assert text == "100 of 1297 samples of digits (train), drawn with seed 1"

@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import api
 from ..engine.fit import Fit
+from ..model.batches import num_samples
 from ..model.calls import measuring
 
 
@@ -21,6 +22,7 @@ class Performance:
 
     loss: float
     accuracy: float | None
+    num_samples: int
 
 
 @measuring
@@ -37,10 +39,13 @@ def performance(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Perf
     wanted = {key: value for key, value in arguments.items() if key not in ("layers", "measures")}
     workspace = api.open_measurement(model, data, **wanted)
     surface = workspace.surface
-    fit = Fit(surface.loss, surface.device)
+    fit, count = Fit(surface.loss, surface.device), torch.zeros((), dtype=torch.int64)
     with surface.preserved(), torch.no_grad():
         size = workspace.plan.footprint.chunk(workspace.memory, sweep=False)
         for where, batch in surface.chunks(size):
             fit.add(*surface.outputs(batch, where=where))
+            count += num_samples(batch)
     fit.reduce(surface.processes)
-    return Performance(math.nan if fit.mean_loss is None else fit.mean_loss, fit.accuracy)
+    surface.processes.sum_(count)
+    mean = math.nan if fit.mean_loss is None else fit.mean_loss
+    return Performance(mean, fit.accuracy, int(count))

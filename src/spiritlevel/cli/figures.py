@@ -32,8 +32,12 @@ def figures(
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
     target: Annotated[
-        str, typer.Option(help=f"What the measures are compared with: {', '.join(TARGETS)}.")
-    ] = "gap",
+        str | None,
+        typer.Option(
+            help=f"What the measures are compared with: {', '.join(TARGETS)}, or an outcome of "
+            "given networks (default: gap)."
+        ),
+    ] = None,
     measures: Annotated[
         list[str] | None, typer.Option(help="A name, or a pattern in quotes; may be repeated.")
     ] = None,
@@ -51,6 +55,7 @@ def figures(
     where = out or folder / "figures"
     with Store.open(folder) as store:
         population = finished(store)
+        target = target or population_statistics.default_target(population)
         statistics = population_statistics.statistics(population, target=target, resamples=0)
     chosen = plots.study_figures(
         population, statistics, target=target, measures=measures, colour=colour

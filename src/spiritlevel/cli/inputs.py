@@ -1,20 +1,15 @@
-"""Parsing the values of command-line options, and loading data."""
+"""Parsing the values of command-line options."""
 
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from .. import api
 from ..errors import SpiritlevelError
-from ..study import data
-from ..study.data.masks import read_attention_mask
 
 UNITS = {"": 1, "B": 1}
 for power, letter in enumerate("KMGT", start=1):
@@ -113,37 +108,3 @@ def parse_device(text: str) -> torch.device:
             f"The --device {text!r} cannot be used: {cause}. This machine has: {available}."
         ) from error
     return device
-
-
-Inputs = Tensor | dict[str, Tensor]  # a dict with the mask, where the data has one
-
-
-def load_data(
-    name: str, *, split: str, samples: int | None, seed: int
-) -> tuple[Inputs, Tensor, str]:
-    """Inputs, targets and a description; at most `samples` of them, drawn at random."""
-    x, y = data.load(name, split)
-    mask = None
-    if name.lower().endswith(".npz"):
-        mask = read_attention_mask(os.path.expanduser(name), split, x)
-    whole = f"samples of {name} ({split})" if name == "digits" else f"samples of {name}"
-    origin = f"{len(x)} {whole}"
-    if samples is not None and samples < len(x):
-        generator = torch.Generator().manual_seed(seed)
-        chosen = torch.randperm(len(x), generator=generator)[:samples].sort().values
-        origin = f"{samples} of {len(x)} {whole}, drawn with seed {seed}"
-        x, y = x[chosen], y[chosen]
-        mask = None if mask is None else mask[chosen]
-    if mask is None:
-        return x, y, origin
-    return {"input_ids": x, "attention_mask": mask}, y, f"{origin}, with an attention mask"
-
-
-def in_batches(x: Inputs, y: Tensor, size: int) -> list[tuple[Any, Tensor]]:
-    """Pairs of inputs and targets, `size` samples at a time."""
-    targets = y.split(size)
-    if isinstance(x, Tensor):
-        return list(zip(x.split(size), targets, strict=True))
-    parts = [part.split(size) for part in x.values()]
-    inputs = (dict(zip(x, each, strict=True)) for each in zip(*parts, strict=True))
-    return list(zip(inputs, targets, strict=True))

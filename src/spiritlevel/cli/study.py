@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_text
 import pathlib
-import time
 from typing import Annotated, Any
 
 import typer
@@ -20,13 +19,12 @@ from ..papers.experiment import PAPERS
 from ..papers.judging.judgement import judge
 from ..plain_text import visible
 from ..study import control, population_statistics
-from ..study.executors.progress import study_status
 from ..study.population import TARGETS, Population
 from ..study.registry import study_names
 from ..study.storage import export
 from ..study.storage.store import Store
-from . import claims, completion, console, figures, inputs, subject
-from .progress import counted, duration, runs_progress
+from . import claims, completion, console, figures, inputs, study_measure, study_work, subject
+from .progress import counted
 
 FORMAT = "spiritlevel-studies-1"  # of the list
 
@@ -43,26 +41,6 @@ Examples:
   spiritlevel study report studies/digits-quick
 """,
 )
-Folder = Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")]
-Executor = Annotated[
-    str,
-    typer.Option(help="local, vmap (networks of equal shape train together) or ray (a cluster)."),
-]
-Workers = Annotated[
-    int, typer.Option(min=1, help="Worker processes; with ray, CPUs of the cluster it starts.")
-]
-Address = Annotated[
-    str | None, typer.Option(help="Address of a Ray cluster (default: start one on this machine).")
-]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-PerGpu = Annotated[int, typer.Option(min=1, help="With ray: runs per GPU.")]
-AllowCode = Annotated[
-    bool,
-    typer.Option(
-        "--allow-code",
-        help="Trust the study: run code that it names even if it is not in the working folder.",
-    ),
-]
 
 
 @app.command(
@@ -125,12 +103,12 @@ def run(
     out: Annotated[
         pathlib.Path | None, typer.Option(help="Output folder (default: studies/NAME-PRESET).")
     ] = None,
-    executor: Executor = "local",
-    workers: Workers = 1,
-    address: Address = None,
-    device: Device = "cpu",
-    per_gpu: PerGpu = 1,
-    allow_code: AllowCode = False,
+    executor: study_work.Executor = "local",
+    workers: study_work.Workers = 1,
+    address: study_work.Address = None,
+    device: study_work.Device = "cpu",
+    per_gpu: study_work.PerGpu = 1,
+    allow_code: study_work.AllowCode = False,
     json: subject.Json = None,
 ) -> None:
     """Run a study, or what is left of it. You can stop it at any time and resume it later."""
@@ -142,7 +120,9 @@ def run(
     folder = out or control.default_folder(chosen.name, preset)
     with Store.create(folder, chosen) as store:
         where = {"device": device, "address": address, "per_gpu": per_gpu}
-        _work(store, json, executor=executor, workers=workers, allow_code=allow_code, **where)
+        study_work.work(
+            store, json, executor=executor, workers=workers, allow_code=allow_code, **where
+        )
 
 
 @app.command(
@@ -153,17 +133,17 @@ Examples:
 """
 )
 def resume(
-    folder: Folder,
-    executor: Executor = "local",
-    workers: Workers = 1,
-    address: Address = None,
-    device: Device = "cpu",
-    per_gpu: PerGpu = 1,
+    folder: study_work.Folder,
+    executor: study_work.Executor = "local",
+    workers: study_work.Workers = 1,
+    address: study_work.Address = None,
+    device: study_work.Device = "cpu",
+    per_gpu: study_work.PerGpu = 1,
     retrain: Annotated[
         bool,
         typer.Option("--retrain", help="Train runs again whose weights are missing or damaged."),
     ] = False,
-    allow_code: AllowCode = False,
+    allow_code: study_work.AllowCode = False,
     json: subject.Json = None,
 ) -> None:
     """Finish a study. Failed runs are tried again."""
@@ -172,7 +152,9 @@ def resume(
         if again := control.retry_failed(store, allow_code=allow_code):
             console.note(console.err(), f"{again} failed runs will be tried again")
         where = {"device": device, "address": address, "per_gpu": per_gpu}
-        _work(store, json, executor=executor, workers=workers, allow_code=allow_code, **where)
+        study_work.work(
+            store, json, executor=executor, workers=workers, allow_code=allow_code, **where
+        )
     if lost:
         raise SpiritlevelError(lost)
 
@@ -184,7 +166,7 @@ Examples:
   spiritlevel study status studies/digits-quick --json - | jq .done
 """
 )
-def status(folder: Folder, json: subject.Json = None) -> None:
+def status(folder: study_work.Folder, json: subject.Json = None) -> None:
     """Show the progress of a study."""
     with Store.open(folder) as store:
         state = library.state(store)
@@ -206,7 +188,7 @@ Examples:
 """
 )
 def report(
-    folder: Folder,
+    folder: study_work.Folder,
     target: Annotated[
         str | None,
         typer.Option(help=f"{', '.join(TARGETS)}, or a measure of the study (default: gap)."),
@@ -274,7 +256,7 @@ Examples:
 """,
 )
 def export_tables(
-    folder: Folder,
+    folder: study_work.Folder,
     out: Annotated[
         pathlib.Path | None, typer.Option(help="Output folder (default: FOLDER/export).")
     ] = None,
@@ -290,40 +272,5 @@ def export_tables(
     subject.write_json(talk, json, json_text.dumps({"written": paths}, indent=2))
 
 
+app.command(epilog=study_measure.EXAMPLES)(study_measure.measure)
 app.command(epilog=figures.EXAMPLES)(figures.figures)
-
-
-def _work(store: Store, json: str | None, **how: Any) -> None:
-    """Run with a progress bar, then print how it ended."""
-    if how["address"] is None:  # a cluster may have GPUs that this machine lacks
-        inputs.parse_device(how["device"])
-    start = time.monotonic()
-    before = store.counts()
-    try:
-        with runs_progress() as watch:
-            watch(study_status(store))
-            counts = control.execute(store, watch=watch, **how)
-    except KeyboardInterrupt:
-        console.err().print(
-            f"stopped; {counted(store.counts(), None)}. "
-            f"To continue: spiritlevel study resume {store.folder}",
-            soft_wrap=True,
-        )
-        raise
-    page = console.talk(json)
-    took = duration(time.monotonic() - start)
-    page.print(
-        f"{store.name}: {counted(counts, None)}; {counts.done - before.done} of them now, "
-        f"in {took}",
-        soft_wrap=True,
-    )
-    if console.VOLUME.get() > console.Volume.QUIET:
-        page.print(
-            f"in {store.folder}; next: spiritlevel study report {store.folder}", soft_wrap=True
-        )
-    subject.write_json(page, json, json_text.dumps(library.state(store).to_dict(), indent=2))
-    if counts.failed:
-        raise SpiritlevelError(
-            f"{counts.failed} of {counts.total} runs failed; the results of the others are kept. "
-            f"To see why: spiritlevel study status {store.folder}"
-        )

@@ -26,6 +26,7 @@ from ..pages.figures import KINDS
 from ..records import to_json_float
 from ..results import Progress, Report
 from ..study.checkpoints import load_checkpoint
+from ..study.data.samples import in_batches, load_samples
 from ..study.models import build
 from . import completion, console, inputs
 
@@ -274,7 +275,7 @@ def load(
     """Build the network, load weights and data, and move them to the device."""
     place, kind = inputs.parse_device(device), inputs.parse_dtype(dtype)
     console.details("setting", {"seed": seed, "device": place, "batch_size": batch_size})
-    x, y, origin = inputs.load_data(data, split=split, samples=samples, seed=seed)
+    x, y, origin = load_samples(data, split=split, samples=samples, seed=seed)
     network = build(model, seed=seed, **inputs.parse_pairs(model_arg or [], "--model-arg width=16"))
     if checkpoint is not None:
         weights = f"weights: {load_checkpoint(network, checkpoint)}"
@@ -285,7 +286,7 @@ def load(
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     return Subject(
         network,
-        inputs.in_batches(x, y, batch_size),
+        in_batches(x, y, batch_size),
         model,
         data,
         (

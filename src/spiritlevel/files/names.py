@@ -48,6 +48,16 @@ def as_path(given: object, *, what: str) -> pathlib.Path:
     return path
 
 
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts layer2 before layer10.
+
+    >>> sorted(["run10", "run2"], key=natural)
+    ['run2', 'run10']
+    """
+    parts = re.findall(r"\d+|\D+", name)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+
+
 def _fault(part: str) -> str:
     if not part.strip(". "):
         return "which leads out of its folder"

@@ -1,6 +1,7 @@
 """Populations of trained models: how they are declared, run, stored and judged."""
 
 from .control import execute, find, resume, run, state
+from .given.python import measure_networks
 from .population import Population
 from .registry import register_study, task
 from .runs.results import RunResult
@@ -18,6 +19,7 @@ __all__ = [
     "Study",
     "execute",
     "find",
+    "measure_networks",
     "read_task",
     "register_study",
     "resume",

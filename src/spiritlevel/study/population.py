@@ -28,7 +28,10 @@ TARGETS = {
 OF_THE_RUN = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
 LAST_EPOCH = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
 KEYS = ("run", "measure", "layer")  # of a measurement
+TRAINING = ("train_loss", "train_accuracy")  # say how far training went, not what came of it
 MEASURED = ("measure", "layer", "value")  # what is read of it
+# What a table of networks may say of each without being told that it is an outcome.
+KNOWN_OUTCOMES = (*LAST_EPOCH, "gap", "error_gap", "test_error")
 VALIDATION = ("validation_loss", "validation_accuracy")  # None where a study has no such data
 
 
@@ -47,6 +50,8 @@ class Population:
         while_training: by measure, then run, then epoch; finite values of the whole network.
         machines: by the number that the rows give.
         folder: of the study, for messages.
+        outcomes: where the networks were given and not trained, the names of what is known of
+            them; None for a study that trains its networks or has a task.
     """
 
     axes: Sequence[str]
@@ -61,6 +66,7 @@ class Population:
     )
     machines: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     folder: str = ""
+    outcomes: Sequence[str] | None = None
 
     @classmethod
     def of(cls, study: Store | Population) -> Population:
@@ -75,6 +81,7 @@ class Population:
             epoch_measurements=study.each_row("epoch_measurements", ("epoch", *MEASURED)),
             machines=study.machines(),
             folder=str(study.folder),
+            given=study.study.given(),
         )
 
     @classmethod
@@ -88,8 +95,13 @@ class Population:
         epoch_measurements: Iterable[Row] = (),
         machines: Mapping[int, Mapping[str, Any]] | None = None,
         folder: str = "",
+        given: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Population:
-        """The population from the rows of a store's tables, each table gone through once."""
+        """The population from the rows of a store's tables, each table gone through once.
+
+        `given` has the outcomes of networks that were not trained here, and their name as
+        "network", by run.
+        """
         texts: dict[str, str] = {run["id"]: run["id"] for run in runs}  # one copy of each, not many
         epochs_of: dict[str, EpochRows] = {}
         for row in epochs:
@@ -111,19 +123,36 @@ class Population:
                 of_measure = while_training.setdefault(row["measure"], {})
                 run = texts.setdefault(row["run"], row["run"])
                 of_measure.setdefault(run, {})[row["epoch"]] = row["value"]
+        rows = [
+            _wide_row(each, epochs_of.get(each["id"], ()), values.get(each["id"], {}))
+            | _known(values.get(each["id"], {}), (given or {}).get(each["id"], {}))
+            for each in runs
+        ]
+        measures = sorted({name for of_run in values.values() for name in of_run})
+        outcomes = None
+        if given is not None:  # losses and accuracies were evaluated, and are no measures
+            outcomes = _outcomes(rows, given)
+            measures = [name for name in measures if name not in LAST_EPOCH]
         return cls(
             axes=list(axes),
-            rows=[
-                _wide_row(each, epochs_of.get(each["id"], ()), values.get(each["id"], {}))
-                for each in runs
-            ],
-            measures=sorted({name for of_run in values.values() for name in of_run}),
+            rows=rows,
+            measures=measures,
             epochs=epochs_of,
             layers=layers,
             while_training=while_training,
             machines={} if machines is None else machines,
             folder=folder,
+            outcomes=outcomes,
         )
+
+    @functools.cached_property
+    def targets(self) -> dict[str, str]:
+        """Outcomes that measures can be judged by, and what each is; "" of a user's own."""
+        if self.outcomes is None:
+            return dict(TARGETS)
+        names = [name for name in TARGETS if name in self.outcomes]
+        names += [n for n in self.outcomes if n not in TARGETS and n not in TRAINING]
+        return {name: TARGETS.get(name, "") for name in names}
 
     @functools.cached_property
     def done(self) -> list[Row]:
@@ -180,7 +209,7 @@ class Population:
 
         nan where a run lacks it.
         """
-        self.check("column", name, [*self.measures, *TARGETS, *LAST_EPOCH])
+        self.check("column", name, [*self.measures, *TARGETS, *LAST_EPOCH, *(self.outcomes or ())])
         values = (row.get(name) for row in self.done)
         return [math.nan if value is None else float(value) for value in values]
 
@@ -202,13 +231,16 @@ def label(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def targets_of(epoch: Mapping[str, Any]) -> dict[str, float]:
-    """What the measures are to say something about, from the last epoch."""
-    return {
-        "gap": epoch["test_loss"] - epoch["train_loss"],
-        "error_gap": epoch["train_accuracy"] - epoch["test_accuracy"],
-        "test_error": 1.0 - epoch["test_accuracy"],
-    }
+def targets_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """What the measures are to say something about, from losses and accuracies that are there."""
+    targets = {}
+    if "test_loss" in row and "train_loss" in row:
+        targets["gap"] = row["test_loss"] - row["train_loss"]
+    if "test_accuracy" in row and "train_accuracy" in row:
+        targets["error_gap"] = row["train_accuracy"] - row["test_accuracy"]
+    if "test_accuracy" in row:
+        targets["test_error"] = 1.0 - row["test_accuracy"]
+    return targets
 
 
 def _wide_row(run: Row, epochs: Sequence[Row], measures: Mapping[str, float]) -> Row:
@@ -220,6 +252,24 @@ def _wide_row(run: Row, epochs: Sequence[Row], measures: Mapping[str, float]) ->
         row |= {k: v for k, v in last.items() if k not in VALIDATION or v is not None}
         row |= targets_of(last)
     return row | dict(measures)
+
+
+def _known(values: Mapping[str, float], given: Mapping[str, Any]) -> Row:
+    """What is known of a given network: a number that came with it goes before our own.
+
+    A gap is never the difference of one that came with it and one of our own: they may be of
+    different samples.
+    """
+    if not given:
+        return {}
+    evaluated = {name: values[name] for name in LAST_EPOCH if name in values}
+    return targets_of(evaluated) | evaluated | targets_of(given) | dict(given)
+
+
+def _outcomes(rows: Sequence[Row], given: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Those that a user named, in this order, then those that follow or were evaluated."""
+    named = dict.fromkeys(key for each in given.values() for key in each if key != "network")
+    return [*named, *(n for n in KNOWN_OUTCOMES if n not in named and any(n in r for r in rows))]
 
 
 def _is_number(value: object) -> bool:

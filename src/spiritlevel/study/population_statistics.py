@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
 from ..measures.confounders import HELD_FIXED
-from .population import TARGETS, Population
+from .population import Population
 from .statistics import StudyStatistics, summary
 from .storage.store import Store
 
@@ -30,8 +30,8 @@ def statistics(
 
     Args:
         study: its store, or the population read from it.
-        target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error"; or one of
-            the study's own measures.
+        target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error"; one of
+            the outcomes that came with given networks; or one of the study's own measures.
         confounders: measures, columns of the last epoch, or settings that are numbers. None: those
             of `CONFOUNDERS` that the study has and that differ between runs.
         confidence: of the intervals.
@@ -72,21 +72,31 @@ def statistics(
 def default_target(study: Store | Population) -> str:
     """What measures are judged by if no target is given: the gap, where networks were trained.
 
-    A task that trains none has numbers of its own; the first of them, by name.
+    Networks that were given have outcomes of their own: the gap if it is known, else the first. A
+    task that trains none has numbers of its own; the first of them, by name.
     """
     population = Population.of(study)
+    if population.outcomes is not None:
+        return next(iter(population.targets), "gap")
     names = population.measures
     return "gap" if population.epochs or not names else names[0]
 
 
 def _check_target(population: Population, target: str) -> None:
-    names = population.measures
-    if target not in TARGETS and target not in names:
+    names, targets = population.measures, population.targets
+    if not targets:
         raise SpiritlevelError(
-            f"The 'target' must be one of {', '.join(TARGETS)}, or a measure of the study. "
-            f"Got {target!r}.{suggestion(target, [*TARGETS, *names])}"
+            f"The networks in {population.folder!r} were measured and nothing can be judged: no "
+            "outcome is known of them. Add a column such as test_accuracy or gap to the table and "
+            "call `spiritlevel study measure` again: what was measured is kept. Or measure them in "
+            "another folder with --test DATA."
         )
-    if target in TARGETS and names and not population.epochs:
+    if target not in targets and target not in names:
+        raise SpiritlevelError(
+            f"The 'target' must be one of {', '.join(targets)}, or a measure of the study. "
+            f"Got {target!r}.{suggestion(target, [*targets, *names])}"
+        )
+    if target in targets and names and not population.epochs and population.outcomes is None:
         raise SpiritlevelError(
             f"The study in {population.folder!r} trained no networks, so there is no {target!r}. "
             f"Choose one of its own numbers as the target: {', '.join(names)}."

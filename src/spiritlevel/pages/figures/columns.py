@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 
 from ...errors import SpiritlevelError
@@ -84,12 +83,6 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> str:
     if math.isnan(correlation.value):
         return f"ρ undefined: {correlation.reason}"
     return f"Spearman ρ {correlation}"
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts layer2 before layer10."""
-    parts = re.findall(r"\d+|\D+", name)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def spans_decades(values: Sequence[float]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpiritlevelError, require
-from ...study.population import TARGETS, Population
+from ...study.population import Population
 from ...study.storage.store import Store
 from .columns import finished, pairs
 from .style import COLUMN, PAGE, PRINT_FONT, new_axes, shown, title
@@ -32,7 +32,7 @@ def agreement(
     Cells without a correlation (a constant measure, fewer than four runs) are grey.
     """
     population = finished(study)
-    population.check("target", target, list(TARGETS))
+    population.check("target", target, list(population.targets))
     chosen = list(population.measures if measures is None else measures)
     for name in chosen:
         population.check("measures", name, population.measures)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import SpiritlevelError, require, suggestion
+from ...files.names import natural
 from ...study.population import Population
 from ...study.storage.store import Store
-from .columns import QUARTILES, finished, natural, spans_decades
+from .columns import QUARTILES, finished, spans_decades
 from .scatter import small_legend
 from .style import (
     COLUMN,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import SpiritlevelError
-from ...study.population import TARGETS, Population
+from ...study.population import Population
 from ...study.storage.store import Store
 from ..content import fitted_line
 from .columns import Pairs, axis_title, finished, pairs, rank_correlation
@@ -49,7 +49,8 @@ def measure_against(
     Args:
         study: its store, or a `Population` read from it.
         measure: its name.
-        target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error".
+        target: "gap" (test − training loss), "error_gap", "test_loss" or "test_error"; or an
+            outcome that came with given networks.
         view: "linear", "log" (the measure's axis; what is not positive is left out and counted) or
             "density" (how many runs lie in a cell; the axis is logarithmic where all are positive).
         colour: a setting, such as "lr", whose values get a colour and a shape of their own, and a
@@ -59,7 +60,7 @@ def measure_against(
     """
     population = finished(study)
     population.check("measure", measure, population.measures)
-    population.check("target", target, list(TARGETS))
+    population.check("target", target, list(population.targets))
     population.check("view", view, VIEWS)
     x, y = population.column(measure), population.column(target)
     positive = all(value > 0 for value in pairs(x, y).x)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpiritlevelError, suggestion
-from ...study.population import TARGETS, Population
+from ...study.population import Population
 from ...study.statistics import StudyStatistics
 from .boxplots import boxes
 from .dynamics import training
@@ -59,7 +59,7 @@ def study_figures(
         colour: a setting whose values get a colour each, such as "lr" or "variant"; None takes
             the first that varies.
     """
-    population.check("target", target, list(TARGETS))
+    population.check("target", target, list(population.targets))
     colour = _colour(population, colour)
     names = _chosen(population, measures)
     narrowed = dataclasses.replace(population, measures=names)
@@ -78,14 +78,18 @@ def study_figures(
         drawn["agreement"] = lambda: _of(agreement(narrowed, target=target))
     else:
         left_out["correlations"] = "no run has a measure"
-    drawn["training"] = lambda: _training(population, None)
+    if population.outcomes is None:
+        drawn["training"] = lambda: _training(population, None)
+    else:
+        left_out["training"] = "the networks were given, and not trained here"
     for axis in population.axes:
         number, name = len(population.groups(axis)), _file_name(axis)
         if not 2 <= number <= MOST_VALUES:
             why = f"values of {axis} in the runs: {number}; drawn are 2 to {MOST_VALUES}"
             left_out |= {f"training-{name}": why, f"boxes-{name}": why}
             continue
-        drawn[f"training-{name}"] = _training_by(population, axis)
+        if population.outcomes is None:
+            drawn[f"training-{name}"] = _training_by(population, axis)
         panel = _box_panel(population, axis)
         widest = max(len(value) for value in population.groups(axis))
         high = PANEL if number * max(widest, 6) <= ROOM else TALL_PANEL

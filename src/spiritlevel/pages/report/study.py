@@ -10,6 +10,7 @@ from ...results import Progress
 from ...study import population_statistics
 from ...study.population import Population, label
 from ...study.settings.definition import Study
+from ...study.settings.given_networks import axes_of
 from ...study.statistics import MeasureStatistics, StudyStatistics
 from ...study.statistics.correlations import FINDINGS
 from ...study.statistics.text import JUDGED, percent
@@ -133,7 +134,8 @@ def _facts(
 ) -> dict[str, str]:
     counts = population.counts
     states = {name: getattr(counts, name) for name in ("done", "failed", "running", "pending")}
-    grid = {axis: ", ".join(map(label, values)) for axis, values in study.grid.items()}
+    varied = study.grid or axes_of(study.networks)
+    grid = {axis: ", ".join(map(label, values)) for axis, values in varied.items()}
     versions = {
         f"{name} {each[name]}": None
         for each in population.machines.values()
@@ -152,9 +154,11 @@ def _facts(
         "n": f"{statistics.n - statistics.without_target} runs with a finite {target}",
         "judged by": title(target),
         **subject(study),
-        "grid": "; ".join(f"{axis}: {values}" for axis, values in grid.items()),
+        "settings" if study.networks else "grid": "; ".join(
+            f"{axis}: {values}" for axis, values in grid.items()
+        ),
         "variants": "; ".join(study.variants),
-        "seeds": str(len(list(study.seeds)) if not isinstance(study.seeds, int) else study.seeds),
+        **({} if study.networks else {"seeds": _seeds(study)}),
         "intervals": "; ".join(
             [
                 f"{percent(statistics.confidence)}, over runs by formula",
@@ -166,6 +170,10 @@ def _facts(
         "versions": ", ".join(versions),
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _seeds(study: Study) -> str:
+    return str(len(list(study.seeds)) if not isinstance(study.seeds, int) else study.seeds)
 
 
 def _missing(population: Population) -> Section | None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...study.population import TARGETS, Population
+from ...study.population import Population
 from ...study.statistics import Correlation, spearman
 from ..content import Cell, Chart, Column, Section, Table
 from .study_numbers import finite, number, quartiles
@@ -75,7 +75,7 @@ def boxes(population: Population) -> Section | None:
     axes = [axis for axis in population.varied if axis != "seed"]
     if not axes:
         return None
-    targets = [name for name in TARGETS if finite(population.done, name)]
+    targets = [name for name in population.targets if finite(population.done, name)]
     quantities = [*targets, *population.measures]
     views: dict[str, Any] = {}
     rows: list[list[Cell]] = []

@@ -27,7 +27,9 @@ def scatter(
     progress: Progress | None,
 ) -> Section | None:
     """The measures against the targets, with linear, log and density views."""
-    wanted = dict.fromkeys((*TARGETS, target))  # which may be a number of the study's own
+    wanted = dict.fromkeys(
+        (*population.targets, target)
+    )  # which may be a number of the study's own
     targets = [name for name in wanted if finite(population.done, name)]
     measures = [name for name in population.measures if name != target]
     if not targets or not measures:

@@ -7,6 +7,10 @@ from ...study.statistics import StudyStatistics
 from ..content import Cell, Column, Section, Table
 from .study_numbers import number, setting
 
+TRAINED = (  # of runs that train
+    Column("ended by", "Why training ended: epochs, a loss or an accuracy reached, diverged"),
+    Column("epochs"),
+)
 OUT = Column("out", "Left out: runs without a finite number for this measure or for the outcome")
 
 
@@ -41,26 +45,29 @@ def regressions(statistics: StudyStatistics, target: str) -> Section | None:
 def runs(population: Population) -> Section:
     """Every run, and why some have no numbers."""
     outcomes = [
-        name for name in (*TARGETS, "train_loss") if any(name in r for r in population.rows)
+        name
+        for name in (*population.targets, "train_loss")
+        if any(name in r for r in population.rows)
     ]
+    trained = population.outcomes is None  # and not given as they are
     several = len(population.machines) > 1
     columns = [
         Column("run", "Hash of its settings: the name of its checkpoint"),
+        *([] if trained else [Column("network", "As the table or the folder calls it")]),
         Column("state"),
         *(Column(axis) for axis in population.varied),
-        Column("ended by", "Why training ended: epochs, a loss or an accuracy reached, diverged"),
-        Column("epochs"),
-        *(Column(name, TARGETS.get(name, "At the last epoch")) for name in outcomes),
-        Column("seconds", "Spent on training and measuring"),
+        *(TRAINED if trained else ()),
+        *(Column(name, _meaning(name, trained=trained)) for name in outcomes),
+        Column("seconds", f"Spent on {'training and ' if trained else ''}measuring"),
         *([Column("machine", "Number in the list of machines")] if several else []),
     ]
     rows: list[list[Cell]] = [
         [
             row["run"],
+            *([] if trained else [row["network"]]),
             row["status"],
             *(setting(row[axis]) for axis in population.varied),
-            row["outcome"],
-            row.get("epoch"),
+            *([row["outcome"], row.get("epoch")] if trained else []),
             *(number(row.get(name)) for name in outcomes),
             number(row["seconds"]),
             *([row["machine"]] if several else []),
@@ -71,6 +78,10 @@ def runs(population: Population) -> Section:
     if failures := _failures(population):
         parts.insert(0, failures)
     return Section("runs-section", "Runs", parts)
+
+
+def _meaning(name: str, *, trained: bool) -> str:
+    return TARGETS.get(name, "At the last epoch" if trained else "")
 
 
 def _failures(population: Population) -> Table | None:

@@ -19,6 +19,8 @@ Curve = dict[str, Any]
 
 def dynamics(population: Population) -> Section | None:
     """Loss, accuracy and what was measured on the way, over the epochs; None without epochs."""
+    if population.outcomes is not None:  # given networks: what they call an epoch is a setting
+        return None
     last = max((row.get("epoch", 0) for row in population.done), default=0)
     if last < 2:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import pathlib
@@ -12,7 +13,9 @@ from typing import Any
 
 from ...study.executors.pace import seconds_left
 from ...study.population import LAST_EPOCH, Population, Row
-from ...study.settings.definition import VARIANT
+from ...study.population_statistics import default_target
+from ...study.settings.definition import VARIANT, Study
+from ...study.settings.given_networks import axes_of
 from ...study.storage.database import loaded
 from . import database
 from .reading import Unreadable, number
@@ -45,6 +48,7 @@ def _state(connection: sqlite3.Connection, measure: str) -> Row:
             runs=runs,
             epochs=_epochs(connection, newest),
             measurements=_measurements(connection, newest),
+            given=_given(definition[0]) if study.get("networks") else None,
         )
         counts = population.counts
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -55,7 +59,10 @@ def _state(connection: sqlite3.Connection, measure: str) -> Row:
     names = population.measures
     chosen = measure if measure in names else next(iter(names), "")
     rows = {row["run"]: row for row in population.rows}
-    settings = {run["id"]: _axes_of(run) for run in runs}
+    networks = {id_: {"network": r["network"]} for id_, r in rows.items() if "network" in r}
+    settings = {run["id"]: networks.get(run["id"], {}) | _axes_of(run) for run in runs}
+    given = population.outcomes is not None
+    target = default_target(population) if given else "gap"
     failed = [run for run in runs if run["status"] == "failed"]
     beats = [number(run["heartbeat"]) or 0.0 for run in runs if run["status"] == "running"]
     return {
@@ -69,16 +76,24 @@ def _state(connection: sqlite3.Connection, measure: str) -> Row:
         "seconds_left": seconds_left([_timed(run) for run in runs]),
         "last_sign": max(beats, default=None),
         "recent": [
-            _recent(run, population.epochs.get(run["id"], ())) for run in _newest_first(runs)
+            _recent(
+                run,
+                settings[run["id"]],
+                [rows[run["id"]]] if given else population.epochs.get(run["id"], ()),
+            )
+            for run in _newest_first(runs)
         ],
         "failures": [
-            {"run": run["id"], "axes": _axes_of(run), "seed": run["seed"], "error": run["error"]}
+            {"run": run["id"], "axes": settings[run["id"]]}
+            | {"seed": run["seed"], "error": run["error"]}
             for run in sorted(failed, key=_ended, reverse=True)[:RECENT]
         ],
         "measures": names,
         "measure": chosen,
         "shown": len(newest),
-        "points": _points(chosen, [rows[id_] for id_ in newest], settings),
+        "given": given,
+        "target": target,
+        "points": _points(chosen, target, [rows[id_] for id_ in newest], settings),
         "curves": curves([population.epochs.get(id_, ()) for id_ in newest]),
     }
 
@@ -86,7 +101,14 @@ def _state(connection: sqlite3.Connection, measure: str) -> Row:
 def _axes(study: Mapping[str, Any]) -> dict[str, list[Any]]:
     """What the study varies, as `Study.axes` has it: the variants, then the grid."""
     variants = study.get("variants") or {}
-    return ({VARIANT: list(variants)} if variants else {}) | dict(study["grid"])
+    networks = axes_of(study.get("networks") or [])
+    return ({VARIANT: list(variants)} if variants else {}) | dict(study["grid"]) | networks
+
+
+@functools.lru_cache(maxsize=1)
+def _given(definition: str) -> dict[str, dict[str, Any]] | None:
+    """What is known of given networks; kept, since the page asks every few seconds."""
+    return Study.from_dict(json.loads(definition)).given()
 
 
 def _axes_of(run: Row) -> Row:
@@ -123,11 +145,12 @@ def _newest_first(runs: Sequence[Row]) -> list[Row]:
     return begun[:RECENT]
 
 
-def _recent(run: Row, epochs: Sequence[Row]) -> Row:
+def _recent(run: Row, axes: Row, epochs: Sequence[Row]) -> Row:
+    """A row of the table; of a given network, `epochs` is what is known of it."""
     last = epochs[-1] if epochs else {}
     return {
         "run": run["id"],
-        "axes": _axes_of(run),
+        "axes": axes,
         "seed": run["seed"],
         "status": run["status"],
         "outcome": run["outcome"],
@@ -159,15 +182,17 @@ def _float(value: object) -> float:
     return float(read) if isinstance(read, int | float) else math.nan
 
 
-def _points(measure: str, rows: Sequence[Row], settings: Mapping[str, Row]) -> list[Row]:
-    """The measure against the gap; runs that lack one of them, or have no number there, are out."""
+def _points(
+    measure: str, target: str, rows: Sequence[Row], settings: Mapping[str, Row]
+) -> list[Row]:
+    """The measure against the target; runs that lack one of them, or a number there, are out."""
     points = []
     for row in rows:
-        value, gap = number(row.get(measure)), number(row.get("gap"))
-        if value is not None and gap is not None:
+        value, outcome = number(row.get(measure)), number(row.get(target))
+        if value is not None and outcome is not None:
             # Not from the row, where a measure may have the name of a setting.
             axes = settings[row["run"]]
-            points.append({"x": value, "y": gap, "axes": axes, "seed": row["seed"]})
+            points.append({"x": value, "y": outcome, "axes": axes, "seed": row["seed"]})
     return points
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...errors import SpiritlevelError
-from ..runs.results import describe
+from ..runs.results import RunResult, describe
 from ..runs.running import OnEpoch, run_one
 from ..storage.store import Claim, Store
 from .heartbeat import beating
 from .progress import ProgressReporter, Watch, epochs_of
 from .workers import new_worker
+
+Run = Callable[..., RunResult]  # (settings, device=, on_epoch=): one run from start to end
 
 
 def run_here(
@@ -20,24 +22,28 @@ def run_here(
     device: str = "cpu",
     watch: Watch | None = None,
     on_epoch: OnEpoch | None = None,
+    run: Run = run_one,
 ) -> None:
     """Execute runs in this process until none is pending. Ctrl-C returns the current run.
 
     `watch` is called with the whole status, which reads the store; `on_epoch` with epochs only.
+    `run` makes a run's result from its settings, where more is needed than these.
     """
     worker = new_worker()
     reporter = ProgressReporter(store, watch)
     while (claim := store.claim(worker)) is not None:
         with given_back(store, [claim]), beating(store, lambda c=claim: [c]):  # type: ignore[misc]
-            work_on(store, claim, device=device, on_epoch=on_epoch or reporter.epoch)
+            work_on(store, claim, device=device, on_epoch=on_epoch or reporter.epoch, run=run)
         reporter.now()
 
 
-def work_on(store: Store, claim: Claim, *, device: str, on_epoch: OnEpoch) -> None:
+def work_on(
+    store: Store, claim: Claim, *, device: str, on_epoch: OnEpoch, run: Run = run_one
+) -> None:
     """Execute one run and store it as done or failed; an error of the store is raised."""
     on_epoch(0, epochs_of(claim.settings))
     try:
-        result = run_one(claim.settings, device=device, on_epoch=on_epoch)
+        result = run(claim.settings, device=device, on_epoch=on_epoch)
     except Exception as error:
         store.fail(claim, describe(error))
     else:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ... import api
 from ...errors import SpiritlevelError, is_out_of_memory
 from ...training.penalties.registry import check_penalty
+from ..given.checks import check_given
 from ..models.registry import find_factory
 from ..registry import registered_task
 from ..settings.definition import Study
@@ -35,6 +36,9 @@ def check(study: Study, *, allow_code: bool = False) -> None:
 
     Also code of unknown origin, unless `allow_code` says that the study is trusted.
     """
+    if study.networks:
+        check_given(study, allow_code=allow_code)
+        return
     runs = study.runs()
     check_code(runs, allow_code=allow_code)
     _check_tasks([run for run in runs if run.task is not None])

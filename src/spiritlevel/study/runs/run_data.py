@@ -53,7 +53,7 @@ def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunD
     """Training data after the run's interventions; validation and test data as they are."""
     name, test = settings.data.name, settings.data.test
     x, y = _part(name, settings.data.samples)
-    test_x, test_y = _load(name, "test") if test is None else _load(test, _whole(test))
+    test_x, test_y = _load(name, "test") if test is None else _load(test, whole_test(test))
     num_classes = 1 + int(max(y.max(), test_y.max()))
     (x, y), validation = _split(x, y, settings.data.validation)
     normalized = _normalization(x, settings)
@@ -147,7 +147,7 @@ def _split(
     return (x[trained], y[trained]), (x[validated], y[validated])
 
 
-def _whole(test: str) -> str:
+def whole_test(test: str) -> str:
     """Which part of the test data is used: all of a file, the test part of a data set."""
     return "all" if test.lower().endswith(".npz") else "test"
 

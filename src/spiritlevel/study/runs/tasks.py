@@ -84,7 +84,7 @@ def task_result(
     if isinstance(values, Report):
         rows = rows_of(values)
     else:
-        rows = tuple(_row(name, value) for name, value in values.items())
+        rows = tuple(number_row(name, value) for name, value in values.items())
     fields = {"epochs": (), "checkpoint": b""} | more
     return RunResult(
         outcome=outcome,
@@ -97,7 +97,8 @@ def task_result(
     )
 
 
-def _row(name: str, value: float | Measurement) -> MeasurementRow:
+def number_row(name: str, value: float | Measurement) -> MeasurementRow:
+    """A number of the whole network under a name; a plain one counts as exact."""
     if isinstance(value, Measurement):
         return dataclasses.replace(row_of("", value), measure=name)
     status = Status.OK if math.isfinite(value) else Status.NONFINITE

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import SpiritlevelError, suggestion
 from ...files.names import check_name
+from .given_networks import axes_of, read_networks
 from .interventions import InterventionSettings
 from .keys import as_mapping, check_keys, is_scalar, readers_of
 from .measuring import MeasureSettings, check_measures
@@ -74,6 +75,8 @@ class Study:
         task: "module:function" or {"name": ..., "key": value}, done instead of training and
             measuring.
         presets: named sets of fields that replace the ones above.
+        networks: in place of grid, variants and seeds, networks that exist already: a mapping each
+            with a name, and settings, outcomes, seed, and its own entries of model and task.
 
     >>> study = Study("small", grid={"lr": [0.1, 0.01]}, seeds=3)
     >>> len(study.runs())
@@ -96,6 +99,7 @@ class Study:
     measure_every: int | None = None
     epoch_measures: str | Sequence[str] | None = None
     task: str | Mapping[str, Any] | None = None
+    networks: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -110,6 +114,7 @@ class Study:
         object.__setattr__(self, "seeds", _seeds(self.seeds))
         object.__setattr__(self, "grid", _grid(self.grid))
         object.__setattr__(self, "variants", _variants(self.variants, self.grid))
+        object.__setattr__(self, "networks", _networks(self))
         for name, changes in as_mapping("presets", self.presets).items():
             allowed = [n for n in _field_names() if n not in ("name", "presets")]
             check_keys(f"preset {name!r}", as_mapping(f"preset {name!r}", changes), allowed)
@@ -135,12 +140,15 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types; `from_dict` reads it back."""
-        return json.loads(json.dumps({name: getattr(self, name) for name in _field_names()}))
+        fields = {name: getattr(self, name) for name in _field_names()}
+        if not self.networks:  # as studies without them were always written
+            del fields["networks"]
+        return json.loads(json.dumps(fields))
 
     @property
     def axes(self) -> list[str]:
         """What differs between runs, apart from the seed."""
-        return [*([VARIANT] if self.variants else []), *self.grid]
+        return [*([VARIANT] if self.variants else []), *self.grid, *axes_of(self.networks)]
 
     def with_preset(self, name: str) -> Study:
         """The study with the fields of one of its presets."""
@@ -181,6 +189,8 @@ class Study:
 
     def runs(self) -> list[RunSettings]:
         """Every run; the settings of each decide its id, not its place in this list."""
+        if self.networks:
+            return _given_runs(self)
         runs: dict[str, RunSettings] = {}
         choices = [*([list(self.variants)] if self.variants else []), *self.grid.values()]
         _check_count(len(_seeds(self.seeds)) * math.prod(map(len, choices)))
@@ -202,6 +212,16 @@ class Study:
                     )
                 runs[run.id] = run
         return list(runs.values())
+
+    def given(self) -> dict[str, dict[str, Any]] | None:
+        """By run, the outcomes of a network that was given and its name as "network".
+
+        None where the study has a grid.
+        """
+        if not self.networks:
+            return None
+        pairs = zip(self.runs(), self.networks, strict=True)
+        return {run.id: {"network": each["name"]} | each["outcomes"] for run, each in pairs}
 
 
 def place(key: str) -> Place:
@@ -294,6 +314,37 @@ def _variants(given: object, grid: Mapping[str, Any]) -> dict[str, dict[str, Any
                     f"The study's {where} sets {key}, and so does its grid. Leave one of them out."
                 )
     return variants
+
+
+def _networks(study: Study) -> list[dict[str, Any]]:
+    """The networks of a study, checked, in plain types."""
+    networks = read_networks(study.networks)
+    others = ("grid", "variants", "presets", "measure_every")
+    other = next((name for name in others if getattr(study, name)), "seeds")
+    if networks and (other != "seeds" or study.seeds != [0]):
+        raise SpiritlevelError(
+            f"The study's networks are measured one by one, so they go without {other}. Leave one "
+            "of them out."
+        )
+    return [dataclasses.asdict(network) for network in networks]
+
+
+def _given_runs(study: Study) -> list[RunSettings]:
+    runs: dict[str, RunSettings] = {}
+    names: dict[str, str] = {}
+    for network in study.networks:
+        sections = {name: getattr(study, name) for name in SECTIONS}
+        for section in ("model", "task"):
+            if network[section]:
+                sections[section] = _merged(sections[section], network[section])
+        run = RunSettings.from_sections(sections, seed=network["seed"], axes=network["settings"])
+        if run.id in runs:
+            raise SpiritlevelError(
+                f"The study's networks {names[run.id]!r} and {network['name']!r} are the same "
+                "network. Leave one of them out."
+            )
+        runs[run.id], names[run.id] = run, network["name"]
+    return list(runs.values())
 
 
 def _merged(section: Any, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import contextlib
 import functools
 import pathlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...reading import Misread, parse_json, read_as
+from ..settings.given_networks import axes_of
 from . import schema
 from .database import FAILURES, damaged, unusable
 
@@ -61,7 +62,10 @@ def _axes(study: str) -> list[str]:
     content = read_as(Mapping[str, Any], parse_json(study), "the definition of the study")
     kind = Mapping[str, Any] | None
     varied = [read_as(kind, content.get(key), key) or {} for key in ("variants", "grid")]
-    return [*(["variant"] if varied[0] else []), *varied[1]]
+    networks = read_as(Sequence[Mapping[str, Any]], content.get("networks", []), "networks")
+    for network in networks:
+        read_as(kind, network.get("settings"), "the settings of a network")
+    return [*(["variant"] if varied[0] else []), *varied[1], *axes_of(networks)]
 
 
 @functools.cache

@@ -17,7 +17,7 @@ const build = (root, choose) => {
     curves: make("div", { class: "live", id: "curves" }),
     curvesNote: make("p", { class: "caption" }),
     runs: table("Recent runs"),
-    runsNote: make("p", { class: "caption" }),
+    runsNote: make("p", { class: "caption" }), scatterTitle: make("h3", {}),
   };
   for (const kind of ["done", "failed", "running"]) part.bar.append(make("span", { class: kind }));
   const scatterTools = make("div", { class: "tools" });
@@ -31,8 +31,8 @@ const build = (root, choose) => {
     value => { view.curve = value; paintCurves(); });
   part.failures = make("section", { id: "failures" }, make("h2", {}, "Failures"), part.errors);
   part.pictures = make("section", {}, make("h2", {}, "Finished runs"), make("div", { class: "pair" },
-    make("figure", {}, make("h3", {}, "A measure against the generalization gap"), scatterTools, part.scatter, part.scatterNote),
-    make("figure", {}, make("h3", {}, "Training curves"), curveTools, part.curves, part.curvesNote)));
+    make("figure", {}, part.scatterTitle, scatterTools, part.scatter, part.scatterNote),
+    part.training = make("figure", {}, make("h3", {}, "Training curves"), curveTools, part.curves, part.curvesNote)));
   part.table = make("section", { id: "runs" }, make("h2", {}, "Recent runs"), part.runsNote, part.runs.element);
   root.replaceChildren(make("section", { id: "progress" }, part.bar, part.facts), part.failures, part.pictures, part.table);
   return part;
@@ -86,18 +86,19 @@ const paintScatter = () => draw(parts.scatter, theme => {
     type: "scatter", mode: "markers", name: text(name), x: points.map(p => p.x), y: points.map(p => p.y),
     marker: { size: 9, opacity: 0.85, color: theme.palette[i % theme.palette.length], symbol: i,
               line: { width: 1, color: theme.background } },
-    hovertext: points.map(p => `${text(settings(p.axes, p.seed))}<br>${number(p.x)}, gap ${number(p.y)}`), hoverinfo: "text",
+    hovertext: points.map(p => `${text(settings(p.axes, p.seed))}<br>${number(p.x)}, ${text(study.target)} ${number(p.y)}`), hoverinfo: "text",
   }));
+  parts.scatterTitle.textContent = `A measure against ${study.target === "gap" ? "the generalization gap" : study.target}`;
   const beyond = view.scale === "log" ? study.points.filter(point => point.x <= 0).length : 0;
   parts.scatterNote.textContent = study.points.length === 0
-    ? "The first finished run appears here."
-    : `n = ${study.points.length}: test loss − training loss at the last epoch. `
+    ? (study.given && study.counts.done ? "No outcome is known of these networks." : "The first finished run appears here.")
+    : `n = ${study.points.length}${study.given ? "" : ": test loss − training loss at the last epoch"}. `
       + (study.shown < study.counts.done ? `The newest ${study.shown} of ${study.counts.done} runs. ` : "")
       + (beyond ? `${plural(beyond, "value")} of 0 or less cannot be shown on a log scale.` : "");
   return plot(parts.scatter, traces, {
     height: parts.scatter.clientHeight, showlegend: view.colour !== "", uirevision: `${study.measure} ${view.scale}`,
     xaxis: { title: { text: text(study.measure) }, type: view.scale, exponentformat: "power" },
-    yaxis: { title: { text: "gap" } },
+    yaxis: { title: { text: text(study.target) } },
   }, theme);
 });
 
@@ -122,13 +123,14 @@ const paintCurves = () => draw(parts.curves, theme => {
 });
 
 const runs = () => {
-  const axes = study.axes.map(axis => axis.name);
+  const axes = [...(study.given ? ["network"] : []), ...study.axes.map(axis => axis.name)];
+  const trained = study.given ? [] : [{ title: "epochs" }];
   const columns = [
-    ...axes.map(title => ({ title, text: true })), { title: "seed" }, { title: "status", text: true }, { title: "epochs" },
+    ...axes.map(title => ({ title, text: true })), { title: "seed" }, { title: "status", text: true }, ...trained,
     { title: "training loss" }, { title: "test loss" }, { title: "training accuracy" }, { title: "test accuracy" }, { title: "time" },
   ];
   parts.runs.fill(columns, study.recent.map(run => [
-    ...axes.map(axis => run.axes[axis]), run.seed, run.outcome === "diverged" ? "diverged" : run.status, run.epochs,
+    ...axes.map(axis => run.axes[axis]), run.seed, run.outcome === "diverged" ? "diverged" : run.status, ...(study.given ? [] : [run.epochs]),
     run.train_loss, run.test_loss, run.train_accuracy, run.test_accuracy,
     run.status === "running" ? `for ${duration(Date.now() / 1000 - run.started)}` : run.seconds === null ? null : `${number(Number(run.seconds.toPrecision(3)))} s`,
   ]));
@@ -161,7 +163,8 @@ export const showStudy = (root, found, choose) => {
   progress();
   failures();
   paintScatter();
-  paintCurves();
+  parts.training.hidden = study.given;
+  if (!study.given) paintCurves();
   runs();
 };
 

@@ -1,0 +1,1 @@
+"""Networks that exist already: found, checked, measured and judged like those a study trains."""
