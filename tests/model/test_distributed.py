@@ -107,6 +107,15 @@ def test_a_sharded_model_has_the_values_of_a_whole_one(alone, together, case):
     assert min(steps[0]) > 0  # it trains on
 
 
+def test_training_with_ddp_goes_on_as_before(tmp_path):
+    """torch drops DDP's hooks from a parameter whose values change their type."""
+    out = tmp_path / "told"
+    run_in_two_processes(HERE / "ddp_training_worker.py", out)
+    first, second = (json.loads(pathlib.Path(f"{out}.{rank}").read_text()) for rank in range(2))
+    assert first["weights"] == second["weights"]
+    assert "copy.deepcopy(model.module)" in first["error"]
+
+
 def test_one_process_may_measure_alone(tmp_path):
     code = """
 import os, torch, torch.distributed as dist, spiritlevel as sl

@@ -205,6 +205,15 @@ def refuse_sharded(model: torch.nn.Module) -> None:
         )
 
 
+def in_group() -> bool:
+    """Whether this is one of several processes, so that hooks may add up gradients over them.
+
+    torch drops such hooks from a parameter whose values are replaced by ones of another type, and
+    nothing tells from outside whether a parameter has them.
+    """
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """The user's module inside DataParallel, DistributedDataParallel and torch.compile."""
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)

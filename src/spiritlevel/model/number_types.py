@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import is_out_of_memory
+from ..errors import NotApplicable, is_out_of_memory
 from ..records import Cost
 from . import model_state
 from .arithmetic import Arithmetic, calling, check_arithmetic, computing_fast
@@ -23,6 +23,7 @@ class NumberTypes(abc.ABC):
     model: nn.Module
     device: torch.device
     cost: Cost
+    _has_hooks: bool  # on its parameters, which are dropped where values of another type come
 
     def _set_types(self, own: torch.dtype, arithmetic: Arithmetic) -> None:
         check_arithmetic(arithmetic, self.device)
@@ -99,6 +100,8 @@ class NumberTypes(abc.ABC):
 
     def _half_seen(self, dtype: torch.dtype | None) -> torch.dtype | None:
         """The half precision that a sample meets inside the model, held in `dtype`."""
+        if dtype is not None and self._has_hooks:
+            raise NotApplicable("Hooks on its parameters would be lost.")
         self._wide = dtype
         with model_state.preserved(self.model, self.device), widened(self.model, dtype):
             sample = self.first_samples(1)

@@ -190,8 +190,7 @@ def _reverse_ggn(
 
 def _precise(surface: Surface) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """A context for differences of gradients: float64, if the model can be held in it."""
-    size = sum(p.numel() for p in surface.model.parameters())
-    if surface.dtype == torch.float64 or size > trust.MOST_PARAMETERS:
+    if surface.dtype == torch.float64 or not trust.is_widened(surface):
         return contextlib.nullcontext
     if not surface.runs_in(torch.float64):
         return contextlib.nullcontext

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from ...errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
 from ...model.batches import BatchLocation
+from ...model.distributed import in_group
 from ...model.surface import Surface
 from ...records import Cost
 
@@ -86,8 +87,8 @@ def _moved(surface: Surface, seed: int) -> Iterator[None]:
 
 
 def is_widened(surface: Surface) -> bool:
-    """Whether the model is small enough to be looked at in float64."""
-    return sum(p.numel() for p in surface.model.parameters()) <= MOST_PARAMETERS
+    """Whether the model is looked at in float64: a small one, without hooks that would be lost."""
+    return not in_group() and sum(p.numel() for p in surface.model.parameters()) <= MOST_PARAMETERS
 
 
 def samples_at_once(surface: Surface, chunk: int) -> int:
