@@ -173,7 +173,7 @@ def test_a_layer_that_is_frozen_later():
     model, (x, y) = make(), batch()
     penalty = FlatnessPenalty(model, layers="2")
     model[2].requires_grad_(False)
-    with pytest.raises(SpiritlevelError, match=r"Nothing matches '2'\. Available: 0"):
+    with pytest.raises(SpiritlevelError, match=r"All parameters of '2' are frozen"):
         penalty(x, y)
     assert penalty.due
     with pytest.raises(SpiritlevelError, match="Got number 0 of them frozen"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..model.distributed import Processes
 from ..model.losses import CrossEntropy
 from ..model.losses.protocol import Loss
+from ..records import to_json_float
 
 
 class Fit:
@@ -44,3 +47,9 @@ class Fit:
         """The share of targets that are predicted; None where there are no classes."""
         _, wrong, weight = self._sums.tolist()
         return 1 - wrong / weight if weight and isinstance(self._loss, CrossEntropy) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in a report; empty where no batch was counted."""
+        if self.mean_loss is None:
+            return {}
+        return {"mean_loss": to_json_float(self.mean_loss), "accuracy": self.accuracy}

@@ -18,7 +18,7 @@ from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
 from ..model.parameters import frozen_text
 from ..model.surface import Surface
-from ..records import Cost, to_json_float
+from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
 from .certificate import Certificate, certify
 from .data_pass import Budget, Needs, PassResult, run_pass
@@ -389,14 +389,10 @@ class Workspace:
     def subject(self) -> dict[str, Any]:
         """What was measured, as far as it is known here: the model's class, and how well it does.
 
-        Loss and accuracy come with the pass over the data. They are not known if there was none,
-        or if it never formed the outputs.
+        Loss and accuracy come with a pass over the data that forms the outputs.
         """
         known: dict[str, Any] = {"model": type(self.surface.model).__name__}
-        fit = None if self._pass is None else self._pass.fit
-        if fit is None or fit.mean_loss is None:
-            return known
-        return known | {"mean_loss": to_json_float(fit.mean_loss), "accuracy": fit.accuracy}
+        return known if self._pass is None else known | self._pass.fit.to_dict()
 
     @property
     def cost(self) -> Cost:

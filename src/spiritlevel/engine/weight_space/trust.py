@@ -45,7 +45,7 @@ BESIDE = 1e-3  # relative to the parameters
 KINKS = 5.0
 # Where these terms nearly cancel, as in a confident network, one that a kink switches may be as
 # large as all of the slope. A shorter step has fewer kinks, as long as rounding leaves a digit of
-# it. A wrong gradient differs for all steps.
+# the difference. A wrong gradient differs for all steps.
 SHORTER = (1.0, 1 / 30, 1 / 1000)
 LOST = 0.1
 TURNED = 8  # parts of a direction
@@ -212,10 +212,11 @@ def _accused(
 
     def differs(names: list[str]) -> bool:
         size = sum(claimed[name] for name in names) / len(names)
+        gap = math.inf
         for shorter in SHORTER:
             rounding = 100 * eps * size_of_loss / (step * shorter)
-            if shorter < 1.0 and rounding > LOST * size:
-                break
+            if shorter < 1.0 and rounding > LOST * gap:
+                break  # it would hide the difference, not explain it
             noise = rounding + math.hypot(*[kinks[name] for name in names]) * math.sqrt(shorter)
             gap = abs(slope_of(names, step * shorter) - sum(claimed[name] for name in names))
             if gap <= 1e-3 * size + noise:
