@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -122,7 +123,7 @@ class Study:
         RunSettings.from_sections({name: getattr(self, name) for name in SECTIONS}, seed=0, axes={})
         for name in _field_names():
             check_plain(name, getattr(self, name))
-        self.runs()  # every combination is read now, so that a wrong one is refused now
+        _ = self._runs  # every combination is read now, so that a wrong one is refused now
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Study:
@@ -189,6 +190,10 @@ class Study:
 
     def runs(self) -> list[RunSettings]:
         """Every run; the settings of each decide its id, not its place in this list."""
+        return list(self._runs)
+
+    @functools.cached_property
+    def _runs(self) -> list[RunSettings]:
         if self.networks:
             return _given_runs(self)
         runs: dict[str, RunSettings] = {}

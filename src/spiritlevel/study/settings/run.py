@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -84,12 +85,12 @@ class RunSettings:
         settings = {k: v for k, v in settings.items() if v is not None or k not in LATER}
         return json.loads(json.dumps(settings))
 
-    @property
+    @functools.cached_property
     def canonical(self) -> str:
         """The settings as one text, keys in order."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Short, stable, and usable as a file name."""
         return hashlib.sha256(self.canonical.encode()).hexdigest()[:ID_LENGTH]
