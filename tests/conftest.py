@@ -42,11 +42,14 @@ def pytest_collection_finish() -> None:
 # -- what a run of the tests leaves to the night -----------------------------------------------
 
 
+CASES_APART = 2
+
+
 @pytest.hookimpl(tryfirst=True)  # before those of the night are taken out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test marked sampled(n), every n-th case runs at once, and the others at night.
+    """Of a test marked sampled(n), every 2n-th case runs at once, and the others at night.
 
-    So does every n-th test of a file that is marked as a whole.
+    Of a file that is marked as a whole, every n-th test runs at once.
     """
     numbers: dict[tuple[Any, str], int] = {}
     for item in items:
@@ -56,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         whole_file = isinstance(node, pytest.Module)
         key = item.path, "" if whole_file else getattr(item, "originalname", item.name)
         numbers[key] = numbers.get(key, -1) + 1
-        if numbers[key] % mark.args[0]:
+        if numbers[key] % (mark.args[0] * (1 if whole_file else CASES_APART)):
             item.add_marker("nightly")
 
 
