@@ -28,7 +28,9 @@ demo: $(READY)
 
 # One thread a worker: two workers with two threads each are slower on two cores than one alone.
 # Three workers: some tests wait for a browser or for other processes.
+# Bytecode is kept: many tests start a new interpreter.
 test: export OMP_NUM_THREADS := 1
+test: export PYTHONDONTWRITEBYTECODE :=
 test: lint
 	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
 

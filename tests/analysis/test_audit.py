@@ -199,6 +199,7 @@ def test_symmetries_without_a_move_are_counted(audits):
         assert f"Not all symmetries were tested: {text}." in str(audits(name))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_kappa_moves_only_where_its_card_says_so(audits, name):
     """Where units get factors of their own.

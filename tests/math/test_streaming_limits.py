@@ -143,6 +143,7 @@ def test_memory_follows_the_budget(tokens, budget):
     assert max(gini, quadratic) < 2**-24 * 40 * math.sqrt(768)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_whole_matrix_of_logits_would_be_noticed():
     (mebibytes,) = run_alone("logits = torch.ones(T, C)", tokens=1024)
