@@ -1,5 +1,6 @@
 """Several processes on parts of the data give the numbers of one process on all of it."""
 
+import functools
 import json
 import pathlib
 
@@ -27,17 +28,22 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def by_cuts(tmp_path_factory):
-    """What each of two processes finds, by how the data is cut."""
-    out = tmp_path_factory.mktemp("two") / "found"
-    run_in_two_processes(WORKER, *CUTS, out)
-    return [json.loads(pathlib.Path(f"{out}.{rank}").read_text()) for rank in range(2)]
+def in_two(tmp_path_factory):
+    """What each of two processes finds where the data is cut so, computed once."""
+
+    @functools.cache
+    def found(cuts):
+        out = tmp_path_factory.mktemp("two") / "found"
+        run_in_two_processes(WORKER, cuts, out)
+        return [json.loads(pathlib.Path(f"{out}.{rank}").read_text())[cuts] for rank in range(2)]
+
+    return found
 
 
-@pytest.fixture(params=CUTS)
-def together(request, by_cuts):
+@pytest.fixture(params=[CUTS[0], pytest.param(CUTS[1], marks=pytest.mark.nightly)])
+def together(request, in_two):
     """What each of two processes finds on its part, by case."""
-    return [found[request.param] for found in by_cuts]
+    return in_two(request.param)
 
 
 SAME = ["exact", "probes", "smooth", "hutch++", "ddp", "bare", "others"]
