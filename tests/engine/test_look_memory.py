@@ -5,12 +5,15 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.engine.weight_space import product_check, product_methods, trust
+from spiritlevel.engine.plan import make_plan
+from spiritlevel.engine.weight_space import groups, product_check, product_methods, trust
 from spiritlevel.engine.weight_space.chunk_products import product_of_hessian
 from spiritlevel.engine.weight_space.products import Products
 from spiritlevel.model.surface import Surface
+from zoo.wrong_gradients import Scaled
 
 WIDTH, LAYERS, CLASSES = 200, 8, 3
 
@@ -145,9 +148,56 @@ class Planted(nn.Module):
         return self.head(Wrong.apply(h) if self.wrong else h.square())
 
 
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_large_model_is_looked_at_group_by_group(layers, monkeypatch):
+    monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
+    monkeypatch.setattr(groups, "MOST", layers * (WIDTH * WIDTH + WIDTH))
+    monkeypatch.setattr(product_check, "PIECE", 1000)  # a part of a parameter, as of a large one
+    model = network()
+    surface = Surface(model, data())
+    with surface.preserved(), Peak() as peak:
+        assert Products(surface, chunk=1, together=1).method == "reverse"
+    # of a group as many vectors as above, and a parameter of it that has just come
+    assert peak.most < (4 * layers + 2) / LAYERS * bytes_of(model)
+    assert set(surface.parameters) == {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize("layers", [2, 8])
+def test_gradients_by_rules_are_held_for_one_group_at_a_time(layers, monkeypatch):
+    monkeypatch.setattr(groups, "MOST", layers * (WIDTH * WIDTH + WIDTH))
+    model = network()
+    surface = Surface(model, data())
+    with surface.preserved(), Peak() as peak:
+        plan = make_plan(surface)
+    assert not plan.rules.wrong | plan.rules.unseen
+    # both gradients of a group, and of one parameter those of three samples twice
+    assert peak.most < (2 * layers + 6) / LAYERS * bytes_of(model)
+
+
+@pytest.mark.parametrize("wrong", ["first.weight", "head.weight"])
+def test_a_wrong_gradient_is_found_in_every_group(wrong, monkeypatch):
+    monkeypatch.setattr(groups, "MOST", 1)
+    model = Planted(wrong=False).double().eval()
+    layer = model.get_submodule(wrong.removesuffix(".weight"))
+    layer.forward = lambda x: F.linear(x, Scaled.apply(layer.weight), layer.bias)
+    surface = Surface(model, data(width=5, dtype=torch.float64))
+    with surface.preserved(), pytest.raises(sl.SpiritlevelError, match=f"'{wrong}' is not that"):
+        Products(surface, chunk=3)
+
+
+def test_preflight_knows_of_groups(monkeypatch):
+    asked = {"measures": "relative.kappa", "memory": 1 << 20}
+    monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
+    whole = sl.preflight(network(), data(), **asked).look_memory
+    monkeypatch.setattr(groups, "MOST", 2 * (WIDTH * WIDTH + WIDTH))
+    assert sl.preflight(network(), data(), **asked).look_memory < 0.4 * whole
+
+
+@pytest.mark.parametrize("most", [10**9, 1])
 @pytest.mark.parametrize("chunk", [1, 2, 3, 50])
 @pytest.mark.parametrize("wrong", [False, True])
-def test_the_verdict_does_not_depend_on_how_many_run_together(wrong, chunk):
+def test_the_verdict_does_not_depend_on_how_many_run_together(wrong, chunk, most, monkeypatch):
+    monkeypatch.setattr(groups, "MOST", most)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Planted(wrong).double().eval()

@@ -13,6 +13,7 @@ from spiritlevel.engine.weight_space.products import Products, Request
 from spiritlevel.model.batches import BatchLocation
 from spiritlevel.model.surface import Surface
 from zoo import references
+from zoo.wrong_gradients import Scaled
 
 CLASSES = 3
 
@@ -76,18 +77,6 @@ def test_a_gradient_that_is_wrong_for_one_sample_alone_is_refused(name, generato
     assert abs(float(gradient[0]) - slope(model, x, y)) > 0.01
     with pytest.raises(sl.SpiritlevelError, match="not that of the loss"):
         sl.measure(model, (x, y), measures=name)
-
-
-class Scaled(torch.autograd.Function):
-    """The identity, whose gradient is a fifth too large."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 1.2 * gradient
 
 
 class NearAKink(nn.Module):

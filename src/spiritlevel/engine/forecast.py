@@ -14,6 +14,7 @@ from .sample_probes import SampleProbes
 from .second_look import NEIGHBOURS
 from .sweep.sums import RowKind
 from .weight_space import product_check, trust
+from .weight_space.groups import groups
 from .workspace import GRAPH_FACTOR, Workspace
 
 # of one kind of rows: a run, its gradient at the outputs of layers, and two draws
@@ -94,7 +95,9 @@ def _look_memory(workspace: Workspace, *, chunk: int, products: bool) -> int:
         id(p): p.numel() * torch.float64.itemsize if widened else p.nbytes
         for p in surface.model.parameters()
     }
-    weights = sum(size for key, size in sizes.items() if key in measured)
+    weights = max(
+        sum(sizes[id(surface.parameters[name])] for name in names) for names in groups(surface)
+    )
     largest = max((size for key, size in sizes.items() if key in measured), default=0)
     # the others are in float64 too meanwhile, but neither moved nor differentiated
     held = sum(size for key, size in sizes.items() if key not in measured) if widened else 0

@@ -17,6 +17,7 @@ from ..model.layer_hooks import LayerUse
 from ..model.layers import ContractionRequest
 from ..model.surface import Surface
 from .routes import Routing, cotangent_like
+from .weight_space.groups import groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +36,21 @@ def check_rules(
     names: frozenset[str] | None = None,
 ) -> RuleCheck:
     """Compare the gradients of these parameters, or of all, along one random cotangent."""
-    chosen = [n for n in surface.parameters if names is None or n in names]
-    if not chosen:
-        return RuleCheck()
+    found = RuleCheck()
+    for group in groups(surface):  # gradients by the rules and by autograd are held together
+        if chosen := [name for name in group if names is None or name in names]:
+            of_group = _check_group(surface, uses, routing, outputs, chosen)
+            found = RuleCheck(found.wrong | of_group.wrong, found.unseen | of_group.unseen)
+    return found
+
+
+def _check_group(
+    surface: Surface,
+    uses: Sequence[LayerUse],
+    routing: Routing,
+    outputs: Tensor,
+    chosen: Sequence[str],
+) -> RuleCheck:
     deltas: dict[int, Tensor] = {}
     for i, use in enumerate(uses):
         use.on_output = lambda g, i=i: deltas.__setitem__(i, g)

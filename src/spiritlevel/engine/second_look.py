@@ -63,7 +63,8 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
         trust.check_gradient(surface, witness.neighbours, witness.where, seed, at_once)
         if not sweep.exact or not certified or surface.dtype != torch.float64:
             return {}  # nothing is exact, or float32 is too coarse for differences of gradients
-        names = random.Random(seed).sample(certified, min(DIRECTIONS, len(certified)))
+        held = [name for name in certified if name in surface.parameters]
+        names = random.Random(seed).sample(held, min(DIRECTIONS, len(held)))
         return _quadratic_forms(surface, witness, names, seed)
 
     with surface.processes.together():

@@ -17,6 +17,7 @@ from ...model.surface import Surface
 from ...records import Cost
 from . import trust
 from .chunk_products import ProductMethod, make_products, product_of_hessian
+from .groups import groups, only
 from .parameter_space import ParameterSpace
 from .product_check import untrusted_parameter
 
@@ -51,7 +52,9 @@ def _find_method(surface: Surface, at_once: int) -> ProductMethod:
     for method in get_args(ProductMethod):
         try:
             with full_precision(), twice_differentiable():
-                _try_method(surface, method, min(at_once, PROBE_SAMPLES))
+                for names in groups(surface):
+                    with only(surface, names):
+                        _try_method(surface, method, min(at_once, PROBE_SAMPLES))
                 if method == "difference":
                     return method
                 untrusted = _untrusted_parameter(surface, method, at_once)

@@ -19,10 +19,12 @@ from ...model.surface import Surface
 from ...records import Cost
 from . import trust
 from .chunk_products import Operator, ProductMethod, RowProducts, make_products
+from .groups import groups
 from .parameter_space import ParameterSpace
 from .product_methods import PROBE_SAMPLES, choose_method
 
-# Vectors per backward where it would otherwise wait for Python: on a GPU, and in small models.
+# Vectors per backward where it would otherwise wait for Python: on a GPU, unless the model is very
+# large, and in small models.
 TOGETHER = 8
 SMALL, TOGETHER_IF_SMALL = 20_000, 32  # parameters, and vectors up to there
 
@@ -81,7 +83,8 @@ class Products:
     def _choose_together(self) -> int:
         """1 if a backward is worth more than Python, or an operation cannot be batched."""
         space = ParameterSpace(self.surface)
-        waits = self.surface.device.type == "cuda" or space.size <= SMALL
+        on_gpu = self.surface.device.type == "cuda"
+        waits = space.size <= SMALL or (on_gpu and len(groups(self.surface)) == 1)
         if self.method != "reverse" or not waits:
             return 1
         key = ("products together", self.surface.dtype, self.surface.first_run())

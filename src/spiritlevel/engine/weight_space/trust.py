@@ -12,8 +12,8 @@ differences of the gradient, one parameter at a time (`product_check`).
 All of that on a few samples, in float64, and at parameters a little beside the model's own: a new
 network with biases of 0 is often at a kink, where no difference says anything.
 
-Whatever is as large as the weights is drawn again instead of kept, and let go part by part: the
-look is not to take more memory than the measurement.
+Whatever is as large as the weights is drawn again instead of kept, and let go part by part, and a
+large model is looked at group by group: the look is not to take more memory than the measurement.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ...model.batches import BatchLocation
 from ...model.distributed import in_group
 from ...model.surface import Surface
 from ...records import Cost
+from .groups import groups, only
 
 SAMPLES = 3  # two may cancel: the same input with opposite targets
 # Relative to the parameters. The smaller ones are for networks with kinks: one that lies within the
@@ -59,9 +60,19 @@ Result = TypeVar("Result")
 def beside_the_parameters(surface: Surface, seed: int, look: Callable[[], Result]) -> Result:
     """What `look` finds where the parameters are moved a little, in float64 as far as possible.
 
-    A model that is too large for float64, or whose code insists on another type, stays in its own:
+    It looks at one group of parameters after the other, and the first thing that it finds counts. A
+    model that is too large for float64, or whose code insists on another type, stays in its own:
     rounding then hides all but large differences.
     """
+    for names in groups(surface):
+        with only(surface, names):
+            found = _look_beside(surface, seed, look)
+        if found:
+            break
+    return found
+
+
+def _look_beside(surface: Surface, seed: int, look: Callable[[], Result]) -> Result:
     try:
         with _moved(surface, seed):
             return look()
