@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--bits", type=int, nargs="+", default=[3, 4, 8])
     parser.add_argument("--probes", type=int, default=2)
     parser.add_argument("--scheme", default="per_channel")
+    parser.add_argument("--arithmetic", default="full")
     parser.add_argument("--out", type=pathlib.Path)
     asked = parser.parse_args()
     shape = Shape(**{field.name: getattr(asked, field.name) for field in dataclasses.fields(Shape)})
@@ -164,6 +165,7 @@ def main() -> None:
         scheme=asked.scheme,
         ranges="max",
         num_probes=asked.probes,
+        arithmetic=asked.arithmetic,
         check=False,
     )
     seconds = time.perf_counter() - start
@@ -180,6 +182,7 @@ def main() -> None:
         "samples": asked.samples,
         "tokens": tokens_seen,
         "probes": asked.probes,
+        "arithmetic": asked.arithmetic,
         "seconds": seconds,
         "peak_bytes": peak,
         "cost": found.cost.passes(asked.samples),

@@ -37,6 +37,25 @@ def measured():
     return model, data, sl.quantization(model, data, bits=(2, 3, 4), traces=True, mean_bits=3.0)
 
 
+@pytest.mark.parametrize("outputs", [3, 200])
+def test_a_faster_arithmetic_is_used_and_not_called_exact(outputs):
+    """With few outputs by columns, with many by second backwards."""
+    model, (x, y) = network(dtype=torch.float32)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model[-1] = nn.Linear(5, outputs)
+    asked = {"bits": (3,), "check": False}
+    plain = sl.quantization(model, (x, y), **asked)
+    fast = sl.quantization(model, (x, y), **asked, arithmetic="bf16")
+    assert plain.settings["arithmetic"] == "full"
+    assert fast.settings["arithmetic"] == "bf16"
+    assert not any(width.exact for width in fast.widths)
+    for a, b in zip(plain.widths, fast.widths, strict=True):
+        assert a.second != b.second
+        # eight bits of a number, and a ReLU that switches; the signs are the same
+        assert b.second == pytest.approx(a.second, rel=0.1)
+
+
 # -- rounding --------------------------------------------------------------------------------
 
 

@@ -64,6 +64,12 @@ def quantize(
     layers: subject.Layers = None,
     head: subject.HeadName = None,
     memory: subject.Memory = None,
+    arithmetic: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="full, or tf32 or bf16: faster on a GPU, with fewer digits."
+        ),
+    ] = "full",
     device: subject.Device = "cpu",
     dtype: subject.Dtype = "float32",
     seed: subject.Seed = 0,
@@ -88,6 +94,7 @@ def quantize(
         "layers": subject.one_or_many(layers),
         "head": head,
         "memory": None if memory is None else inputs.parse_memory(memory),
+        "arithmetic": arithmetic,
         "seed": seed,
     }
     loaded = subject.load(

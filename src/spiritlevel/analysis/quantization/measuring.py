@@ -19,6 +19,7 @@ from ...engine.directions.tally import Directional
 from ...engine.directions.usable import reasons_against
 from ...engine.workspace import Workspace
 from ...errors import NotApplicable, SpiritlevelError
+from ...model.arithmetic import Arithmetic
 from ...model.batches import Forward
 from ...model.calls import measuring
 from ...model.layers.patches import TransposedLinearRule
@@ -51,6 +52,7 @@ def quantization(
     head: str | None = None,
     forward: Forward | None = None,
     memory: int | None = None,
+    arithmetic: Arithmetic = "full",
     seed: int = 0,
     distributed: bool = True,
     progress: Progress | None = None,
@@ -71,6 +73,7 @@ def quantization(
         check: run the network with the chosen plan, the Pareto plans and uniform widths, and note
             the rise of its loss on the same data.
         num_probes: sets of random signs, where the outputs bend or are many; see docs.
+        arithmetic: "tf32" and "bf16" are faster on a GPU; rises then have three and two digits.
 
     The other arguments are those of `measure`.
     """
@@ -91,6 +94,7 @@ def quantization(
         loss=loss,
         forward=forward,
         memory=memory,
+        arithmetic=arithmetic,
         seed=seed,
         distributed=distributed,
         progress=progress,
@@ -163,6 +167,7 @@ class _Subject:
         family = self._family(list(self.weights))
         found, random = self._directional(family, num_probes)
         places, widths = spans(family), []
+        is_full = workspace.surface.arithmetic == "full"
         for name in self.weights:
             for number, bits in enumerate(self.options):
                 i = places[name].start + number
@@ -177,7 +182,7 @@ class _Subject:
                         stderr=0.5 * float(found.probe_stderr[i]),
                         data_stderr=float(found.data_stderr[i]),
                         error=float(self.change(name, number).double().square().sum()),
-                        exact=random.get(name) is None,
+                        exact=random.get(name) is None and is_full,
                     )
                 )
         loss, error = self._losses([{}])
@@ -191,7 +196,12 @@ class _Subject:
             loss=loss[0],
             error=None if error is None else error[0],
             cost=workspace.cost,
-            settings=workspace.settings() | {"how": random, "num_probes": num_probes},
+            settings=workspace.settings()
+            | {
+                "how": random,
+                "num_probes": num_probes,
+                "arithmetic": workspace.surface.arithmetic,
+            },
             covariance=found.covariance,
             gram=found.gram,
         )

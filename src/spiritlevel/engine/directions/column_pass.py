@@ -51,7 +51,7 @@ def run_column_pass(workspace: Workspace, family: AbstractFamily, *, pairs: bool
     chunk = workspace.plan.footprint.chunk(share, sweep=True)
     with surface.processes.together(), full_precision():
         for where, batch in surface.chunks(chunk):
-            with runs.run(batch, where) as run:
+            with runs.run(batch, where) as run, surface.fast():
                 bent |= bends(run.outputs, by_id)
                 _add(workspace, run, family, places, tally)
     for others in surface.processes.gather(bent):

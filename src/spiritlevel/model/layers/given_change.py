@@ -22,6 +22,8 @@ def output_change(use: LayerUse, change: Tensor) -> Tensor:
     a = use.input if use.live_input is None else use.live_input
     operand, rule = use.operands.get("weight"), use.rule
     weight = change if operand is None else change.reshape(operand.view.shape)
+    if a.is_floating_point():
+        a = a.to(weight.dtype)  # under autocast the layer itself did that
     if isinstance(rule, EmbeddingRule):
         result = weight[a]
         if use.module.padding_idx is not None:
