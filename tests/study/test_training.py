@@ -356,3 +356,28 @@ def test_keys_that_make_no_sense_are_refused(changes, text):
     with pytest.raises(sl.SpiritlevelError) as caught:
         tiny(**changes)
     assert text in str(caught.value)
+
+
+# -- evaluation ------------------------------------------------------------------------------
+
+
+def test_fewer_evaluations_leave_the_training_and_the_last_epoch_as_they_are():
+    often, seldom = run_one(only(epochs=5)), run_one(only(epochs=5, evaluate_every=2))
+    assert [row.epoch for row in seldom.epochs] == [2, 4, 5]
+    assert list(seldom.epochs) == [row for row in often.epochs if row.epoch in (2, 4, 5)]
+    assert seldom.checkpoint == often.checkpoint
+    assert "evaluate_every" not in only().to_dict()["training"]
+
+
+def test_a_level_is_looked_for_where_the_network_is_evaluated():
+    fields = {"epochs": 9, "batch_size": BATCH, "lr": 0.1, "evaluate_every": 3}
+    study = tiny(grid={}, seeds=1, training=fields, stop={"train_loss": 10.0})
+    [run] = study.runs()
+    result = run_one(run)
+    assert (result.outcome, [row.epoch for row in result.epochs]) == ("train_loss", [3])
+
+
+@pytest.mark.parametrize("stop", [{"rule": "trend"}, {"running_loss": 0.1}])
+def test_a_rule_that_looks_at_every_epoch_refuses_fewer_evaluations(stop):
+    with pytest.raises(sl.SpiritlevelError, match=r"looks at every epoch.*evaluate_every 2"):
+        tiny(grid={}, seeds=1, training={"evaluate_every": 2}, stop=stop).runs()

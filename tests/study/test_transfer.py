@@ -68,6 +68,14 @@ def test_a_run_starts_from_the_run_of_another_study_with_its_seed(trained):
     assert torch.equal(build_model(by_id, "cpu").fc1.weight, files[1]["fc1.weight"])
 
 
+def test_every_seed_starts_from_the_only_run_of_a_study(tmp_path):
+    run(tiny(model=MLP, grid={}, seeds=1), tmp_path / "one")
+    [file] = (tmp_path / "one" / "checkpoints").iterdir()
+    wanted = load(file.read_bytes())["fc1.weight"]
+    runs = tiny(model=MLP | {"init_from": str(tmp_path / "one")}, grid={}, seeds=2).runs()
+    assert all(torch.equal(build_model(each, "cpu").fc1.weight, wanted) for each in runs)
+
+
 def test_a_fresh_head_may_have_other_classes(tmp_path):
     save_checkpoint(build("mlp", seed=7, hidden=[6], outputs=3), tmp_path / "three.safetensors")
     start = {"init_from": str(tmp_path / "three.safetensors")}

@@ -92,6 +92,11 @@ def test_members_may_end_at_different_epochs(tmp_path):
     assert {row["outcome"] for row in rows} == {"epochs", "train_accuracy"}
 
 
+def test_members_are_evaluated_each_at_its_own_epochs(tmp_path):
+    study = tiny(model=SMALL, training=training(epochs=3), grid={"evaluate_every": [1, 2]}, seeds=2)
+    assert_same(study, tmp_path, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("fixed", "grid"),
     [

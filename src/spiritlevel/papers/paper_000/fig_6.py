@@ -148,6 +148,12 @@ EXPERIMENT = Experiment(
                 "training accuracy of {stop.train_accuracy}, measured on "
                 "{measure_options.samples} images."
             ),
+            "h200-narrow": (
+                "Width {model.width} instead of 64, random initial weights, {data.samples} images, "
+                "{variants:count} ways of training with {seeds} seeds each, at most "
+                "{training.epochs} epochs, to a training accuracy of {stop.train_accuracy}, "
+                "measured on {measure_options.samples} images."
+            ),
         },
     ),
     measures=(HEAD,),

@@ -214,6 +214,12 @@ EXPERIMENT = Experiment(
                 "all of "
                 "them; {seeds} seeds."
             ),
+            "h200-cifar100": (
+                "Width {model.width} instead of 64, from weights trained on 20,000 images of "
+                "CIFAR-100 instead of ImageNet's, the same for all seeds; {data.samples} CIFAR-10 "
+                "images, {training.epochs} epochs with batches of {training.batch_size}, measured "
+                "on {measure_options.samples} of the images; {seeds} seeds."
+            ),
         },
     ),
     measures=("head.kappa",),

@@ -165,6 +165,12 @@ EXPERIMENT = Experiment(
                 "CIFAR-10 images, {training.epochs} epochs instead of 50, measured on all of them; "
                 "{seeds} seeds each."
             ),
+            "h200-cifar100": (
+                "Width {model.width} instead of 64, from weights trained on 20,000 images of "
+                "CIFAR-100 instead of ImageNet's; {data.samples} CIFAR-10 images, "
+                "{training.epochs} epochs instead of 50, measured on {measure_options.samples} of "
+                "the images; {seeds} seeds each."
+            ),
         },
     ),
     measures=("head.kappa",),

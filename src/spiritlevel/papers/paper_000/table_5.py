@@ -162,6 +162,13 @@ EXPERIMENT = Experiment(
                 "epochs, to a training accuracy of {stop.train_accuracy}, "
                 "measured on {measure_options.samples} of the images; random initial weights."
             ),
+            "h200-narrow": (
+                "VGG-16 of width {variants[vgg16].model.width} instead of 64 and DenseNet-121 of "
+                "growth {variants[densenet121].model.growth} instead of 32; {data.samples} images, "
+                "batches of {grid.batch_size}, at most {training.epochs} epochs, to a training "
+                "accuracy of {stop.train_accuracy}, measured on {measure_options.samples} of the "
+                "images; random initial weights."
+            ),
         },
     ),
     measures=(HEAD,),

@@ -214,6 +214,11 @@ EXPERIMENT = Experiment(
                 "of {stop.train_accuracy}, {seeds} seeds each instead of "
                 "20, measured on {measure_options.samples} images."
             ),
+            "h200-narrow": (
+                "Width {model.width} instead of 64, {data.samples} images, at most "
+                "{training.epochs} epochs, to a training accuracy of {stop.train_accuracy}, "
+                "{seeds} seeds each instead of 20, measured on {measure_options.samples} images."
+            ),
         },
     ),
     measures=(HEAD,),

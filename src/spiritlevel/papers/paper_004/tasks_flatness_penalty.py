@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
+from ...study.runs.batch_changes import BatchChanges
 from ...study.runs.networks import build_model
 from ...study.runs.results import EpochRow, RunResult
 from ...study.runs.run_data import RunData, derived_generator, load_data
 from ...study.runs.running import evaluate
+from ...study.runs.schedules import rate_factor
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import read_task
@@ -78,27 +81,43 @@ def _train(
         every=arguments.every,
         generator=derived_generator(settings.seed, "probes"),
     )
+    change = BatchChanges(
+        settings.interventions,
+        num_classes=data.num_classes,
+        generator=derived_generator(settings.seed, "batches"),
+    )
+    an_epoch = math.ceil(len(data.x) / training.batch_size)
     rows: list[EpochRow] = []
     flatness: list[float] = []
-    seconds = 0.0
+    seconds, done = 0.0, 0
     for epoch in range(1, training.epochs + 1):
         model.train()
         drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
         for part in drawn.split(training.batch_size):
-            due, started = penalty.due, time.perf_counter()
-            x, y = data.x[part], data.y[part]
+            due, started = penalty.due, clock(data.x)
+            x, y = change(data.x[part], data.y[part])
+            for group in optimizer.param_groups:
+                group["lr"] = training.lr * rate_factor(training, step=done, steps=an_epoch)
+            done += 1
             optimizer.zero_grad()
             with penalty.shared_forward():
                 loss = F.cross_entropy(model(x), y)
-            between = time.perf_counter()
+            between = clock(x)
             term = penalty(x, y, loss=loss)
-            idle = time.perf_counter() - between if arguments.weight == 0.0 else 0.0
+            idle = clock(x) - between if arguments.weight == 0.0 else 0.0
             (loss + term).backward()
             nn.utils.clip_grad_norm_(model.parameters(), arguments.clip)
             optimizer.step()
-            seconds += time.perf_counter() - started - idle
+            seconds += clock(x) - started - idle
             if due and penalty.value is not None:
                 flatness.append(float(penalty.value))
         train = evaluate(model, data.x, data.y)
         rows.append(EpochRow(epoch, *train, *evaluate(model, data.test_x, data.test_y)))
     return rows, flatness, seconds
+
+
+def clock(on: Tensor) -> float:
+    """Seconds; a GPU works on by itself, so it is waited for."""
+    if on.is_cuda:
+        torch.cuda.synchronize(on.device)
+    return time.perf_counter()

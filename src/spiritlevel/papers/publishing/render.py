@@ -146,26 +146,26 @@ def _commands(record: Record) -> str:
     study = library_study(record.name, record.preset)
     needed = sorted(set(control.data_to_fetch(study).values()))
     lines = [f"$ spiritlevel data fetch {name}" for name in needed]
-    task = study.runs()[0].task
-    before = _study_kept_in(str(task.arguments.get("population", "")) if task else "")
-    for name in filter(None, (before, record.name)):
-        preset = f" --preset {record.preset}" if record.preset else ""
-        where = f" --device cuda --workers {WORKERS}" if record.preset.startswith(GPU) else ""
+    run = study.runs()[0]
+    folders = [run.task.arguments.get("population") if run.task else None, run.model.init_from]
+    before = [_study_kept_in(folder) for folder in folders]
+    for name, chosen in filter(None, [*before, (record.name, record.preset)]):
+        preset = f" --preset {chosen}" if chosen else ""
+        where = f" --device cuda --workers {WORKERS}" if chosen.startswith(GPU) else ""
         lines.append(f"$ spiritlevel study run {name}{preset}{where}")
     return "\n".join(lines)
 
 
-def _study_kept_in(folder: str) -> str:
-    """The study whose networks are taken over, by where it is kept; "" if there is none."""
-    if not folder:
-        return ""
-    names = (
-        name
+def _study_kept_in(folder: str | None) -> tuple[str, str] | None:
+    """The study whose networks are taken over, and its preset; None if the library has none."""
+    if folder is None:
+        return None
+    kept = {
+        control.default_folder(name, preset).as_posix(): (name, preset)
         for name in study_names()
         for preset in library_study(name).presets
-        if control.default_folder(name, preset).as_posix() == folder
-    )
-    return next(names, "")
+    }
+    return kept.get(folder)
 
 
 def _how(record: Record) -> str:

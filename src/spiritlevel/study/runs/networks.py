@@ -153,7 +153,7 @@ def load_start(
 
     Args:
         model: changed in place.
-        start: a checkpoint's path; a study's folder, for its run with this seed; or
+        start: a checkpoint's path; a study's folder, for its only run or that with this seed; or
             "folder#run" for a run by its id.
         seed: of the run that starts here.
         fresh_head: keep the head that the network has, which may have other classes.
@@ -182,18 +182,17 @@ def find_start(start: str, seed: int) -> pathlib.Path:
 
 
 def _run_of(folder: pathlib.Path, seed: int) -> str:
-    """The id of the only finished run of a study with this seed."""
+    """The id of the only run of a study, or of its only finished run with this seed."""
     try:
         with closing(sqlite3.connect(folder / DATABASE)) as connection:
-            rows = connection.execute(
-                "SELECT id FROM runs WHERE seed = ? AND status = 'done'", (seed,)
-            ).fetchall()
+            rows = connection.execute("SELECT id, seed, status FROM runs").fetchall()
     except sqlite3.Error as error:
         raise unusable(folder, error) from error
-    if len(rows) != 1:
+    found = [run for run, its, state in rows if state == "done" and (its == seed or len(rows) == 1)]
+    if len(found) != 1:
         raise SpiritlevelError(
             f"The study in {str(folder)!r} must have one finished run with seed {seed} to start "
-            f"from. It has {len(rows)}. Run it first, or name the run: '{folder}#ID'."
+            f"from. It has {len(found)}. Run it first, or name the run: '{folder}#ID'. (Any seed "
+            "will do where the study has a single run.)"
         )
-    [[run]] = rows
-    return str(run)
+    return str(found[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -84,18 +85,21 @@ def train(run: NetworkRun, *, on_epoch: OnEpoch | None = None) -> None:
         generator=derived_generator(settings.seed, "batches"),
     )
     history = run.history
-    while not history.outcome:
+    for epoch in itertools.count(1):
         step.start_epoch()
         order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
         for batch in order.split(training.batch_size):
             step(*change(data.x[batch], data.y[batch]))
         steps = step.end_epoch()
-        row = _evaluated(run.model, data, len(history.epochs) + 1)
-        measured = measure_epoch(run, row)
-        history.add(row, measured)
-        history.outcome = ending.after(row, measured, steps)
+        if settings.evaluated_at(epoch):
+            row = _evaluated(run.model, data, epoch)
+            measured = measure_epoch(run, row)
+            history.add(row, measured)
+            history.outcome = ending.after(row, measured, steps)
         if on_epoch is not None:
-            on_epoch(row.epoch, training.epochs)
+            on_epoch(epoch, training.epochs)
+        if history.outcome:
+            return
 
 
 def _evaluated(model: nn.Module, data: RunData, epoch: int) -> EpochRow:

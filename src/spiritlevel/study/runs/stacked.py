@@ -143,14 +143,16 @@ def train_together(
     while active:
         epoch += 1
         steps = _train_epoch(stack, active, shared.x, epoch)
-        rows = _evaluated(stack, shared, epoch, len(active))
+        due = [i for i, member in enumerate(active) if member.settings.evaluated_at(epoch)]
+        rows = _evaluated(stack, shared, epoch, len(active)) if due else []
         going = []
-        for i, (member, row) in enumerate(zip(active, rows, strict=True)):
-            if member.settings.measured_at(epoch):
-                stack.write_back(i, member.model)
-            measured = measure_epoch(member, row)
-            member.history.add(row, measured)
-            member.history.outcome = member.ending.after(row, measured, steps[i])
+        for i, member in enumerate(active):
+            if i in due:
+                if member.settings.measured_at(epoch):
+                    stack.write_back(i, member.model)
+                measured = measure_epoch(member, rows[i])
+                member.history.add(rows[i], measured)
+                member.history.outcome = member.ending.after(rows[i], measured, steps[i])
             if member.history.outcome:
                 stack.write_back(i, member.model)
             else:

@@ -50,6 +50,7 @@ class RunSettings:
         interventions = InterventionSettings.read(sections["interventions"])
         _check_rule(stop, data)
         _check_steps(stop, training)
+        _check_evaluated(stop, training)
         _check_normalized(data, interventions)
         every, names = _while_training(sections, stop)
         return cls(
@@ -116,6 +117,11 @@ class RunSettings:
         """Whether the network is measured after this epoch of training."""
         return self.measure_every is not None and epoch % self.measure_every == 0
 
+    def evaluated_at(self, epoch: int) -> bool:
+        """Whether loss and accuracy are taken after this epoch of training."""
+        last, every = self.training.epochs, self.training.evaluate_every
+        return epoch % every == 0 or epoch >= last or self.measured_at(epoch)
+
 
 def _while_training(
     sections: Mapping[str, Any], stop: StopSettings
@@ -155,6 +161,16 @@ def _check_steps(stop: StopSettings, training: TrainingSettings) -> None:
         raise SpiritlevelError(
             "The study's stop at running_loss, gradient_norm or head_gradient looks at the loss of "
             f"plain steps. Got {other}, whose steps see something else. Stop at train_loss instead."
+        )
+
+
+def _check_evaluated(stop: StopSettings, training: TrainingSettings) -> None:
+    """A rule counts epochs, and a running mean is of one epoch: they look at every one."""
+    found = "rule" if stop.rule != "none" else "running_loss, gradient_norm or head_gradient"
+    if training.evaluate_every > 1 and (stop.rule != "none" or stop.of_steps):
+        raise SpiritlevelError(
+            f"The study's stop at {found} looks at every epoch. Got training.evaluate_every "
+            f"{training.evaluate_every}. Leave it out, or stop at train_loss or train_accuracy."
         )
 
 

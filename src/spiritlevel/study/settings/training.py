@@ -38,6 +38,8 @@ class TrainingSettings:
     lr: float = number(float, 0.1, "a number above 0", lambda v: v > 0)
     batch_size: int = number(int, 32, "a whole number of at least 1", lambda v: v >= 1)
     epochs: int = number(int, 20, "a whole number of at least 1", lambda v: v >= 1)
+    # epochs from one evaluation to the next; the last epoch and those that are measured have one
+    evaluate_every: int = number(int, 1, "a whole number of at least 1", lambda v: v >= 1)
     weight_decay: float = number(float, 0.0, "a number of at least 0", lambda v: v >= 0)
     momentum: float = number(float, 0.0, "a number from 0 to below 1", lambda v: 0 <= v < 1)
     dtype: str = one_of("float32", "float64", default="float32")
