@@ -141,8 +141,9 @@ class Pruning:
         first, second = _joined(self.first)[taken].sum(), _joined(self.second)[taken].sum()
         joint = stderr = separate_stderr = None
         if self.gram is not None:
-            block = self.gram[taken][:, taken]
-            between = block.sum() - block.diagonal().sum()
+            gone = torch.zeros(len(self.gram), dtype=torch.float64)
+            gone[taken] = 1.0
+            between = gone @ (self.gram @ gone) - self.gram.diagonal() @ gone
             joint = float(first + 0.5 * second + 0.5 * between)
         if self.groups is not None:
             separate_stderr = 0.5 * self.groups.stderr(taken, joint=False)

@@ -100,7 +100,8 @@ class ProbeGroups:
         """The error of Σ δᵀ GGN δ over some directions, or with `joint` of their sum's."""
         if joint:
             assert self.grams is not None
-            values = self.grams[:, taken][:, :, taken].double().sum(dim=(1, 2))
+            chosen = torch.zeros(self.grams.shape[1]).index_fill_(0, torch.tensor(taken), 1.0)
+            values = (self.grams @ chosen).double() @ chosen.double()
         else:
             values = self.second[:, taken].sum(dim=1)
         sizes = torch.tensor(self.sizes).to(values)
