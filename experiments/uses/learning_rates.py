@@ -1,11 +1,15 @@
 """Learning rates against the edge of stability, and how far ahead the monitor warns.
 
 Edge: a tanh network and the squared error, on all samples at once, with SGD and Adam at three rates
-each. Warnings: a ReLU network and cross-entropy, with SGD, momentum and Adam, on all samples or in
-batches of 64, at rates from harmless to hopeless and at rates that rise until training fails.
-Writes experiments/results/uses/learning_rates.json, and draws the edge with --picture.
+each. Images: the same for LeNet-5 on 2,000 images of CIFAR-10, and SGD also in batches of 64; a GPU
+is welcome: `--device cuda`. Warnings: a ReLU network and cross-entropy, with SGD, momentum and
+Adam, on all samples or in batches of 64, at rates from harmless to hopeless and at rates that rise
+until training fails.
+Writes experiments/results/uses/learning_rates.json, and draws the edge of a part with --picture.
+Runs that are in the file already are not repeated; --merge takes them over from other files.
 
-`python experiments/uses/learning_rates.py --seeds 0 1 2 3 4 --picture edge.png`
+`python experiments/uses/learning_rates.py --seeds 0 1 2 3 4 --part edge --picture edge.png`
+`python experiments/uses/learning_rates.py --seeds 0 1 2 --part images --cifar PATH`
 `python experiments/uses/learning_rates.py --seeds 5 6 7 8 9 --part warnings`
 """
 
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -22,28 +27,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from networks import RESULTS, SEEDS
-from summaries import compact, machine, mean_and_interval, share_and_interval
+from edge import EDGES, OPTIMIZERS, SAMPLES, Setting, drawn, edge_run, edge_summary, samples
+from networks import RESULTS, SEEDS, load_cifar
+from summaries import compact, machine, share_and_interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.pages import figures
-from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
-SAMPLES = 500
-EDGE_STEPS, EDGE_EVERY = 1500, 50
 STEPS, FIRST, EVERY = 80, 10, 5  # of the runs that may fail: rows at the first steps, then fewer
 GROWTH = 1.05  # of a rising rate, from step to step
 LOST, BLOWN_UP = 0.9, 1.1  # shares of the loss at the start
 CADENCES = ("first", 5, 20)  # all of these rows, or one every so many steps
-OPTIMIZERS: dict[str, Callable[[Iterable[Tensor], float], torch.optim.Optimizer]] = {
-    "SGD": lambda p, rate: torch.optim.SGD(p, rate),
-    "momentum": lambda p, rate: torch.optim.SGD(p, rate, momentum=0.9),
-    "Adam": lambda p, rate: torch.optim.Adam(p, rate),
-}
-EDGE_RATES = {"SGD": (0.5, 1.0, 2.0), "Adam": (0.003, 0.01, 0.03)}
 RATES = {
     "SGD": (0.1, 0.3, 1.0, 3.0),
     "momentum": (0.03, 0.1, 0.3, 1.0),
@@ -59,57 +55,6 @@ RULES = {  # which of the two ratios, above what, in how many rows in a row
     "critical > 1.5, three times": (2, 1.5, 3),
 }
 FIRST_HELD_OUT = 5  # the monitor's rule was chosen on the seeds before this one
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """One training run."""
-
-    optimizer: str
-    rate: float
-    seed: int
-    batch: int | None = None  # None for all samples
-    rising: bool = False
-
-
-def samples() -> tuple[Tensor, Tensor]:
-    """Some digits, centred and scaled."""
-    x, y = digits("train")
-    x = (x - x.mean()) / x.std()
-    return x[:SAMPLES], y[:SAMPLES]
-
-
-def edge_run(setting: Setting) -> dict[str, Any]:
-    """Sharpness and threshold while a small tanh network fits the digits."""
-    x, y = samples()
-    targets = F.one_hot(y, 10).float()
-    model = build("mlp", seed=setting.seed, hidden=(32, 32), activation="tanh")
-    optimizer = OPTIMIZERS[setting.optimizer](model.parameters(), setting.rate)
-    monitor = sl.FlatnessMonitor(
-        model,
-        (x, targets),
-        measures=(),
-        every=EDGE_EVERY,
-        optimizer=optimizer,
-        rates="sharpness",
-        warn_above=None,
-        loss="mse",
-        strict=True,
-    )
-    losses = []
-    for _ in range(EDGE_STEPS):
-        optimizer.zero_grad()
-        loss = F.mse_loss(model(x), targets)
-        loss.backward()
-        optimizer.step()
-        if monitor.step():
-            losses.append(loss.item())
-    return dataclasses.asdict(setting) | {
-        "step": [row["step"] for row in monitor.rows],
-        "sharpness": [row["rate.sharpness"] for row in monitor.rows],
-        "threshold": monitor.rows[-1]["rate.threshold"],
-        "loss": losses,
-    }
 
 
 def warned_run(setting: Setting) -> dict[str, Any]:
@@ -194,25 +139,6 @@ def settings(seeds: Iterable[int]) -> list[Setting]:
     return runs
 
 
-def edge_summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sharpness over threshold at the start and in the last fifth, over the seeds."""
-    out = {}
-    for name, rates in EDGE_RATES.items():
-        for rate in rates:
-            own = [r for r in runs if (r["optimizer"], r["rate"]) == (name, rate)]
-            if not own:
-                continue
-            ratios = [[s / r["threshold"] for s in r["sharpness"]] for r in own]
-            fifth = len(ratios[0]) // 5
-            out[f"{name} {rate}"] = {
-                "threshold": own[0]["threshold"],
-                "first": mean_and_interval([each[0] for each in ratios]),
-                "last_fifth": mean_and_interval([sum(each[-fifth:]) / fifth for each in ratios]),
-                "largest": mean_and_interval([max(each) for each in ratios]),
-            }
-    return out
-
-
 def warning_summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Of the runs that are lost, how many are warned before; of the others, how many at all."""
     out: dict[str, Any] = {}
@@ -246,21 +172,31 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="a folder")
     parser.add_argument("--picture", type=pathlib.Path, help="draw the edge to this file")
-    parser.add_argument("--part", choices=("edge", "warnings"), help="only one of the two")
+    parser.add_argument("--part", choices=(*EDGES, "warnings"), help="only one of the three")
+    parser.add_argument("--cifar", type=pathlib.Path, help="archive, folder of its files, or .npz")
+    parser.add_argument("--device", default="cpu", help="for the images")
+    parser.add_argument("--optimizers", nargs="+", choices=list(OPTIMIZERS), help="of an edge")
+    parser.add_argument("--merge", type=pathlib.Path, nargs="+", help="files; nothing is trained")
     asked = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)
     path = asked.results / f"{pathlib.Path(__file__).stem}.json"
-    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    edges = [
-        Setting(name, rate, seed)
-        for seed in asked.seeds
-        for name, rates in EDGE_RATES.items()
-        for rate in rates
+    names = (*EDGES, "warnings")
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    host: dict[str, str] = {}
+    for file in [path, *(asked.merge or [])]:
+        recorded = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        host = host or recorded.get("machine", {})
+        for name in names:
+            known = {key_of(each) for each in runs[name]}
+            more = recorded.get(f"{name}_runs", [])
+            runs[name] += [each for each in more if key_of(each) not in known]
+    host = host or machine(torch.device("cpu"))  # of the parts that need no GPU
+    # without --part, images are trained on if they are there
+    parts = [
+        n for n in names if n == asked.part or (not asked.part and (n != "images" or asked.cifar))
     ]
-    parts = {"edge": (edges, edge_run), "warnings": (settings(asked.seeds), warned_run)}
-    runs = {name: before.get(f"{name}_runs", []) for name in parts}
-    for name in parts if asked.part is None else [asked.part]:
-        planned, run = parts[name]
+    for name in [] if asked.merge else parts:
+        planned, run = planned_runs(name, asked)
         known = {key_of(each) for each in runs[name]}
         for i, setting in enumerate(planned, start=1):
             if key_of(dataclasses.asdict(setting)) not in known:
@@ -269,11 +205,27 @@ def main() -> None:
                 print(
                     f"{i}/{len(planned)} {setting} {time.perf_counter() - start:.1f} s", flush=True
                 )
-                write(path, runs)  # a run that is interrupted goes on from here
-    write(path, runs)
+                write(path, runs, host)  # a run that is interrupted goes on from here
+    write(path, runs, host)
     if asked.picture is not None:
-        asked.picture.write_bytes(drawn(runs["edge"], asked.picture.suffix[1:]))
+        part = asked.part or "edge"
+        asked.picture.write_bytes(drawn(runs[part], EDGES[part], asked.picture.suffix[1:]))
     print(path)
+
+
+def planned_runs(
+    name: str, asked: argparse.Namespace
+) -> tuple[list[Setting], Callable[[Setting], dict[str, Any]]]:
+    """The runs of a part, and what makes one of them."""
+    if name == "warnings":
+        return settings(asked.seeds), warned_run
+    edge, data = EDGES[name], samples()
+    if name == "images":
+        torch.backends.cudnn.allow_tf32 = False  # as everywhere else: edges are fine lines
+        (x, y), _ = load_cifar(asked.cifar, "LeNet-5", asked.device)
+        data = x[: edge.samples], y[: edge.samples]
+    planned = edge.settings(asked.seeds, asked.optimizers or OPTIMIZERS)
+    return planned, functools.partial(edge_run, edge=edge, data=data)
 
 
 def key_of(run: dict[str, Any]) -> tuple[Any, ...]:
@@ -281,48 +233,23 @@ def key_of(run: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(run[field.name] for field in dataclasses.fields(Setting))
 
 
-def write(path: pathlib.Path, runs: dict[str, list[dict[str, Any]]]) -> None:
+def write(path: pathlib.Path, runs: dict[str, list[dict[str, Any]]], host: dict[str, str]) -> None:
     """All runs so far, and what they say."""
     warned = runs["warnings"]
     result = {
         "what": (__doc__ or "").splitlines()[0],
-        "samples": SAMPLES,
-        "steps": {"edge": EDGE_STEPS, "warnings": STEPS},
-        "machine": machine(),
-        "edge": edge_summary(runs["edge"]),
+        "samples": {name: edge.samples for name, edge in EDGES.items()} | {"warnings": SAMPLES},
+        "steps": {name: edge.steps for name, edge in EDGES.items()} | {"warnings": STEPS},
+        "machine": host,
+        **{name: edge_summary(runs[name], edge) for name, edge in EDGES.items()},
         "warnings": {
             "chosen_on": warning_summary([r for r in warned if r["seed"] < FIRST_HELD_OUT]),
             "held_out": warning_summary([r for r in warned if r["seed"] >= FIRST_HELD_OUT]),
         },
-        "edge_runs": runs["edge"],
-        "warnings_runs": runs["warnings"],
+        **{f"{name}_runs": each for name, each in runs.items()},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(compact(result), separators=(",", ":")) + "\n", encoding="utf-8")
-
-
-def drawn(runs: list[dict[str, Any]], kind: str) -> bytes:
-    """Sharpness over its threshold, one panel per optimizer, one line per run."""
-    figure = figures.new_figure(8.2, 3.0)
-    for ax, (name, rates) in zip(
-        figure.subplots(1, 2, sharey=True), EDGE_RATES.items(), strict=True
-    ):
-        for i, rate in enumerate(rates):
-            own = [r for r in runs if (r["optimizer"], r["rate"]) == (name, rate)]
-            for j, run in enumerate(own):
-                ratios = [each / run["threshold"] for each in run["sharpness"]]
-                label = f"learning rate {rate:g}" if j == 0 else None
-                ax.plot(run["step"], ratios, color=figures.COLOURS[i], linewidth=1.0, label=label)
-        ax.axhline(1.0, color=figures.GREY, linestyle="--", linewidth=0.8)
-        ax.set_xlabel(f"steps of {name} on all samples", fontsize=figures.FONT)
-        ax.legend(frameon=False, fontsize=figures.FONT - 1, loc="lower right")
-        ax.tick_params(labelsize=figures.FONT - 1)
-        ax.set_ylim(0.0, 1.6)
-        for side in ("top", "right"):
-            ax.spines[side].set_visible(False)
-        if name == "SGD":
-            ax.set_ylabel("sharpness / edge of stability", fontsize=figures.FONT)
-    return figures.save(figure, kind)
 
 
 if __name__ == "__main__":

@@ -94,11 +94,23 @@ def load_data(
             raise SystemExit(f"{name} is trained on MNIST: give --mnist FOLDER.")
         parts = [read_mnist(mnist, split) for split in splits]
     else:
-        if cifar is None:
-            raise SystemExit(f"{name} is trained on CIFAR-10: give --cifar PATH.")
-        read = read_npz if cifar.suffix == ".npz" else read_cifar
-        parts = [read(cifar, split) for split in splits]
-    if kind.normalize:
+        return load_cifar(cifar, name, device, normalize=kind.normalize)
+    return prepared(parts, device, kind.normalize)
+
+
+def load_cifar(
+    cifar: pathlib.Path | None, name: str, device: str, *, normalize: bool = True
+) -> tuple[Data, Data]:
+    """Training and test images for the network of this name."""
+    if cifar is None:
+        raise SystemExit(f"{name} is trained on CIFAR-10: give --cifar PATH.")
+    read = read_npz if cifar.suffix == ".npz" else read_cifar
+    return prepared([read(cifar, split) for split in ("train", "test")], device, normalize)
+
+
+def prepared(parts: list[Data], device: str, normalize: bool) -> tuple[Data, Data]:
+    """On the device, and centred and scaled by the training images."""
+    if normalize:
         x = parts[0][0]
         mean, std = x.mean(dim=(0, 2, 3), keepdim=True), x.std(dim=(0, 2, 3), keepdim=True)
         parts = [((x - mean) / std, y) for x, y in parts]
@@ -150,10 +162,10 @@ def accuracy(model: nn.Module, data: Data) -> float:
 
 
 def mean_loss(model: nn.Module, data: Data) -> float:
-    """The mean cross-entropy."""
+    """The mean cross-entropy, in float64: what a single unit adds is small."""
     with torch.no_grad():
         total = sum(
-            float(F.cross_entropy(model(x), y, reduction="sum"))
+            float(F.cross_entropy(model(x).double(), y, reduction="sum"))
             for x, y in zip(data[0].split(500), data[1].split(500), strict=True)
         )
     return total / data[1].numel()

@@ -1,8 +1,9 @@
 """Deleting channels by curvature against magnitude, diagonal Fisher and random, at equal shares.
 
-For every network: sl.pruning on 1,000 training images without the first layer, units chosen by
-each rule, the network without them on the test set at once and after a short fine-tune in which
-they stay away. Writes experiments/results/uses/pruning.json.
+For every network: sl.pruning on 1,000 training images without the first layer, or on 1,000 pieces
+of text without the embeddings; units chosen by each rule, the network without them on the test set
+at once and after a short fine-tune in which they stay away. Writes
+experiments/results/uses/pruning.json.
 
 `python experiments/uses/pruning.py --mnist FOLDER --cifar PATH --out FOLDER`
 """
@@ -10,12 +11,13 @@ they stay away. Writes experiments/results/uses/pruning.json.
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import time
 from typing import Any
 
 import torch
-from networks import Data, Trained, accuracy, load_data, mean_loss, parser, trained
+from networks import KINDS, Data, Trained, accuracy, load_data, mean_loss, parser, trained
 from summaries import compact, machine, mean_and_interval, spearman
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,9 +26,13 @@ import spiritlevel as sl
 
 RULES = ("joint", "curvature", "rise", "fisher", "magnitude", "random")
 SHARES = (0.3, 0.5, 0.7)
-KEYS = ("test_accuracy", "tuned_accuracy", "actual", "rise")
+KEYS = (
+    *("test_accuracy", "tuned_accuracy", "test_loss", "tuned_loss"),
+    *("test_perplexity", "tuned_perplexity", "actual", "rise", "stderr"),
+)
 SAMPLES = 1000
-STEPS = 100  # of the fine-tune, with 64 images each
+STEPS = 100  # of the fine-tune, with 64 samples each
+SGD_RATE, ADAM_RATE = 0.01, 3e-4  # of the fine-tune, which uses what the network was trained with
 
 
 def one_network(subject: Trained) -> dict[str, Any]:
@@ -34,8 +40,7 @@ def one_network(subject: Trained) -> dict[str, Any]:
     model, x, y = subject.model, *subject.train
     few = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:SAMPLES].to(x.device)
     data = x[few], y[few]
-    names = [name for name, p in model.named_parameters() if p.dim() > 1]
-    layers = [name.rpartition(".")[0] for name in names[1:]]  # not the pixels
+    layers = layers_of(model)
     start = time.perf_counter()
     found = sl.pruning(model, data, layers=layers, fisher=True, check=False)
     seconds = time.perf_counter() - start
@@ -52,12 +57,13 @@ def one_network(subject: Trained) -> dict[str, Any]:
                 "gone": deletion.share,
                 "rise": deletion.rise,
                 "separate_rise": deletion.separate_rise,
+                "stderr": deletion.stderr,
                 "actual": mean_loss(pruned, data) - loss,
-                "test_accuracy": accuracy(pruned, subject.test),
+                **on_test(pruned, subject, "test"),
                 "units": {name: len(gone) for name, gone in deletion.units.items()},
             }
-            fine_tune(pruned, subject.train, found.masks(deletion), subject.seed)
-            rows.append(row | {"tuned_accuracy": accuracy(pruned, subject.test)})
+            fine_tune(pruned, subject, found.masks(deletion))
+            rows.append(row | on_test(pruned, subject, "tuned"))
     return {
         "network": subject.name,
         "seed": subject.seed,
@@ -66,10 +72,38 @@ def one_network(subject: Trained) -> dict[str, Any]:
         "seconds": seconds,
         "cost": found.cost.passes(len(data[0])),
         "loss": loss,
-        "test_accuracy": accuracy(model, subject.test),
+        **on_test(model, subject, "test"),
+        "num_probes": found.settings["num_probes"],
+        "relative_error": relative_error(found),
         "alone": alone(found, model, data, loss),
         "rows": rows,
     }
+
+
+def layers_of(model: nn.Module) -> list[str]:
+    """The layers whose inputs may go: not pixels, and not the numbers of tokens."""
+    matrices = [name for name, p in model.named_parameters() if p.dim() > 1]
+    layers = [name.rpartition(".")[0] for name in matrices]
+    modules = dict(model.named_modules())
+    tables = [name for name in layers if isinstance(modules[name], nn.Embedding)]
+    return [name for name in layers if name not in tables] if tables else layers[1:]
+
+
+def on_test(model: nn.Module, subject: Trained, when: str) -> dict[str, float]:
+    """Accuracy and loss on the test set; of a language model also the perplexity."""
+    loss = mean_loss(model, subject.test)
+    found = {f"{when}_accuracy": accuracy(model, subject.test), f"{when}_loss": loss}
+    if subject.name == "language":
+        found[f"{when}_perplexity"] = math.exp(min(loss, 700.0))
+    return found
+
+
+def relative_error(found: Any) -> float | None:
+    """The error of ρ(j) from the probes, for the median unit; None without probes."""
+    if not found.settings["num_probes"]:
+        return None
+    ratios = torch.cat([found.stderr[name] / each for name, each in found.second.items()])
+    return float(ratios.nanmedian())
 
 
 def alone(found: Any, model: nn.Module, data: Data, loss: float) -> dict[str, float]:
@@ -95,10 +129,14 @@ def alone(found: Any, model: nn.Module, data: Data, loss: float) -> dict[str, fl
     return {key: spearman(values, rises) for key, values in scores.items()}
 
 
-def fine_tune(model: nn.Module, data: Data, masks: dict[str, Tensor], seed: int) -> None:
-    """A few steps of SGD; what is deleted stays 0."""
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+def fine_tune(model: nn.Module, subject: Trained, masks: dict[str, Tensor]) -> None:
+    """A few steps; what is deleted stays 0."""
+    data = subject.train
+    generator = torch.Generator().manual_seed(subject.seed)
+    if KINDS[subject.name].adam:
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=ADAM_RATE)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=SGD_RATE, momentum=0.9)
     parameters = dict(model.named_parameters())
     model.train()
     for _ in range(STEPS):
@@ -127,13 +165,14 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
                     if (each["share"], each["rule"]) == (share, rule)
                 ]
                 if of_rule:  # too many units for their pairs: no joint rule, and no joint rise
-                    keys = [key for key in KEYS if of_rule[0][key] is not None]
+                    keys = [k for k in KEYS if all(each.get(k) is not None for each in of_rule)]
                     table[f"{share} {rule}"] = {
                         key: mean_and_interval([each[key] for each in of_rule]) for key in keys
                     }
+        whole = [key for key in KEYS if all(row.get(key) is not None for row in own)]
         out[network] = {
             "n": len(own),
-            "test_accuracy": mean_and_interval([row["test_accuracy"] for row in own]),
+            **{key: mean_and_interval([row[key] for row in own]) for key in whole},
             "rank_correlation_with_actual_rise_of_single_units": {
                 key: mean_and_interval([row["alone"][key] for row in own])
                 for key in own[0]["alone"]
@@ -148,7 +187,8 @@ def main() -> None:
     asked = parser(__doc__ or "").parse_args()
     path = asked.results / f"{pathlib.Path(__file__).stem}.json"
     before = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
-    rows = [row for row in before if row["network"] not in asked.networks]
+    again = {(name, seed) for name in asked.networks for seed in asked.seeds}
+    rows = [row for row in before if (row["network"], row["seed"]) not in again]
     for name in asked.networks:
         data = load_data(name, asked.mnist, asked.cifar, asked.device)
         for seed in asked.seeds:

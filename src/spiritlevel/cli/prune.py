@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from ..analysis.pruning import Pruning, pruning
-from ..analysis.pruning.measuring import SHARES
+from ..analysis.pruning.measuring import MIN_PROBES, SHARES
 from ..analysis.pruning.records import deletion_text
 from ..errors import SpiritlevelError
 from ..files import write_atomically
@@ -46,6 +46,14 @@ def prune(
             metavar="RULE", help="joint (default), curvature, rise, magnitude, fisher or random."
         ),
     ] = None,
+    num_probes: Annotated[
+        int,
+        typer.Option(
+            min=MIN_PROBES,
+            metavar="N",
+            help="Random probes per sample, for networks with more than 1,024 outputs.",
+        ),
+    ] = 4,
     save_to: Annotated[
         pathlib.Path | None,
         typer.Option("--save", metavar="PATH", help="Write the weights, zeros where deleted."),
@@ -70,6 +78,7 @@ def prune(
         "share": share,
         "by": by,
         "fisher": by == "fisher",
+        "num_probes": num_probes,
         "loss": loss,
         "layers": subject.one_or_many(layers),
         "head": head,
@@ -112,12 +121,10 @@ def _print(talk: Any, found: Pruning) -> None:
     table.add_column("")
     if found.chosen is not None:
         table.add_column("deleted", justify="right", no_wrap=True)
-    for name, second in found.second.items():
-        half = 0.5 * second
-        cells = [f"{float(value):.2g}" for value in (half.min(), half.median(), half.max())]
-        mark = "exact" if found.exact[name] else "ggn"
+    for name in found.second:
         gone = [] if found.chosen is None else [str(len(found.chosen.units[name]))]
-        table.add_row(name, str(len(half)), *cells, mark, *gone)
+        count = str(len(found.second[name]))
+        table.add_row(name, count, *found.cells(name), found.mark(name), *gone)
     console.show(talk, table)
     _print_curves(talk, found)
     if found.chosen is not None:

@@ -26,8 +26,11 @@ from ...records import Progress
 from .records import Deletion, Pruning
 from .selection import Rule, check_rule, check_share
 
-MOST_PAIRS = 4096  # units up to which the terms of every two are kept: 128 MiB
-MOST_COLUMNS = 1024  # each is a backward
+MOST_COLUMNS = 1024  # that are swept, each by a backward; more outputs are probed
+# Units up to which the terms of every two are kept. They are a product of matrices for each column,
+# 128 MiB; probes are few, so there may be more: 512 MiB for each of four groups of probes.
+MOST_PAIRS, MOST_PROBED_PAIRS = 4096, 8192
+MIN_PROBES = 2
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
 
 
@@ -40,6 +43,7 @@ def pruning(
     by: Rule | None = None,
     fisher: bool = False,
     check: bool = True,
+    num_probes: int = 4,
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
     loss: Loss = "cross_entropy",
@@ -54,13 +58,15 @@ def pruning(
     A unit is an input of a weight matrix: a column of a linear layer, an input channel of a
     convolution. Deleting it takes away −gᵀw_j + ½ρ(j), and units that go together also their terms
     w_iᵀHw_j. All of that comes from one sweep. The curvature is that of the GGN, which is the
-    Hessian's own within a layer where the outputs are piecewise linear in it.
+    Hessian's own within a layer where the outputs are piecewise linear in it. With more than 1,024
+    outputs, as in a language model, it is estimated with random probes, and has an error.
 
     Args:
         share: how much of the weights to delete; `chosen` of the result says which units.
         by: how they are chosen; see `Pruning.choose`.
         fisher: compute the diagonal of the Fisher matrix too, to compare with.
         check: run the network without the chosen units, and along curves of shares.
+        num_probes: random signs on the outputs of every sample, where these are many; see docs.
         layers: module paths or patterns. Leave out the first layer to keep all input pixels.
 
     The other arguments are those of `measure`.
@@ -69,6 +75,11 @@ def pruning(
         check_share(share)
     if by is not None:
         check_rule(by, {"joint", *(["fisher"] if fisher else [])})
+    if num_probes < MIN_PROBES:
+        raise SpiritlevelError(
+            "The 'num_probes' argument of pruning must be at least 2, or the error would be "
+            f"unknown. Got {num_probes!r}. The default is 4."
+        )
     workspace = open_workspace(
         model,
         data,
@@ -84,7 +95,7 @@ def pruning(
     workspace.want(Needs(sweep=True))
     with workspace.surface.preserved():
         subject = _Subject(workspace)
-        found = subject.measure(fisher=fisher)
+        found = subject.measure(num_probes, fisher=fisher)
         if share is not None:
             found = dataclasses.replace(found, chosen=found.choose(share, by=by, seed=seed))
         rules: list[Rule] = ["magnitude", "random"]
@@ -115,18 +126,18 @@ class _Subject:
                 "The model must have weight matrices whose inputs can be deleted. Got none: "
                 f"{first[0]!r}: {first[1]}."
             )
-        if workspace.plan.num_columns > MOST_COLUMNS:
-            raise SpiritlevelError(
-                f"pruning sweeps every output, at most {MOST_COLUMNS} of them. Got "
-                f"{workspace.plan.num_columns}. Use sl.neurons, which estimates ρ(j) with probes."
-            )
 
-    def measure(self, *, fisher: bool) -> Pruning:
+    def measure(self, num_probes: int, *, fisher: bool) -> Pruning:
         """All units of all weights, without choices."""
         workspace = self.workspace
         family = NeuronDeletions(self.matrices)
         size = sum(family.count(name) for name in family.names)
-        swept = run_column_pass(workspace, family, pairs=size <= MOST_PAIRS)
+        num_columns = workspace.plan.num_columns
+        probes = num_probes if num_columns > MOST_COLUMNS else 0
+        most = MOST_PROBED_PAIRS if probes else MOST_PAIRS
+        swept = run_column_pass(
+            workspace, family, pairs=size <= most, covariance=False, num_probes=probes
+        )
         found, places = swept.found, spans(family)
         owner = {name: _owners(matrix) for name, matrix in self.matrices.items()}
         weights = {name: m.parameter.detach().double().cpu() for name, m in self.matrices.items()}
@@ -146,25 +157,29 @@ class _Subject:
                 for name in self.matrices
             }
         loss, error = self._losses({})
-        stderr = found.data_stderr
+        data_stderr = found.data_stderr
+        drawn = f"{probes} output probes for {num_columns} columns" if probes else ""
         return Pruning(
             first={name: found.first[part] for name, part in places.items()},
             second={name: found.second[part] for name, part in places.items()},
-            data_stderr={name: stderr[part] for name, part in places.items()},
+            stderr={name: found.probe_stderr[part] for name, part in places.items()},
+            data_stderr={name: data_stderr[part] for name, part in places.items()},
             magnitude={name: each.sqrt() for name, each in squares.items()},
             fisher=of_fisher,
-            exact={name: name not in swept.bends for name in self.matrices},
+            exact={name: not drawn and name not in swept.bends for name in self.matrices},
             text={
-                name: f"of the GGN, not the Hessian: the outputs bend along it (through {why})"
-                for name, why in swept.bends.items()
+                name: "; ".join(filter(None, [drawn, _bend_text(swept.bends.get(name))]))
+                for name in self.matrices
+                if drawn or name in swept.bends
             },
             owner=owner,
             left_out=self.left_out,
             loss=loss,
             error=error,
             cost=workspace.cost,
-            settings=workspace.settings(),
+            settings=workspace.settings() | {"num_probes": probes},
             gram=found.gram,
+            groups=found.groups,
         )
 
     def checked(self, found: Pruning) -> Pruning:
@@ -193,6 +208,13 @@ class _Subject:
         if not isinstance(self.workspace.surface.loss, CrossEntropy):
             return loss, None
         return loss, perturbed.errors([point])[0]
+
+
+def _bend_text(through: str | None) -> str:
+    """Why the curvature is not the Hessian's; empty if it is."""
+    if through is None:
+        return ""
+    return f"of the GGN, not the Hessian: the outputs bend along it (through {through})"
 
 
 def _owners(matrix: WeightMatrix) -> Tensor:

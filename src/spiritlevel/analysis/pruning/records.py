@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...engine.directions.tally import ProbeGroups
 from ...errors import SpiritlevelError
 from ...reading import Misread, read_as, read_fields, read_settings
 from ...records import Cost, aligned, read_json, to_json_float
 from . import selection
 from .selection import Rule
 
-FORMAT = "spiritlevel-pruning-1"
-_NUMBERS = ("first", "second", "data_stderr", "magnitude", "fisher")  # one for each unit
+FORMAT = "spiritlevel-pruning-2"
+_NUMBERS = ("first", "second", "stderr", "data_stderr", "magnitude", "fisher")  # one for each unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Deletion:
     by: str
     rise: float | None  # predicted, with the GGN's terms between units; None if these are unknown
     separate_rise: float  # the sum over units, as if each went alone
+    stderr: float | None = None  # of `rise`, from the probes; None without probes, or unknown
+    separate_stderr: float | None = None  # of `separate_rise`
     measured_rise: float | None = None  # of the loss, on the same data
     measured_error: float | None = None  # the share of wrong predictions
 
@@ -48,7 +51,9 @@ class Pruning:
 
     first: dict[str, Tensor]  # −gᵀw_j
     second: dict[str, Tensor]  # ρ(j) = w_jᵀHw_j
-    data_stderr: dict[str, Tensor]  # of the rise: how much other samples would change it
+    stderr: dict[str, Tensor]  # of ρ(j), from the probes; zeros where none were needed
+    # of the rise: how much other samples would change it, and other probes where these were needed
+    data_stderr: dict[str, Tensor]
     magnitude: dict[str, Tensor]  # ‖w_j‖
     fisher: dict[str, Tensor]  # Σ F_ii w_i² over the unit, if it was asked for
     exact: dict[str, bool]  # whether `second` is the Hessian's own, else of the GGN
@@ -61,7 +66,9 @@ class Pruning:
     settings: dict[str, Any]
     chosen: Deletion | None = None
     curves: dict[str, list[Deletion]] = dataclasses.field(default_factory=dict)
-    gram: Tensor | None = dataclasses.field(default=None, repr=False)  # of every two units
+    # of every two units, and what each group of probes gave; not in files
+    gram: Tensor | None = dataclasses.field(default=None, repr=False)
+    groups: ProbeGroups | None = dataclasses.field(default=None, repr=False)
 
     @property
     def rise(self) -> dict[str, Tensor]:
@@ -132,17 +139,24 @@ class Pruning:
             start = stop
         entries = self._entries()
         first, second = _joined(self.first)[taken].sum(), _joined(self.second)[taken].sum()
-        joint = None
+        joint = stderr = separate_stderr = None
         if self.gram is not None:
-            block = self.gram[taken][:, taken]
-            between = block.sum() - block.diagonal().sum()
+            gone = torch.zeros(len(self.gram), dtype=torch.float64)
+            gone[taken] = 1.0
+            between = gone @ (self.gram @ gone) - self.gram.diagonal() @ gone
             joint = float(first + 0.5 * second + 0.5 * between)
+        if self.groups is not None:
+            separate_stderr = 0.5 * self.groups.stderr(taken, joint=False)
+            if joint is not None:
+                stderr = 0.5 * self.groups.stderr(taken, joint=True)
         return Deletion(
             units=units,
             share=float(entries[taken].sum() / entries.sum()),
             by=by,
             rise=joint,
             separate_rise=float(first + 0.5 * second),
+            stderr=stderr,
+            separate_stderr=separate_stderr,
         )
 
     # -- using it ----------------------------------------------------------------------------
@@ -173,13 +187,27 @@ class Pruning:
                 parameters[name].mul_(mask.to(parameters[name]))
         return pruned
 
+    def cells(self, name: str) -> list[str]:
+        """The smallest, the median and the largest ½ρ(j) of a weight, with errors if any."""
+        half, error = 0.5 * self.second[name], 0.5 * self.stderr[name]
+        order = half.argsort(stable=True)
+        units = [int(order[i]) for i in (0, (len(half) - 1) // 2, -1)]
+        return [
+            f"{float(half[j]):.2g}" + (f" ± {float(error[j]):.1g}" if error[j] > 0 else "")
+            for j in units
+        ]
+
+    def mark(self, name: str) -> str:
+        """In a word, what the numbers of a weight are."""
+        if self.settings.get("num_probes"):
+            return "ggn, probed"
+        return "exact" if self.exact[name] else "ggn"
+
     def __str__(self) -> str:
         heading = ("½ρ(j), the core of the rise", "units", "smallest", "median", "largest", "")
         rows: list[tuple[str, ...]] = [heading]
-        for name, second in self.second.items():
-            half = 0.5 * second
-            cells = [f"{float(v):.2g}" for v in (half.min(), half.median(), half.max())]
-            rows.append((name, str(len(half)), *cells, "exact" if self.exact[name] else "ggn"))
+        for name in self.second:
+            rows.append((name, str(len(self.second[name])), *self.cells(name), self.mark(name)))
         lines = [aligned(rows)]
         if self.chosen is not None:
             lines.append(deletion_text(self.chosen))
@@ -217,7 +245,7 @@ class Pruning:
 
     @classmethod
     def from_json(cls, text: str) -> Pruning:
-        """Read what `to_json` wrote; choices made from it know no terms between units."""
+        """Read what `to_json` wrote; choices made from it know neither terms nor errors."""
         return read_json(text, "Pruning", FORMAT, cls.from_dict)
 
     @classmethod
@@ -228,7 +256,7 @@ class Pruning:
         read_settings(given["settings"], "the pruning's settings")
         ready: dict[str, Any] = {part: _read_numbers(given.pop(part), part) for part in _NUMBERS}
         ready["owner"] = _read_owners(given.pop("owner"), ready["second"])
-        ready["gram"] = None
+        ready |= {"gram": None, "groups": None}
         return read_fields(cls, given, "the pruning", **ready)
 
 
@@ -271,8 +299,14 @@ def deletion_text(deletion: Deletion) -> str:
     count = sum(map(len, deletion.units.values()))
     parts = [f"{count} units, {deletion.share:.1%} of the weights, by {deletion.by}"]
     if deletion.rise is not None:
-        parts.append(f"predicted rise of the loss {deletion.rise:.3g}")
-    parts.append(f"as if each went alone {deletion.separate_rise:.3g}")
+        error = _error_text(deletion.stderr)
+        parts.append(f"predicted rise of the loss {deletion.rise:.3g}{error}")
+    error = _error_text(deletion.separate_stderr)
+    parts.append(f"as if each went alone {deletion.separate_rise:.3g}{error}")
     if deletion.measured_rise is not None:
         parts.append(f"measured {deletion.measured_rise:.3g}")
     return "; ".join(parts)
+
+
+def _error_text(stderr: float | None) -> str:
+    return "" if stderr is None else f" ± {stderr:.1g}"

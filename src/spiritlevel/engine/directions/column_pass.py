@@ -6,20 +6,25 @@ derivative of ⟨s_k, z⟩ along δ. One backward for each column gives c_k of e
     δᵀ GGN δ' = mean_n Σ_k σ_k c_k(δ) c_k(δ').
 
 Where a layer is certified this is the Hessian's own. The slope takes one backward more.
+With many outputs a few probes Σ_k ±s_k replace the columns, with signs of its own for every sample:
+the mean is the same, and the spread within the samples is the error.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...math.curvature import scaled_to_one
+from ...math.curvature import SignedColumn, scaled_to_one
+from ...math.signs import random_signs
 from ...model.arithmetic import full_precision
 from ...model.linearity import bends
 from ..recorded_runs import Places, RecordedRun, RecordedRuns, edges_of
+from ..sweep.probed_rows import SampleNumbers
 from .families import AbstractFamily, Slopes
 from .tally import Directional, Tally
 
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from ..workspace import Workspace
 
 COPIES = 2  # of what a family computes at the outputs
+_STREAM = 1 << 22  # of random numbers, different from those of all other probes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,23 +43,35 @@ class ColumnPass:
     bends: dict[str, str]  # parameters in which the outputs bend, and by what
 
 
-def run_column_pass(workspace: Workspace, family: AbstractFamily, *, pairs: bool) -> ColumnPass:
-    """One pass over the data of all processes; directions are in the order of `family.names`."""
+def run_column_pass(
+    workspace: Workspace,
+    family: AbstractFamily,
+    *,
+    pairs: bool,
+    covariance: bool | None = None,
+    num_probes: int = 0,
+) -> ColumnPass:
+    """One pass over the data of all processes; directions are in the order of `family.names`.
+
+    `pairs` and `covariance` are those of `Tally`; with `num_probes` these replace the columns.
+    """
     surface = workspace.surface
     places = spans(family)
     size = sum(family.count(name) for name in family.names)
-    tally = Tally(size, surface.device, pairs=pairs)
+    tally = Tally(size, surface.device, pairs=pairs, covariance=covariance, num_probes=num_probes)
+    numbers = SampleNumbers(workspace)
     runs = RecordedRuns(workspace, family.names)
     by_id = {id(surface.parameters[name]): name for name in family.names}
     bent: dict[str, str] = {}
     widest = max((family.count(name) for name in family.names), default=1)
     share = max(1, workspace.memory // (1 + COPIES * min(widest, 8)))
-    chunk = workspace.plan.footprint.chunk(share, sweep=True)
+    footprint = workspace.plan.probe_footprint if num_probes else workspace.plan.footprint
+    chunk = footprint.chunk(share, sweep=True)
     with surface.processes.together(), full_precision():
         for where, batch in surface.chunks(chunk):
             with runs.run(batch, where) as run, surface.fast():
                 bent |= bends(run.outputs, by_id)
-                _add(workspace, run, family, places, tally)
+                _add(workspace, run, family, places, tally, numbers.of(where, len(run.outputs)))
     for others in surface.processes.gather(bent):
         bent = others | bent
     return ColumnPass(tally.reduce(surface.processes), bent)
@@ -74,7 +92,9 @@ def _add(
     family: AbstractFamily,
     places: dict[str, slice],
     tally: Tally,
+    samples: Tensor,
 ) -> None:
+    """One chunk; `samples` are the numbers of its samples, on which their signs depend."""
     surface, outputs = workspace.surface, run.outputs
     slopes = [
         [(places[name], family.slopes(use, layout, name))]
@@ -90,17 +110,34 @@ def _add(
     unit, scale = scaled_to_one(signal.reshape(len(signal), -1))
     shaped = unit.reshape(outputs.shape)
     first = scale * _along(workspace, outputs, shaped, run.places, slopes, tally.size)
-    second = torch.zeros_like(first)
     curvature = surface.loss.curvature(outputs.detach().double(), run.targets)
-    for column, sign in curvature.columns():
-        unit, scale = scaled_to_one(column)
-        shaped = unit.reshape(outputs.shape)
-        c = _along(workspace, outputs, shaped, run.places, slopes, tally.size)
-        weighted = sign[:, None] * scale.square() * c
-        second += weighted * c
-        if tally.pairs:
-            tally.gram += weighted.T @ c
-    tally.add(first, second, weights)
+    draws: Iterable[Iterable[SignedColumn]] = [curvature.columns()]
+    if tally.num_probes:
+        draws = (
+            curvature.probe(
+                random_signs(
+                    workspace.seed, _STREAM + i, samples, curvature.num_signs, torch.float64
+                )
+            )
+            for i in range(tally.num_probes)
+        )
+    found = []
+    for i, columns in enumerate(draws):
+        second = torch.zeros_like(first)
+        for column, sign in columns:
+            unit, scale = scaled_to_one(column)
+            shaped = unit.reshape(outputs.shape)
+            c = _along(workspace, outputs, shaped, run.places, slopes, tally.size)
+            weighted = sign[:, None] * scale.square() * c
+            second += weighted * c
+            if tally.pairs:
+                tally.grams[i % len(tally.grams)] += weighted.T @ c
+        tally.seconds[i % len(tally.seconds)] += second.sum(dim=0)
+        found.append(second)
+    every = torch.stack(found)
+    if tally.num_probes:
+        tally.probe_variance += every.var(dim=0).sum(dim=0) / len(every)
+    tally.add(first, every.mean(dim=0), weights)
 
 
 def _along(

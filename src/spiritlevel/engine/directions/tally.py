@@ -9,18 +9,40 @@ from torch import Tensor
 
 from ...model.distributed import Processes
 
+# Probes are divided into so many groups, whose spread is the error of any sum over directions: one
+# matrix of pairs for each group, however many probes there are.
+GROUPS = 4
+
 
 class Tally:
     """Σ over samples for D directions: gᵀδ, δᵀHδ, and their combination gᵀδ + ½ δᵀHδ, the rise."""
 
-    def __init__(self, size: int, device: torch.device, *, pairs: bool) -> None:
-        """`pairs` keeps δᵀHδ' and the covariance of the rises of every two directions, too."""
+    def __init__(
+        self,
+        size: int,
+        device: torch.device,
+        *,
+        pairs: bool,
+        covariance: bool | None = None,
+        num_probes: int = 0,
+    ) -> None:
+        """`pairs` keeps δᵀHδ' of every two directions, `covariance` (as `pairs`) that of rises.
+
+        `num_probes` stand in for the columns of the GGN; 0 if nothing is random.
+        """
         zeros = {"dtype": torch.float64, "device": device}
-        self.size, self.pairs = size, pairs
+        self.size, self.pairs, self.num_probes = size, pairs, num_probes
+        self.group_sizes = [
+            len(range(i, num_probes, GROUPS)) for i in range(min(num_probes, GROUPS))
+        ]
+        groups = max(1, len(self.group_sizes))
         self.first = torch.zeros(size, **zeros)  # type: ignore[call-overload]
         self.second = torch.zeros(size, **zeros)  # type: ignore[call-overload]
-        self.gram = torch.zeros(size if pairs else 0, size, **zeros)  # type: ignore[call-overload]
-        self.products = torch.zeros(size if pairs else 1, size, **zeros)  # type: ignore[call-overload]
+        self.seconds = torch.zeros(groups, size, **zeros)  # type: ignore[call-overload]
+        self.grams = torch.zeros(groups, size if pairs else 0, size, **zeros)  # type: ignore[call-overload]
+        self.covariance = pairs if covariance is None else covariance
+        rows = size if self.covariance else 1
+        self.products = torch.zeros(rows, size, **zeros)  # type: ignore[call-overload]
         self.with_weights = torch.zeros(size, **zeros)  # type: ignore[call-overload]
         self.probe_variance = torch.zeros(size, **zeros)  # type: ignore[call-overload]
         self.weights = torch.zeros(2, **zeros)  # type: ignore[call-overload]
@@ -31,22 +53,24 @@ class Tally:
         rise = first + 0.5 * second
         self.first += first.sum(dim=0)
         self.second += second.sum(dim=0)
-        self.products += rise.T @ rise if self.pairs else rise.square().sum(dim=0)
+        self.products += rise.T @ rise if self.covariance else rise.square().sum(dim=0)
         self.with_weights += weights @ rise
         self.weights += torch.stack([weights.sum(), weights.square().sum()])
         self.count += len(weights)
 
     def reduce(self, processes: Processes) -> Directional:
         """The means over the data of all processes, on the host."""
-        sums = [self.first, self.second, self.gram, self.products]
+        sums = [self.first, self.second, self.seconds, self.grams, self.products]
         processes.sum_(*sums, self.with_weights, self.probe_variance, self.weights)
         count = sum(processes.gather(self.count))
         total = float(self.weights[0])
-        first, second, gram = (each.cpu() / total for each in sums[:3])
+        first, second = (each.cpu() / total for each in sums[:2])
+        gram = self.grams.sum(dim=0) / (total * max(self.num_probes, 1)) if self.pairs else None
         return Directional(
             first=first,
             second=second,
-            gram=gram if self.pairs else None,
+            gram=None if gram is None else gram.cpu(),
+            groups=self._groups(total) if self.num_probes else None,
             probe_stderr=self.probe_variance.cpu().sqrt() / total,
             count=count,
             total=total,
@@ -54,6 +78,36 @@ class Tally:
             with_weights=self.with_weights.cpu(),
             squared_weights=float(self.weights[1]),
         )
+
+    def _groups(self, total: float) -> ProbeGroups:
+        scale = torch.tensor(self.group_sizes).to(self.first)[:, None] * total
+        grams = None
+        if self.pairs:  # in place: these are the largest tensors of all
+            self.grams /= scale[:, :, None]
+            grams = self.grams.to(torch.float32).cpu()  # they only tell how wrong the mean is
+        return ProbeGroups(self.group_sizes, (self.seconds / scale).cpu(), grams)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProbeGroups:
+    """What each group of probes gave on all data; the groups are independent of each other."""
+
+    sizes: list[int]  # probes of each
+    second: Tensor  # δᵀ GGN δ, shape (groups, D)
+    grams: Tensor | None  # of every two directions, shape (groups, D, D)
+
+    def stderr(self, taken: list[int], *, joint: bool) -> float:
+        """The error of Σ δᵀ GGN δ over some directions, or with `joint` of their sum's."""
+        if joint:
+            assert self.grams is not None
+            chosen = torch.zeros(self.grams.shape[1]).index_fill_(0, torch.tensor(taken), 1.0)
+            values = (self.grams @ chosen).double() @ chosen.double()
+        else:
+            values = self.second[:, taken].sum(dim=1)
+        sizes = torch.tensor(self.sizes).to(values)
+        gaps = values - (sizes * values).sum() / sizes.sum()
+        variance = (sizes * gaps.square()).sum() / (sizes.sum() * (len(sizes) - 1))
+        return float(variance.sqrt())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,6 +117,7 @@ class Directional:
     first: Tensor  # gᵀδ
     second: Tensor  # δᵀHδ, or of the GGN
     gram: Tensor | None  # δᵀ GGN δ' of every two directions
+    groups: ProbeGroups | None  # where probes stood in for the GGN's columns
     probe_stderr: Tensor  # of `second`, where random signs were used
     count: int
     total: float
