@@ -170,7 +170,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
                     table[f"{share} {rule}"] = {
                         key: mean_and_interval([each[key] for each in of_rule]) for key in keys
                     }
-        whole = [key for key in KEYS if all(row.get(key) is not None for row in own)]
+        whole = [
+            key for key in (*KEYS, "relative_error") if all(row.get(key) is not None for row in own)
+        ]
         out[network] = {
             "n": len(own),
             **{key: mean_and_interval([row[key] for row in own]) for key in whole},
