@@ -155,7 +155,7 @@ def edge_summary(runs: list[dict[str, Any]], edge: Edge) -> dict[str, Any]:
 
 def drawn(runs: list[dict[str, Any]], edge: Edge, kind: str) -> bytes:
     """Sharpness over its threshold, one panel per optimizer, one line per run."""
-    figure = figures.new_figure(4.1 * len(edge.rates), 3.0)
+    figure = figures.new_figure(3.6 + 2.3 * len(edge.rates), 3.0)
     panels = figure.subplots(1, len(edge.rates), sharey=True)
     for ax, ((name, batch), rates) in zip(panels, edge.rates.items(), strict=True):
         for i, rate in enumerate(rates):
@@ -166,7 +166,7 @@ def drawn(runs: list[dict[str, Any]], edge: Edge, kind: str) -> bytes:
         ax.axhline(1.0, color=figures.GREY, linestyle="--", linewidth=0.8)
         where = "on all samples" if batch is None else f"in batches of {batch}"
         ax.set_xlabel(f"steps of {name} {where}", fontsize=figures.FONT)
-        ax.legend(frameon=False, fontsize=figures.FONT - 1, loc="lower right")
+        ax.legend(frameon=False, fontsize=figures.FONT - 1, loc="best")
         ax.tick_params(labelsize=figures.FONT - 1)
         ax.set_ylim(0.0, 1.6)
         for side in ("top", "right"):

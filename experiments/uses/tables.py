@@ -1,4 +1,6 @@
-"""The tables of docs/uses/quantization.md and pruning.md from the recorded results, as Markdown.
+"""The tables of docs/uses from the recorded results, as Markdown.
+
+Quantization, pruning with differences between the rules, and sharpness at the edge of stability.
 
 `python experiments/uses/tables.py`
 """
@@ -10,6 +12,7 @@ import math
 from typing import Any
 
 from networks import RESULTS
+from summaries import mean_and_interval
 
 NAMES = {
     "digits": "A small convolutional network on the 8×8 digits",
@@ -36,17 +39,81 @@ UNITS = {
 }
 
 
+AT_ONCE = {"accuracy": "test_accuracy", "loss": "test_loss"}
+TUNED = {"accuracy": "tuned_accuracy", "loss": "tuned_loss"}
+
+
 def main() -> None:
     """Print them all."""
     for use, table in (("quantization", bit_widths), ("pruning", deletions)):
-        recorded = json.loads((RESULTS / f"{use}.json").read_text("utf-8"))["summary"]
-        for network, summary in recorded.items():
-            whole = text(summary["test_accuracy"], summary["n"])
-            print(f"{NAMES[network]}, test accuracy; whole {whole}, n = {summary['n']}:\n")
+        recorded = json.loads((RESULTS / f"{use}.json").read_text("utf-8"))
+        for network, summary in recorded["summary"].items():
+            print(heading(network, summary))
             print("\n".join(table(summary)), "\n")
             [ranks] = [value for key, value in summary.items() if key.startswith("rank")]
             told = ", ".join(f"{name} {text(value, 9)}" for name, value in ranks.items())
             print(f"Rank correlation with the actual rise: {told}\n")
+            if use == "pruning":
+                rows = [row for row in recorded["rows"] if row["network"] == network]
+                print("\n".join(differences(rows, outcome_of(summary))), "\n")
+    recorded = json.loads((RESULTS / "learning_rates.json").read_text("utf-8"))
+    for part in ("edge", "images"):
+        if recorded.get(part):
+            steps = recorded["steps"][part] if isinstance(recorded["steps"], dict) else None
+            print(f"Sharpness over threshold, {part}, {steps} steps:\n")
+            print("\n".join(edges(recorded[part])), "\n")
+
+
+def outcome_of(summary: dict[str, Any]) -> str:
+    """What is looked at: the loss of a language model, where it is known, or the accuracy."""
+    return "loss" if "test_perplexity" in summary else "accuracy"
+
+
+def heading(network: str, summary: dict[str, Any]) -> str:
+    """The network, and how good it is."""
+    outcome = outcome_of(summary)
+    whole = text(summary[AT_ONCE[outcome]], summary["n"])
+    if outcome == "accuracy":
+        return f"{NAMES[network]}, test accuracy; whole {whole}, n = {summary['n']}:\n"
+    perplexity = text(summary["test_perplexity"], summary["n"])
+    error = summary["relative_error"]["mean"]
+    return (
+        f"{NAMES[network]}, test loss in nats per byte; whole {whole} (perplexity {perplexity}), "
+        f"n = {summary['n']}, error of ρ(j) from the probes {error:.1%}:\n"
+    )
+
+
+def differences(rows: list[dict[str, Any]], outcome: str) -> list[str]:
+    """The default rule against the others, paired by seed."""
+    lines = []
+    for when, keys in (("at once", AT_ONCE), ("fine-tuned", TUNED)):
+        for share in dict.fromkeys(each["share"] for row in rows for each in row["rows"]):
+            by_rule: dict[str, list[float]] = {}
+            for row in rows:
+                for each in row["rows"]:
+                    if each["share"] == share:
+                        by_rule.setdefault(each["rule"], []).append(each[keys[outcome]])
+            default = "joint" if "joint" in by_rule else "curvature"
+            told = []
+            for rule in ("curvature", "fisher", "magnitude"):
+                if rule != default:
+                    gaps = [a - b for a, b in zip(by_rule[default], by_rule[rule], strict=True)]
+                    told.append(f"{rule} {text(mean_and_interval(gaps), len(gaps))}")
+            lines.append(
+                f"{default} at {share:.0%} {when}, {outcome} minus that by {', '.join(told)}"
+            )
+    return lines
+
+
+def edges(summary: dict[str, Any]) -> list[str]:
+    """One row for each optimizer and rate."""
+    lines = _heading(["", "first row", "largest", "last fifth", "last loss"])
+    for name, found in summary.items():
+        cells = [found.get(key) for key in ("first", "largest", "last_fifth", "last_loss")]
+        told = [text(cell, cell["n"]) if cell else "–" for cell in cells]
+        optimizer, _, rest = name.partition(" ")
+        lines.append(_row([f"{optimizer}, η = {rest}", *told]))
+    return lines
 
 
 def bit_widths(summary: dict[str, Any]) -> list[str]:
@@ -68,8 +135,9 @@ def deletions(summary: dict[str, Any]) -> list[str]:
     lines = _heading(["deleted", "", *(UNITS[rule] for rule in rules)])
     for share in shares:
         cells = [summary["shares"][f"{share} {rule}"] for rule in rules]
-        at_once = [text(cell["test_accuracy"], summary["n"]) for cell in cells]
-        tuned = [text(cell["tuned_accuracy"], summary["n"]) for cell in cells]
+        outcome = outcome_of(summary)
+        at_once = [text(cell[AT_ONCE[outcome]], summary["n"]) for cell in cells]
+        tuned = [text(cell[TUNED[outcome]], summary["n"]) for cell in cells]
         lines.append(_row([f"{float(share):.0%}".replace("%", " %"), "at once", *at_once]))
         lines.append(_row(["", "fine-tuned", *tuned]))
     return lines

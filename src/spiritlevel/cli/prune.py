@@ -53,7 +53,7 @@ def prune(
             metavar="N",
             help="Random probes per sample, for networks with more than 1,024 outputs.",
         ),
-    ] = 4,
+    ] = 8,
     save_to: Annotated[
         pathlib.Path | None,
         typer.Option("--save", metavar="PATH", help="Write the weights, zeros where deleted."),

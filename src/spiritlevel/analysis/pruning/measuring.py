@@ -30,7 +30,7 @@ MOST_COLUMNS = 1024  # that are swept, each by a backward; more outputs are prob
 # Units up to which the terms of every two are kept. They are a product of matrices for each column,
 # 128 MiB; probes are few, so there may be more: 512 MiB for each of four groups of probes.
 MOST_PAIRS, MOST_PROBED_PAIRS = 4096, 8192
-MIN_PROBES = 2
+MIN_PROBES = 4  # half of them choose, and the spread of the others is the error
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
 
 
@@ -43,7 +43,7 @@ def pruning(
     by: Rule | None = None,
     fisher: bool = False,
     check: bool = True,
-    num_probes: int = 4,
+    num_probes: int = 8,
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
     loss: Loss = "cross_entropy",
@@ -77,8 +77,8 @@ def pruning(
         check_rule(by, {"joint", *(["fisher"] if fisher else [])})
     if num_probes < MIN_PROBES:
         raise SpiritlevelError(
-            "The 'num_probes' argument of pruning must be at least 2, or the error would be "
-            f"unknown. Got {num_probes!r}. The default is 4."
+            "The 'num_probes' argument of pruning must be at least 4, or errors would be "
+            f"unknown. Got {num_probes!r}. The default is 8."
         )
     workspace = open_workspace(
         model,

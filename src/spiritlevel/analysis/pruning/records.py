@@ -94,8 +94,10 @@ class Pruning:
         limit = share * float(entries.sum())
         if by == "joint":
             assert self.gram is not None
-            scores = 0.5 * _joined(self.second)
-            taken = selection.take_one_by_one(scores, self.gram, entries, owners, limit)
+            scores, pairs = 0.5 * _joined(self.second), self.gram
+            if self.groups is not None and self.groups.grams is not None:
+                scores, pairs = 0.5 * self.groups.second[0], self.groups.grams[0].double()
+            taken = selection.take_one_by_one(scores, pairs, entries, owners, limit)
         else:
             taken = selection.take(self._scores(by, seed), entries, owners, limit)
         return self._deletion(taken, by)
@@ -146,9 +148,14 @@ class Pruning:
             between = gone @ (self.gram @ gone) - self.gram.diagonal() @ gone
             joint = float(first + 0.5 * second + 0.5 * between)
         if self.groups is not None:
-            separate_stderr = 0.5 * self.groups.stderr(taken, joint=False)
+            # What was chosen by its terms is too good to be true for the probes that chose it.
+            fresh = by == "joint"
+            alone, error = self.groups.along(taken, joint=False, fresh=fresh)
+            second, separate_stderr = second.new_tensor(alone), 0.5 * error
             if joint is not None:
-                stderr = 0.5 * self.groups.stderr(taken, joint=True)
+                together, error = self.groups.along(taken, joint=True, fresh=fresh)
+                stderr = 0.5 * error
+                joint = float(first) + 0.5 * together if fresh else joint
         return Deletion(
             units=units,
             share=float(entries[taken].sum() / entries.sum()),

@@ -121,7 +121,7 @@ def _add(
             )
             for i in range(tally.num_probes)
         )
-    found = []
+    mean, spread = torch.zeros_like(first), torch.zeros_like(first)
     for i, columns in enumerate(draws):
         second = torch.zeros_like(first)
         for column, sign in columns:
@@ -131,13 +131,14 @@ def _add(
             weighted = sign[:, None] * scale.square() * c
             second += weighted * c
             if tally.pairs:
-                tally.grams[i % len(tally.grams)] += weighted.T @ c
-        tally.seconds[i % len(tally.seconds)] += second.sum(dim=0)
-        found.append(second)
-    every = torch.stack(found)
+                tally.grams[tally.group_of(i)] += weighted.T @ c
+        tally.seconds[tally.group_of(i)] += second.sum(dim=0)
+        gap = second - mean  # Welford: no draw is kept
+        mean += gap / (i + 1)
+        spread += gap * (second - mean)
     if tally.num_probes:
-        tally.probe_variance += every.var(dim=0).sum(dim=0) / len(every)
-    tally.add(first, every.mean(dim=0), weights)
+        tally.probe_variance += spread.sum(dim=0) / (tally.num_probes * (tally.num_probes - 1))
+    tally.add(first, mean, weights)
 
 
 def _along(

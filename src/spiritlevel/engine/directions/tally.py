@@ -9,9 +9,21 @@ from torch import Tensor
 
 from ...model.distributed import Processes
 
-# Probes are divided into so many groups, whose spread is the error of any sum over directions: one
-# matrix of pairs for each group, however many probes there are.
-GROUPS = 4
+GROUPS = 4  # of probes: each has a matrix of pairs, however many probes there are
+
+
+def group_sizes(num_probes: int) -> list[int]:
+    """Half of the probes are the first group, the others are divided among the rest.
+
+    What is chosen with the first group is judged with the others, whose spread is the error.
+
+    >>> group_sizes(4), group_sizes(30), group_sizes(0)
+    ([2, 1, 1], [15, 5, 5, 5], [])
+    """
+    first = num_probes // 2
+    rest = num_probes - first
+    others = min(rest, GROUPS - 1)
+    return [first, *(len(range(i, rest, others)) for i in range(others))] if num_probes else []
 
 
 class Tally:
@@ -32,9 +44,7 @@ class Tally:
         """
         zeros = {"dtype": torch.float64, "device": device}
         self.size, self.pairs, self.num_probes = size, pairs, num_probes
-        self.group_sizes = [
-            len(range(i, num_probes, GROUPS)) for i in range(min(num_probes, GROUPS))
-        ]
+        self.group_sizes = group_sizes(num_probes)
         groups = max(1, len(self.group_sizes))
         self.first = torch.zeros(size, **zeros)  # type: ignore[call-overload]
         self.second = torch.zeros(size, **zeros)  # type: ignore[call-overload]
@@ -57,6 +67,11 @@ class Tally:
         self.with_weights += weights @ rise
         self.weights += torch.stack([weights.sum(), weights.square().sum()])
         self.count += len(weights)
+
+    def group_of(self, probe: int) -> int:
+        """Which of the groups a probe belongs to; 0 without probes."""
+        beyond = probe - self.num_probes // 2
+        return 1 + beyond % (len(self.seconds) - 1) if self.num_probes and beyond >= 0 else 0
 
     def reduce(self, processes: Processes) -> Directional:
         """The means over the data of all processes, on the host."""
@@ -84,7 +99,7 @@ class Tally:
         grams = None
         if self.pairs:  # in place: these are the largest tensors of all
             self.grams /= scale[:, :, None]
-            grams = self.grams.to(torch.float32).cpu()  # they only tell how wrong the mean is
+            grams = self.grams.to(torch.float32).cpu()  # which probes are wrong by percents, anyway
         return ProbeGroups(self.group_sizes, (self.seconds / scale).cpu(), grams)
 
 
@@ -96,18 +111,22 @@ class ProbeGroups:
     second: Tensor  # δᵀ GGN δ, shape (groups, D)
     grams: Tensor | None  # of every two directions, shape (groups, D, D)
 
-    def stderr(self, taken: list[int], *, joint: bool) -> float:
-        """The error of Σ δᵀ GGN δ over some directions, or with `joint` of their sum's."""
+    def along(self, taken: list[int], *, joint: bool, fresh: bool) -> tuple[float, float]:
+        """Σ δᵀ GGN δ over some directions, or with `joint` that of their sum, and its error.
+
+        With `fresh` the first group is left out: directions chosen with it are judged by others.
+        """
         if joint:
             assert self.grams is not None
-            chosen = torch.zeros(self.grams.shape[1]).index_fill_(0, torch.tensor(taken), 1.0)
+            chosen = self.grams.new_zeros(self.grams.shape[1])
+            chosen[taken] = 1.0
             values = (self.grams @ chosen).double() @ chosen.double()
         else:
             values = self.second[:, taken].sum(dim=1)
-        sizes = torch.tensor(self.sizes).to(values)
-        gaps = values - (sizes * values).sum() / sizes.sum()
-        variance = (sizes * gaps.square()).sum() / (sizes.sum() * (len(sizes) - 1))
-        return float(variance.sqrt())
+        values, sizes = values[int(fresh) :], torch.tensor(self.sizes[int(fresh) :]).to(values)
+        mean = (sizes * values).sum() / sizes.sum()
+        spread = (sizes * (values - mean).square()).sum() / (len(sizes) - 1)
+        return float(mean), float((spread / sizes.sum()).sqrt())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
