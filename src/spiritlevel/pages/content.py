@@ -113,9 +113,20 @@ class Figure:
     log_y: bool = False
     points: bool = False
     fitted: bool = False  # with `points`: a line through the marks of each series that has enough
+    density: bool = False  # with `points`: in a file, contours of how dense the marks lie
     id: str = ""
     title: str = ""
     caption: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Panels:
+    """Figures beside each other, row by row, that are drawn into one file."""
+
+    figures: Sequence[Figure]
+    columns: int
+    id: str = ""
+    title: str = ""
 
 
 def fitted_line(

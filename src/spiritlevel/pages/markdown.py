@@ -7,19 +7,19 @@ import re
 from collections.abc import Sequence
 
 from ..plain_text import visible
-from .content import Cell, Chart, Figure, Part, Table, Text, plain
+from .content import Cell, Chart, Figure, Panels, Part, Table, Text, plain
 
 
-def render(parts: Sequence[Part]) -> list[str]:
+def render(parts: Sequence[Part | Panels]) -> list[str]:
     """The blocks of Markdown that show these parts, one after another."""
     return [block for part in parts for block in _blocks(part)]
 
 
-def _blocks(part: Part) -> list[str]:
+def _blocks(part: Part | Panels) -> list[str]:
     if isinstance(part, Table):
         title = [f"## {escape(part.title)}"] if part.title else []
         return [*title, *([escape(part.caption)] if part.caption else []), table(part)]
-    if isinstance(part, Figure):  # drawn into a file that lies beside the page
+    if isinstance(part, Figure | Panels):  # drawn into a file that lies beside the page
         return [f"![{escape(part.title)}]({part.id}.svg)"]
     if isinstance(part, Chart):  # for browsers alone: its numbers stand for it
         return _blocks(part.table)

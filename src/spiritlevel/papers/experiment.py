@@ -9,6 +9,7 @@ from typing import Any
 from ..pages.content import Cell as Cell
 from ..pages.content import Figure as Figure
 from ..pages.content import IntervalEstimate
+from ..pages.content import Panels as Panels
 from ..pages.content import Series as Series
 from ..pages.content import Table as Table
 from .judging.findings import Agreement, Finding
@@ -32,7 +33,7 @@ class Outcome:
     findings: Sequence[Finding]  # the claim, part by part
     agrees: Agreement  # of all parts together; the rule says how
     conclusion: str  # one sentence
-    figure: Figure | None = None
+    figure: Figure | Panels | None = None
     why: str = ""  # what stands between a measure and the gap, in a sentence or two
     more: Sequence[Table] = ()  # what is shown and not judged, each with its title and caption
     beside: Mapping[str, IntervalEstimate] = dataclasses.field(default_factory=dict)
@@ -41,7 +42,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A table or figure of a paper. The study of the same name makes its runs.
+    """A table or figure of a paper. The study of the same name makes its runs, or that of another.
 
     Args:
         name: "002-fig-3": paper, then table or figure; also the name of the study in the library.
@@ -60,6 +61,7 @@ class Experiment:
         measures: which ones it rests on; the page says from their cards when they mislead.
         layers: measures that are recorded of each layer, too, as MEASURE[LAYER].
         paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.
+        rows_of: the experiment whose recorded runs it looks at; "" for its own.
     """
 
     name: str
@@ -77,6 +79,12 @@ class Experiment:
     catalogue: bool = False
     layers: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    rows_of: str = ""
+
+    @property
+    def study(self) -> str:
+        """The name of the study that makes its runs."""
+        return self.rows_of or self.name
 
     @property
     def paper(self) -> str:

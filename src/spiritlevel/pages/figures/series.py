@@ -6,15 +6,33 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..content import Figure, Series, fitted_line
+from ..content import Figure, Panels, Series, fitted_line
+from .contours import draw_contours
 from .style import FONT, log_scale, new_figure, save, style
 
+PANEL = 3.1, 2.5  # inches
+MANY = 50  # places of a curve, which needs no marks
 
-def svg(figure: Figure) -> bytes:
-    """Lines or points with their intervals, named in a legend."""
-    page = new_figure(6.0, 3.6)
-    ax = page.add_subplot()
+
+def svg(figure: Figure | Panels) -> bytes:
+    """Lines or points with their intervals, named in a legend; panels row by row."""
+    if isinstance(figure, Figure):
+        page = new_figure(6.0, 3.6)
+        _draw_figure(page.add_subplot(), figure)
+        return save(page, "svg")
+    rows = math.ceil(len(figure.figures) / figure.columns)
+    page = new_figure(PANEL[0] * figure.columns, PANEL[1] * rows)
+    for place, each in enumerate(figure.figures, start=1):
+        ax = page.add_subplot(rows, figure.columns, place)
+        _draw_figure(ax, each, title=each.title)
+    return save(page, "svg")
+
+
+def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
+    """In one pair of axes; a title stands above the legend."""
     for index, series in enumerate(figure.series):
+        if figure.density:
+            draw_contours(ax, series, index, log_x=figure.log_x, log_y=figure.log_y)
         _draw(ax, series, index, joined=not figure.points)
         line = fitted_line(series.x, series.y, log_x=figure.log_x) if figure.fitted else None
         if line is not None:
@@ -39,7 +57,9 @@ def svg(figure: Figure) -> bytes:
             bbox_to_anchor=(0.0, 1.0),
             ncols=2,
         )
-    return save(page, "svg")
+    if title:
+        room = 20 * math.ceil(len(figure.series) / 2) if len(figure.series) > 1 else 4
+        ax.set_title(title.replace("$", r"\$"), fontsize=FONT, loc="left", pad=room)
 
 
 def _log_scale(ax: Any, axis: str, values: Sequence[float]) -> None:
@@ -60,7 +80,7 @@ def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
         yerr=bars,
         linestyle="-" if joined else "none",
         linewidth=1.3,
-        markersize=8 if series.ring else 5,
+        markersize=0 if joined and len(series.x) > MANY else 8 if series.ring else 5,
         markerfacecolor="none" if series.ring else None,
         capsize=2.5,
         label=series.name.replace("$", r"\$"),  # a name is text, not mathematics

@@ -1,4 +1,4 @@
-"""Paper 000, Table 3, Figs. 3 and 4: flatness of the head and the gap over 84 ResNet-18."""
+"""Paper 000, Table 3 and Fig. 3 (a): flatness of the head and the gap over 84 ResNet-18."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...math.student import t_quantile
 from ...study.statistics import Regression, regression, spearman
-from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
+from ..experiment import Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import CONFIDENCE, IntervalEstimate, mean, plain
@@ -23,7 +23,6 @@ from ..judging.population import (
     squared,
     whole_catalogue,
 )
-from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column, grouped
 from ..judging.settings import (
     levels_of,
@@ -32,14 +31,13 @@ from ..judging.settings import (
     partial_over_settings,
 )
 from ..judging.trained import LEARNED_LOSS, Limit, Trained
-from ..library_studies import library_study
 from ..scale_text import ScaleTexts
-from .optimizers import ADAMW, HEAD, SGD, Way, optimizers_compared, rates_compared
+from .optimizers import HEAD, Way
+from .ways import STUDY, by_way
 
-NAME = "000-table-3"
+NAME = STUDY
 ERROR_GAP = "error_gap"
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
-BOUND = "bound.generalization"
 PEARSON, SPEARMAN = "Pearson correlation", "Spearman correlation"
 PAPER = {
     PEARSON: 0.5803,
@@ -54,7 +52,6 @@ PAPER = {
     "p of Spearman": 3.775e-17,
 }
 SETTINGS = ("variant", "batch_size")
-OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -65,13 +62,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, SETTINGS, "pearson")),
         SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, SETTINGS)),
     }
-    ways = _by_way(rows)
-    groups = _groups(rows, ways)
+    groups = _groups(rows, by_way(rows))
     findings = [
         above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
         for name, correlation in judged.items()
     ]
-    added = [*optimizers_compared(ways), *rates_compared(ways)]
     return Outcome(
         table=table,
         figure=group_points(
@@ -82,17 +77,15 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         more=[
             *levels_table(rows, (HEAD, *OTHERS), SETTINGS),
             *_by_accuracies(rows),
-            _figures(ways),
             whole_catalogue(rows, SETTINGS),
         ],
         why=_why(rows, groups),
         beside=_beside(line, rows),
-        findings=[*findings, *added],
-        agrees=with_added(verdict(findings), added),
+        findings=findings,
+        agrees=verdict(findings),
         conclusion=(
             f"Relative flatness of the head has a Pearson correlation of {judged[PEARSON]} and a "
-            f"Spearman correlation of {judged[SPEARMAN]} with the gap over {line.n} networks. "
-            f"{_bound(rows)} {_optimizers(rows)}"
+            f"Spearman correlation of {judged[SPEARMAN]} with the gap over {line.n} networks."
         ),
     )
 
@@ -146,19 +139,6 @@ def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
     ]
 
 
-def _by_way(rows: Sequence[Row]) -> dict[Way, list[Row]]:
-    """Runs by optimizer and rate; the study says which rate the name of a variant stands for."""
-    presets = library_study(NAME).presets
-    scales = [library_study(NAME, preset) for preset in ("", *presets)]
-    rates = {name: variant["lr"] for scale in scales for name, variant in scale.variants.items()}
-    groups: dict[Way, list[Row]] = {}
-    for prefix, optimizer in OPTIMIZERS.items():
-        runs = [row for row in rows if row["variant"] in rates and _is(row, prefix)]
-        for row in sorted(runs, key=lambda row: rates[row["variant"]]):
-            groups.setdefault((optimizer, rates[row["variant"]]), []).append(row)
-    return groups
-
-
 def _groups(rows: Sequence[Row], ways: dict[Way, list[Row]]) -> dict[str, list[Row]]:
     """All runs by how they were trained; a variant that the study does not have keeps its name."""
     groups = {f"{optimizer} at rate {rate:g}": group for (optimizer, rate), group in ways.items()}
@@ -204,82 +184,13 @@ def _apart(groups: dict[str, list[Row]]) -> str:
     )
 
 
-def _is(row: Row, prefix: str) -> bool:
-    return str(row["variant"]).startswith(prefix)
-
-
-def _figures(ways: dict[Way, list[Row]]) -> Table:
-    """Figs. 3 (b) and 4 as a table: what their boxes and points would show."""
-    table: list[list[Cell]] = [
-        [
-            *(optimizer, f"{rate:g}", len(group)),
-            *(_quartiles(column(group, name)) for name in (HEAD, GAP, ERROR_GAP)),
-            _quartiles([bound / gap for bound, gap in _bounded(group)]),
-        ]
-        for (optimizer, rate), group in ways.items()
-    ]
-    return titled(
-        "By optimizer and learning rate",
-        "What Fig. 4 has as boxes and Fig. 3 (b) as points: medians, and quartiles in brackets; "
-        "the last column says by how much the bound exceeds a positive gap of the losses.",
-        Table(
-            (
-                *("optimizer", "learning rate", "n", "relative flatness of the head"),
-                *("gap of the losses", "gap of the accuracies", "bound over the gap"),
-            ),
-            table,
-        ),
-    )
-
-
-def _quartiles(values: Sequence[float | None]) -> str | None:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    if len(finite) < 2:
-        return plain(finite[0]) if finite else None
-    low, middle, high = statistics.quantiles(finite, n=4, method="inclusive")
-    return f"{plain(middle)} [{plain(low)}, {plain(high)}]"
-
-
-def _bounded(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    pairs = [(row.get(BOUND), row[GAP]) for row in rows]
-    return [(bound, gap) for bound, gap in pairs if bound is not None and gap > 0]
-
-
-def _bound(rows: Sequence[Row]) -> str:
-    """Fig. 3 (b): how many gaps the bound of Theorem 4 covers, and by how much it exceeds them."""
-    pairs = _bounded(rows)
-    covered = sum(bound >= gap for bound, gap in pairs)
-    finite = [bound / gap for bound, gap in pairs if math.isfinite(bound)]
-    if not finite:
-        return "The bound could not be computed for any of them."
-    return (
-        f"The bound covers {covered} of {len(pairs)} positive gaps; it is {min(finite):.3g} times "
-        "the gap or more."
-    )
-
-
-def _optimizers(rows: Sequence[Row]) -> str:
-    """Fig. 4: which optimizer ends flatter, and with which gap."""
-    parts = []
-    for prefix, optimizer in OPTIMIZERS.items():
-        group = [row for row in rows if _is(row, prefix)]
-        if group:
-            flatness, gap = (statistics.median(column(group, name)) for name in (HEAD, GAP))
-            parts.append(
-                f"{optimizer} has a median flatness of {flatness:.3g} and gap of {gap:.3g}"
-            )
-    return f"{'; '.join(parts)}."
-
-
 EXPERIMENT = Experiment(
     name=NAME,
     title="84 ResNet-18: flatness of the head and the gap",
-    source="Table 3, Figs. 3 and 4",
+    source="Table 3, Fig. 3 (a)",
     claim=(
         "Over 84 ResNet-18 of different optimizers, learning rates and batch sizes, relative "
-        "flatness of the convolutional head correlates with the generalization gap. SGD ends "
-        "flatter and with a smaller gap than AdamW at every rate; a larger rate makes SGD flatter "
-        "and AdamW sharper."
+        "flatness of the convolutional head correlates with the generalization gap."
     ),
     analyse=analyse,
     trained=Trained(
@@ -290,12 +201,7 @@ EXPERIMENT = Experiment(
     columns=("outcome", *SETTINGS, "seed", *REACHED, *CONFOUNDERS, HEAD),
     rule=(
         "the 95 % intervals (over settings) of both Pearson's and Spearman's correlation with the "
-        "gap of the losses lie above 0. Partly, if one does. Also judged are three parts on "
-        "Fig. 4: with the same batch size and seed SGD has a smaller flatness than AdamW at each "
-        "rate that both "
-        "have, and a smaller gap, and the rank correlation of the rate with flatness lies below 0 "
-        f"for SGD and above 0 for AdamW, each with its whole 95 % interval. {HOW} The bound is "
-        "reported, not judged."
+        "gap of the losses lie above 0. Partly, if one does."
     ),
     set_up=(
         "ResNet-18 with a 1×1 convolution and global average pooling as its head, on CIFAR-10, "
@@ -305,7 +211,8 @@ EXPERIMENT = Experiment(
         "preset, momentum 0.9 and no weight decay are our choice. The powers of ten of the slope "
         "and its p are illegible in the text we have: those we give follow from its standard "
         "error, Pearson's correlation and 84 networks. Our numbers beside them are of the gap of "
-        "the losses. Figs. 3 (b) and 4 are given as a table, not drawn."
+        "the losses. Figs. 3 (b) and 4 have pages of their own, on the same networks: 000-fig-3 "
+        "and 000-fig-4."
     ),
     scaled_down=ScaleTexts(
         "000-table-3",

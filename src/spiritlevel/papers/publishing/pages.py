@@ -22,7 +22,7 @@ def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
     written: dict[str, bytes] = {}
     for name in names():
         experiment = find(name)
-        scales = [ScaleResult.of(record) for record in records.load(results, name)]
+        scales = [ScaleResult.of(record, experiment) for record in records.load(results, name)]
         if not scales:
             waiting.append(experiment)
             continue
@@ -30,7 +30,7 @@ def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
         written[f"experiments/{name}.md"] = render(scales).encode()
         for scale in scales:
             if scale.outcome.figure is not None:
-                written[f"experiments/{scale.record.stem}.svg"] = svg(scale.outcome.figure)
+                written[f"experiments/{scale.stem}.svg"] = svg(scale.outcome.figure)
     text = summary(results_by_experiment, waiting, audited.load_all(results))
     top = {"experiments.md": text.encode()}
     if results_by_experiment:

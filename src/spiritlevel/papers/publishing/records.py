@@ -32,6 +32,7 @@ SCALES = (
     "h200-after-norm",
     "h200-low-rates",
     "h200",
+    "small-trained",
     "",
     "quick",
 )
@@ -53,7 +54,7 @@ class Record:
     @property
     def stem(self) -> str:
         """The name of its file and its figure, without the ending."""
-        return _stem(self.name, self.preset)
+        return stem(self.name, self.preset)
 
     def to_json(self) -> str:
         """As JSON with one row per line, so that a change of one run is a change of one line."""
@@ -151,12 +152,13 @@ def save(recorded: Record, folder: str | os.PathLike[str]) -> pathlib.Path:
 
 def load(folder: str | os.PathLike[str], name: str) -> list[Record]:
     """The records of an experiment, that nearest to the paper first; none if it was not run yet."""
-    checked_name = find(name).name
-    paths = [pathlib.Path(folder) / f"{_stem(checked_name, preset)}.json" for preset in SCALES]
+    study = find(name).study
+    paths = [pathlib.Path(folder) / f"{stem(study, preset)}.json" for preset in SCALES]
     return [Record.from_json(p.read_text(encoding="utf-8")) for p in paths if p.is_file()]
 
 
-def _stem(name: str, preset: str) -> str:
+def stem(name: str, preset: str) -> str:
+    """How files of an experiment at this scale are named, without the ending."""
     return f"{name}-{preset}" if preset else name
 
 

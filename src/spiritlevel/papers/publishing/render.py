@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ... import api
 from ...pages import markdown
-from ...pages.content import Cell, Part, Table, Text
+from ...pages.content import Cell, Panels, Part, Table, Text
 from ...pages.markdown import escape
 from ...study import control
 from ...study.registry import study_names
@@ -17,7 +17,7 @@ from ..judging.scale import verdict_in_words
 from ..library_studies import library_study
 from ..registry import find
 from .claim_tables import claim_table, paper_values_table
-from .records import Record
+from .records import Record, stem
 
 BRACKETS = (
     "Brackets hold the 95 % interval of a number over runs. With few runs, Student's interval of a "
@@ -39,10 +39,15 @@ class ScaleResult:
     outcome: Outcome
 
     @classmethod
-    def of(cls, record: Record) -> ScaleResult:
-        """The result of a record, analysed as its experiment says."""
-        experiment = find(record.name)
+    def of(cls, record: Record, experiment: Experiment | None = None) -> ScaleResult:
+        """The result of a record, analysed as its experiment says, or another that looks at it."""
+        experiment = experiment or find(record.name)
         return cls(experiment, record, judged(experiment, record.rows))
+
+    @property
+    def stem(self) -> str:
+        """The name of its figure, without the ending."""
+        return stem(self.experiment.name, self.record.preset)
 
     @property
     def verdict(self) -> str:
@@ -54,7 +59,7 @@ class ScaleResult:
 def render(scales: Sequence[ScaleResult]) -> str:
     """The whole page of an experiment, by the scale nearest to the paper, then the others.
 
-    The figures lie beside it under the stems of the records.
+    The figures lie beside it, each under the stem of its scale.
     """
     (first, *others) = scales
     experiment, record, outcome = first.experiment, first.record, first.outcome
@@ -100,11 +105,11 @@ def _remarks(outcome: Outcome) -> list[str]:
     return [f"**{word}.** {escape(text)}" for word, text in said.items() if text]
 
 
-def _numbers(scale: ScaleResult) -> list[Part]:
-    parts: list[Part] = [scale.outcome.table, Text([BRACKETS])]
+def _numbers(scale: ScaleResult) -> list[Part | Panels]:
+    parts: list[Part | Panels] = [scale.outcome.table, Text([BRACKETS])]
     if scale.outcome.figure is not None:
         title = scale.experiment.title
-        parts.append(dataclasses.replace(scale.outcome.figure, id=scale.record.stem, title=title))
+        parts.append(dataclasses.replace(scale.outcome.figure, id=scale.stem, title=title))
     return parts
 
 

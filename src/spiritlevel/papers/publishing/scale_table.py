@@ -40,7 +40,7 @@ def scale_table(results: Iterable[ScaleResult]) -> Table:
 
 
 def _row(result: ScaleResult) -> list[Cell]:
-    name, record = result.experiment.name, result.record
+    name, record = result.experiment.study, result.record
     here = library_study(name, record.preset)
     paper = library_study(name, PAPER) if PAPER in library_study(name).presets else None
     images: list[Cell] = ["drawn", "drawn"]
@@ -55,7 +55,7 @@ def _row(result: ScaleResult) -> list[Cell]:
         count = f"{sum(split.trained.values())} of {sum(split.asked.values())}"
     runs = None if paper is None else len(paper.runs())
     return [
-        name,
+        result.experiment.name,
         *images,
         *networks,
         len(record.rows),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...pages.content import IntervalEstimate, Part, Section, Table, Text
+from ...pages.content import Figure, IntervalEstimate, Part, Section, Table, Text
 from ...pages.study_sections import LeadingSections, Rows
 from ...study.settings.definition import Study
 from ..experiment import Experiment, Outcome
@@ -54,7 +54,7 @@ def _outcome_parts(experiment: Experiment, outcome: Outcome) -> list[Part]:
         _named("findings", _as_text(claim_table(outcome.findings)), CLAIM_PARTS, rule),
         _named("numbers", outcome.table, "The numbers", INTERVALS),
     ]
-    if outcome.figure is not None:
+    if isinstance(outcome.figure, Figure):
         title = experiment.title[:1].upper() + experiment.title[1:]
         parts.append(dataclasses.replace(outcome.figure, id="experiment-figure", title=title))
     if experiment.paper_values:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...measures import get, names
 from ...pages import markdown
-from ...pages.content import Cell, IntervalEstimate, Table
+from ...pages.content import Cell, Figure, IntervalEstimate, Table
 from ...pages.markdown import escape
 from ...study.statistics import Levels
 from ..experiment import PAPERS, Experiment, Row
@@ -89,7 +89,7 @@ def _judged(result: ScaleResult) -> Sequence[Row]:
 def _measures(result: ScaleResult) -> dict[str, Levels]:
     """The measures of a population that repeats its settings, on their three levels."""
     experiment, rows = result.experiment, _judged(result)
-    if result.outcome.agrees == "untrained" or not experiment.settings:
+    if result.outcome.agrees == "untrained" or not experiment.settings or experiment.rows_of:
         return {}
     found = {
         name: levels_of(rows, name, GAP, experiment.settings)
@@ -125,10 +125,10 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
         *("positive within", "between settings", "over all, interval over settings"),
     )
     figures = [
-        f"![{escape(r.experiment.title)}](experiments/{r.record.stem}.svg)\n\n"
+        f"![{escape(r.experiment.title)}](experiments/{r.stem}.svg)\n\n"
         f"*{escape(r.experiment.title)}: each colour is a way of training, with a line of its own.*"
         for r in results
-        if r.outcome.figure is not None and r.outcome.figure.fitted
+        if isinstance(r.outcome.figure, Figure) and r.outcome.figure.fitted
     ]
     return [
         "Rank correlations (Spearman) with the gap of the losses, of trained networks:",

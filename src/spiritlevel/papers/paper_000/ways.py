@@ -1,0 +1,27 @@
+"""The networks of paper 000's Table 3 by optimizer and learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..experiment import Row
+from ..library_studies import library_study
+from .optimizers import ADAMW, SGD, Way
+
+STUDY = "000-table-3"
+OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
+
+
+def by_way(rows: Sequence[Row]) -> dict[Way, list[Row]]:
+    """Runs by optimizer and rate; the study says which rate the name of a variant stands for."""
+    presets = library_study(STUDY).presets
+    scales = [library_study(STUDY, preset) for preset in ("", *presets)]
+    rates = {name: variant["lr"] for scale in scales for name, variant in scale.variants.items()}
+    groups: dict[Way, list[Row]] = {}
+    for prefix, optimizer in OPTIMIZERS.items():
+        runs = [
+            row for row in rows if row["variant"] in rates and row["variant"].startswith(prefix)
+        ]
+        for row in sorted(runs, key=lambda row: rates[row["variant"]]):
+            groups.setdefault((optimizer, rates[row["variant"]]), []).append(row)
+    return groups
