@@ -2,7 +2,7 @@
 
 A public tool states four days on four A100 for a Hessian sensitivity of a Llama-3-8B. This builds a
 model of that shape with random weights in bfloat16 (the time does not depend on their values) and
-predicts the rise of the loss for every weight and width. Needs a GPU with about 100 GB for the
+predicts the rise of the loss for every weight and width. Needs a GPU with about 80 GB for the
 defaults, and nothing but torch and spiritlevel:
 
 python benchmarks/quantize_llama.py                       # 32 layers of 4096: 8 billion weights
