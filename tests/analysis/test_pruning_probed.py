@@ -224,8 +224,10 @@ def test_text_and_file_say_that_probes_were_used(many):
     model, data = problem()
     found = sl.pruning(model, data, layers=LAYERS, share=0.3)
     text = str(found)
-    assert re.search(r"head\.weight +5( +\S+ ± \S+){3} +ggn, probed", text), text
+    error = (found.stderr["head.weight"] / found.second["head.weight"]).median()
+    assert re.search(rf"head\.weight +5( +\S+){{3}} +ggn ±{float(error):.0%}", text), text
     assert re.search(r"predicted rise of the loss \S+ ± \S+; as if each went alone \S+ ± ", text)
+    assert "± is one standard error, from 8 random probes per sample" in text
     assert found.chosen.by == "joint"
     assert not any(found.exact.values())
     assert found.text["head.weight"] == "8 output probes for 4 columns"
