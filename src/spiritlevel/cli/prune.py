@@ -123,8 +123,7 @@ def _print(talk: Any, found: Pruning) -> None:
         table.add_column("deleted", justify="right", no_wrap=True)
     for name in found.second:
         gone = [] if found.chosen is None else [str(len(found.chosen.units[name]))]
-        count = str(len(found.second[name]))
-        table.add_row(name, count, *found.cells(name), *gone)
+        table.add_row(name, str(len(found.second[name])), *found.cells(name), *gone)
     console.show(talk, table)
     _print_curves(talk, found)
     if found.chosen is not None:
