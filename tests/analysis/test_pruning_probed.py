@@ -156,9 +156,9 @@ def test_intervals_cover_the_truth(many):
 
 def test_the_error_of_a_sum_is_that_of_independent_groups(many):
     found = drawn(0)
-    assert found.groups.sizes == [4, 2, 1, 1]
+    assert found.groups.sizes == [4, 1, 1, 1, 1]
     grams = found.groups.grams[:, TAKEN][:, :, TAKEN].double().sum(dim=(1, 2))
-    mean = float((grams * torch.tensor([4, 2, 1, 1])).sum() / 8)
+    mean = float((grams * torch.tensor([4, 1, 1, 1, 1])).sum() / 8)
     slope = float(joined(found.first)[TAKEN].sum())
     deletion = found._deletion(TAKEN, "given")
     assert deletion.rise == pytest.approx(slope + 0.5 * mean, rel=1e-6)  # groups are in float32
@@ -166,9 +166,12 @@ def test_the_error_of_a_sum_is_that_of_independent_groups(many):
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(1000, 2, 1, generator=generator).double() / torch.tensor([[1.0], [2.0]])
     told = [
-        ProbeGroups([1, 4], each, None).along([0], joint=False, fresh=False)[1] ** 2
+        ProbeGroups([1, 4], each, None, 10**9).along([0], joint=False, fresh=False)[1] ** 2
         for each in draws
     ]
+    alike = torch.ones(2, 1).double()  # groups that agree by chance leave what one draw varies
+    told_least = ProbeGroups([1, 4], alike, None, 10).along([0], joint=False, fresh=False)
+    assert told_least == (1.0, pytest.approx((2 / 50) ** 0.5))
     # 1 degree of freedom: its mean over 1000 draws is within 0.2 √(2/1000) = 0.009, times 3.5
     assert statistics.fmean(told) == pytest.approx(0.2, abs=0.03)
 
@@ -180,7 +183,7 @@ def test_a_joint_choice_is_judged_by_probes_that_did_not_choose_it(many):
     for _ in range(40):
         draws = torch.randn(4, 60, 60, generator=generator, dtype=torch.float64)
         grams = draws.mT @ draws / 60
-        groups = ProbeGroups([1, 1, 1, 1], grams.diagonal(dim1=1, dim2=2), grams)
+        groups = ProbeGroups([1, 1, 1, 1], grams.diagonal(dim1=1, dim2=2), grams, 60)
         found = dataclasses.replace(
             drawn(0),
             first={"w": torch.zeros(60).double()},
@@ -204,7 +207,7 @@ def test_a_joint_choice_is_judged_by_probes_that_did_not_choose_it(many):
 def test_more_probes_are_more_precise_and_groups_may_differ_in_size(many):
     _, gram, _ = dense()
     found = drawn(1, 32)
-    assert found.groups.sizes == [16, 6, 5, 5]
+    assert found.groups.sizes == [16, *[2] + [1] * 14]
     assert float(joined(found.stderr).sum()) < 0.75 * float(joined(drawn(1).stderr).sum())
     gaps = (joined(found.second) - gram.diagonal()).abs()
     assert float((gaps / joined(found.stderr)).max()) < 4.5
@@ -224,8 +227,10 @@ def test_text_and_file_say_that_probes_were_used(many):
     model, data = problem()
     found = sl.pruning(model, data, layers=LAYERS, share=0.3)
     text = str(found)
-    assert re.search(r"head\.weight +5( +\S+ ± \S+){3} +ggn, probed", text), text
+    error = (found.stderr["head.weight"] / found.second["head.weight"]).median()
+    assert re.search(rf"head\.weight +5( +\S+){{3}} +ggn ±{float(error):.0%}", text), text
     assert re.search(r"predicted rise of the loss \S+ ± \S+; as if each went alone \S+ ± ", text)
+    assert "± is one standard error, from 8 random probes per sample" in text
     assert found.chosen.by == "joint"
     assert not any(found.exact.values())
     assert found.text["head.weight"] == "8 output probes for 4 columns"

@@ -1,11 +1,13 @@
 """`spiritlevel quantize` and `spiritlevel prune`: tables, files, and refusals before work."""
 
 import json
+import re
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from spiritlevel.analysis.pruning import measuring
 from spiritlevel.cli.app import app
 from spiritlevel.results import Quantization
 from spiritlevel.study.checkpoints import load_checkpoint
@@ -58,6 +60,15 @@ def test_prune_writes_what_was_asked_for(tmp_path):
     for name, gone in data["chosen"]["units"].items():
         assert not weights[name][:, gone].any()
     assert any(data["chosen"]["units"].values())
+
+
+def test_prune_tells_the_error_of_probes(monkeypatch):
+    monkeypatch.setattr(measuring, "MOST_COLUMNS", 3)
+    shown = run("prune", *SMALL, "--num-probes", "6", "--share", "0.4").output
+    told = " ".join(shown.split())  # lines are broken at 80 columns
+    assert re.search(r"head\.weight +8 .*ggn ±\d+%", shown)
+    assert re.search(r"predicted rise of the loss \S+ ± ", told)
+    assert "from 6 random probes per sample" in told
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..analysis.pruning import Pruning, pruning
 from ..analysis.pruning.measuring import MIN_PROBES, SHARES
-from ..analysis.pruning.records import deletion_text
+from ..analysis.pruning.records import PROBED, deletion_text
 from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..pages.figures import pruning as draw
@@ -115,20 +115,21 @@ def prune(
 
 def _print(talk: Any, found: Pruning) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("½ρ(j) of the units of", no_wrap=True)
+    table.add_column("½ρ(j) of units of", no_wrap=True)
     for heading in ("units", "smallest", "median", "largest"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     if found.chosen is not None:
         table.add_column("deleted", justify="right", no_wrap=True)
     for name in found.second:
         gone = [] if found.chosen is None else [str(len(found.chosen.units[name]))]
-        count = str(len(found.second[name]))
-        table.add_row(name, count, *found.cells(name), found.mark(name), *gone)
+        table.add_row(name, str(len(found.second[name])), *found.cells(name), *gone)
     console.show(talk, table)
     _print_curves(talk, found)
     if found.chosen is not None:
         console.tell(talk, f"chosen: {deletion_text(found.chosen)}")
+    if probes := found.settings["num_probes"]:
+        console.note(talk, PROBED.format(probes))
     for name, why in found.left_out.items():
         console.note(talk, f"left out: {name}: {why}")
     count = int(found.settings["num_samples"])

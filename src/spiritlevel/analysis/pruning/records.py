@@ -19,6 +19,9 @@ from . import selection
 from .selection import Rule
 
 FORMAT = "spiritlevel-pruning-2"
+PROBED = (
+    "± is one standard error, from {} random probes per sample; in the table, of the median unit"
+)
 _NUMBERS = ("first", "second", "stderr", "data_stderr", "magnitude", "fisher")  # one for each unit
 
 
@@ -195,29 +198,24 @@ class Pruning:
         return pruned
 
     def cells(self, name: str) -> list[str]:
-        """The smallest, the median and the largest ½ρ(j) of a weight, with errors if any."""
-        half, error = 0.5 * self.second[name], 0.5 * self.stderr[name]
-        order = half.argsort(stable=True)
-        units = [int(order[i]) for i in (0, (len(half) - 1) // 2, -1)]
-        return [
-            f"{float(half[j]):.2g}" + (f" ± {float(error[j]):.1g}" if error[j] > 0 else "")
-            for j in units
-        ]
-
-    def mark(self, name: str) -> str:
-        """In a word, what the numbers of a weight are."""
-        if self.settings.get("num_probes"):
-            return "ggn, probed"
-        return "exact" if self.exact[name] else "ggn"
+        """A weight in a table: the smallest, median and largest ½ρ(j), and what these are."""
+        half = 0.5 * self.second[name]
+        cells = [f"{float(v):.2g}" for v in (half.min(), half.median(), half.max())]
+        if not self.settings.get("num_probes"):
+            return [*cells, "exact" if self.exact[name] else "ggn"]
+        error = (self.stderr[name] / self.second[name]).nanmedian()  # dead units have none
+        return [*cells, "ggn" if error.isnan() else f"ggn ±{float(error):.0%}"]
 
     def __str__(self) -> str:
         heading = ("½ρ(j), the core of the rise", "units", "smallest", "median", "largest", "")
         rows: list[tuple[str, ...]] = [heading]
         for name in self.second:
-            rows.append((name, str(len(self.second[name])), *self.cells(name), self.mark(name)))
+            rows.append((name, str(len(self.second[name])), *self.cells(name)))
         lines = [aligned(rows)]
         if self.chosen is not None:
             lines.append(deletion_text(self.chosen))
+        if probes := self.settings.get("num_probes"):
+            lines.append(PROBED.format(probes))
         count = int(self.settings["num_samples"])
         lines.append(f"{count} samples, {self.cost.passes(count)} over the data")
         return "\n".join(lines)

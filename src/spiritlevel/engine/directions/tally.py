@@ -9,20 +9,23 @@ from torch import Tensor
 
 from ...model.distributed import Processes
 
-GROUPS = 4  # of probes: each has a matrix of pairs, however many probes there are
+LEAST_GROUPS, MOST_GROUPS = 4, 16  # of probes: each has a matrix of pairs
+GROUP_BYTES = 1 << 30  # of these matrices; the least number of groups may take more
 
 
-def group_sizes(num_probes: int) -> list[int]:
+def group_sizes(num_probes: int, size: int) -> list[int]:
     """Half of the probes are the first group, the others are divided among the rest.
 
     What is chosen with the first group is judged with the others, whose spread is the error.
+    `size` is the number of directions, which limits the groups.
 
-    >>> group_sizes(4), group_sizes(30), group_sizes(0)
-    ([2, 1, 1], [15, 5, 5, 5], [])
+    >>> group_sizes(8, 10), group_sizes(30, 8192), group_sizes(0, 10)
+    ([4, 1, 1, 1, 1], [15, 5, 5, 5], [])
     """
+    groups = max(LEAST_GROUPS, min(MOST_GROUPS, GROUP_BYTES // (8 * size * size + 1)))
     first = num_probes // 2
     rest = num_probes - first
-    others = min(rest, GROUPS - 1)
+    others = min(rest, groups - 1)
     return [first, *(len(range(i, rest, others)) for i in range(others))] if num_probes else []
 
 
@@ -44,7 +47,7 @@ class Tally:
         """
         zeros = {"dtype": torch.float64, "device": device}
         self.size, self.pairs, self.num_probes = size, pairs, num_probes
-        self.group_sizes = group_sizes(num_probes)
+        self.group_sizes = group_sizes(num_probes, size)
         groups = max(1, len(self.group_sizes))
         self.first = torch.zeros(size, **zeros)  # type: ignore[call-overload]
         self.second = torch.zeros(size, **zeros)  # type: ignore[call-overload]
@@ -85,7 +88,7 @@ class Tally:
             first=first,
             second=second,
             gram=None if gram is None else gram.cpu(),
-            groups=self._groups(total) if self.num_probes else None,
+            groups=self._groups(total, count) if self.num_probes else None,
             probe_stderr=self.probe_variance.cpu().sqrt() / total,
             count=count,
             total=total,
@@ -94,13 +97,13 @@ class Tally:
             squared_weights=float(self.weights[1]),
         )
 
-    def _groups(self, total: float) -> ProbeGroups:
+    def _groups(self, total: float, count: int) -> ProbeGroups:
         scale = torch.tensor(self.group_sizes).to(self.first)[:, None] * total
         grams = None
         if self.pairs:  # in place: these are the largest tensors of all
             self.grams /= scale[:, :, None]
             grams = self.grams.to(torch.float32).cpu()  # which probes are wrong by percents, anyway
-        return ProbeGroups(self.group_sizes, (self.seconds / scale).cpu(), grams)
+        return ProbeGroups(self.group_sizes, (self.seconds / scale).cpu(), grams, count)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,11 +113,14 @@ class ProbeGroups:
     sizes: list[int]  # probes of each
     second: Tensor  # δᵀ GGN δ, shape (groups, D)
     grams: Tensor | None  # of every two directions, shape (groups, D, D)
+    num_samples: int  # each has signs of its own
 
     def along(self, taken: list[int], *, joint: bool, fresh: bool) -> tuple[float, float]:
         """Σ δᵀ GGN δ over some directions, or with `joint` that of their sum, and its error.
 
         With `fresh` the first group is left out: directions chosen with it are judged by others.
+        The spread of few groups is small by chance at times. So the error is at least √(2/draws) of
+        the value, as for samples that are all alike.
         """
         if joint:
             assert self.grams is not None
@@ -126,7 +132,8 @@ class ProbeGroups:
         values, sizes = values[int(fresh) :], torch.tensor(self.sizes[int(fresh) :]).to(values)
         mean = (sizes * values).sum() / sizes.sum()
         spread = (sizes * (values - mean).square()).sum() / (len(sizes) - 1)
-        return float(mean), float((spread / sizes.sum()).sqrt())
+        least = mean.square() * 2 / self.num_samples
+        return float(mean), float((torch.maximum(spread, least) / sizes.sum()).sqrt())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
