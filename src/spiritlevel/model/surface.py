@@ -27,7 +27,7 @@ from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
 from .known import Known, known_about
 from .layer_hooks import recording_calls, returning_zeros
-from .losses import Loss, as_mask, resolve
+from .losses import AnyLoss, as_mask
 from .named_layers import NamedLayers
 from .number_types import NumberTypes
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
@@ -48,7 +48,7 @@ class Surface(NamedLayers, NumberTypes):
         model: nn.Module,
         data: Iterable[Any],
         *,
-        loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss = "cross_entropy",
+        loss: AnyLoss = "cross_entropy",
         forward: Forward | None = None,
         layers: str | Sequence[str] | None = None,
         progress: Progress | None = None,
@@ -64,7 +64,7 @@ class Surface(NamedLayers, NumberTypes):
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
         self._record = data_record(data)
-        self.loss = huggingface.loss_for(model, resolve(loss, model))
+        self.loss = huggingface.loss_for(model, loss)
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
         )
