@@ -23,6 +23,7 @@ from .model.arithmetic import Arithmetic, full_precision
 from .model.batches import Forward
 from .model.calls import measuring
 from .model.distributed import Processes
+from .model.model_state import check_model
 from .model.surface import Surface
 from .records import Progress, Report
 
@@ -222,7 +223,7 @@ def open_workspace(
         "arithmetic": arithmetic,
     }
     surface = Surface(model, data, **common)
-    surface.check_model()
+    check_model(surface.model)
     if layers == "head" and "head" not in surface.layers():
         with surface.preserved(), full_precision():
             layers = choose_head(make_head_plan(surface).heads, head).layer

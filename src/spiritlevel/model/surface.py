@@ -34,7 +34,7 @@ from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfi
 from .parameters import select_parameters
 from .substitution import substituted
 from .weight_matrices import WeightMatrix, find_matrices
-from .widening import HALF, choose_width, widened
+from .widening import choose_width, widened
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 FIRST_RUN = 2  # of them that show what the model does
@@ -325,10 +325,6 @@ class Surface(NamedLayers, NumberTypes):
 
     # -- the state ---------------------------------------------------------------------------
 
-    def check_model(self) -> None:
-        """Refuse a model whose loss is not a fixed function of its parameters."""
-        model_state.check_model(self.model)
-
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
         """A context that restores buffers and random states when it ends.
@@ -342,20 +338,10 @@ class Surface(NamedLayers, NumberTypes):
             if not self._measuring:
                 stack.callback(self._stop_measuring)
                 self._measuring = True
-                self._refuse_half_with_hooks()
                 self._wide, self.rounded_to = choose_width(self.own_dtype, self._half_seen)
                 self.computed_in = self.rounded_to or self.dtype
                 stack.enter_context(widened(self.model, self._wide))
             yield
-
-    def _refuse_half_with_hooks(self) -> None:
-        if self._has_hooks and self.own_dtype in HALF:
-            raise SpiritlevelError(
-                f"The model is in {str(self.own_dtype).removeprefix('torch.')} and wrapped in "
-                "DistributedDataParallel. It is measured in a wider type, and torch would then "
-                "drop the hooks that add up its gradients over the processes. Measure a copy "
-                "instead: copy.deepcopy(model.module)."
-            )
 
     def _stop_measuring(self) -> None:
         self._measuring, self._wide = False, None
