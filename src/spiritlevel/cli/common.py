@@ -63,9 +63,10 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in _typed(command).items():
-        if dataclasses.is_dataclass(parameter.annotation):
-            groups[name] = parameter.annotation
-            parameters += _typed(parameter.annotation).values()
+        group = parameter.annotation
+        if isinstance(group, type) and dataclasses.is_dataclass(group):
+            groups[name] = group
+            parameters += _typed(group).values()
         else:
             parameters.append(parameter)
 
