@@ -222,16 +222,21 @@ def open_workspace(
         "processes": Processes(join=distributed),
         "arithmetic": arithmetic,
     }
-    surface = Surface(model, data, **common)
+    surface = Surface(model, data, layers=None if layers == "head" else layers, **common)
     check_model(surface.model)
-    if layers == "head" and "head" not in surface.layers():
-        with surface.preserved(), full_precision():
-            layers = choose_head(make_head_plan(surface).heads, head).layer
-    if layers is not None:
-        surface = Surface(model, data, layers=layers, **common)
+    if layers == "head":
+        surface = Surface(model, data, layers=_head_layer(surface, head), **common)
     return Workspace(
         surface, head=head, memory=memory, seed=seed, precision=precision, options=options
     )
+
+
+def _head_layer(surface: Surface, head: str | None) -> str:
+    """What the layers "head" are: the one of this name, or else the head."""
+    if "head" in surface.layers():
+        return "head"
+    with surface.preserved(), full_precision():
+        return choose_head(make_head_plan(surface).heads, head).layer
 
 
 def open_measurement(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Workspace:
