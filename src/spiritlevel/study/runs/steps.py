@@ -19,7 +19,6 @@ from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
 from .cuda_graphs import Captured, Recorded, recordable
 from .network_run import NetworkRun
-from .networks import backbone_of
 from .run_data import derived_generator
 from .schedules import follows, rate_factor
 from .step_means import EpochSteps, StepMeans
@@ -34,7 +33,7 @@ class Steps:
         self._steps_an_epoch, self._done = steps_an_epoch, 0
         self._repeats = settings.interventions.batch_cycles
         head = _separate_head(run)
-        backbone = [] if head is None else backbone_of(model, head)
+        backbone = [] if head is None else _backbone(model, head)
         self._head_alone = head if training.freeze != "none" else None  # the rest is not trained
         self._frozen = backbone if training.freeze != "none" else []
         self._plain = make_optimizer(_groups(model, training, head, backbone), training)
@@ -143,6 +142,12 @@ def _separate_head(run: NetworkRun) -> nn.Module | None:
     if training.freeze == "none" and training.lr_backbone is None:
         return None
     return run.model.get_submodule(run.head)
+
+
+def _backbone(model: nn.Module, head: nn.Module) -> list[nn.Parameter]:
+    """All parameters but those of the head."""
+    of_the_head = {id(param) for param in head.parameters()}
+    return [param for param in model.parameters() if id(param) not in of_the_head]
 
 
 def _groups(
