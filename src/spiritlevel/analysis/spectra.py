@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ..api import open_workspace
+from ..api import Loss, open_workspace
 from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
@@ -132,7 +132,7 @@ def eigenvalues(
     matrix: Matrix = "hessian",
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
-    loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    loss: Loss = "cross_entropy",
     forward: Forward | None = None,
     start: Eigenvalues | None = None,
     residual_rtol: float | None = None,
@@ -217,7 +217,7 @@ def density(
     matrix: Matrix = "hessian",
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
-    loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    loss: Loss = "cross_entropy",
     forward: Forward | None = None,
     memory: int | None = None,
     seed: int = 0,

@@ -16,7 +16,7 @@ from .. import api
 from ..errors import SpiritlevelError
 from ..plain_text import visible
 from ..records import __version__
-from . import cards, common, completion, console, subject
+from . import cards, common, completion, console, options, subject
 from .audit import audit
 from .check import check
 from .compare import compare
@@ -160,7 +160,7 @@ def list_measures(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print all cards as Markdown.")
     ] = False,
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """List the measures: summary, cost, invariances."""
     chosen = api.cards(pattern)
@@ -180,7 +180,7 @@ Examples:
   spiritlevel show relative.kappa --json card.json
 """
 )
-def show(name: Pattern, json: subject.Json = None) -> None:
+def show(name: Pattern, json: options.Json = None) -> None:
     """Show the card of a measure.
 
     Shows its formula, paper, what changes it and what does not, its cost, and when it misleads.

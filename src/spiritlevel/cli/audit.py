@@ -13,7 +13,7 @@ from rich.text import Text
 
 from .. import api
 from ..analysis import audit as audits
-from . import console, inputs, pace, subject
+from . import console, options, pace, subject
 
 MOVES_PER_TABLE = 3  # side by side in 80 columns
 STYLES = {
@@ -27,18 +27,13 @@ STYLES = {
 
 
 def audit(
-    model: subject.Model,
-    model_arg: subject.ModelArguments = None,
-    checkpoint: subject.Checkpoint = None,
-    data: subject.Data = "digits",
-    split: subject.Split = "train",
-    samples: subject.Samples = None,
-    batch_size: subject.BatchSize = 256,
-    loss: subject.LossName = "cross_entropy",
-    measures: subject.Measures = None,
-    option: subject.Options = None,
-    layers: subject.Layers = None,
-    head: subject.HeadName = None,
+    *,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
+    measures: options.Measures = None,
+    option: options.Options = None,
+    layers: options.Layers = None,
+    head: options.HeadName = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -48,8 +43,8 @@ def audit(
             "move alike.",
         ),
     ] = None,
-    rtol: subject.Rtol = 0.05,
-    max_passes: subject.MaxPasses = 100,
+    rtol: options.Rtol = 0.05,
+    max_passes: options.MaxPasses = 100,
     draws: Annotated[
         int,
         typer.Option(
@@ -58,12 +53,9 @@ def audit(
             help="How often each move is made: with factors above 1, below 1, then both.",
         ),
     ] = 3,
-    memory: subject.Memory = None,
-    device: subject.Device = "cpu",
-    dtype: subject.Dtype = "float32",
-    seed: subject.Seed = 0,
-    json: subject.Json = None,
-    html: subject.Html = None,
+    at: options.MachineOptions,
+    json: options.Json = None,
+    html: options.Html = None,
 ) -> None:
     """Find out which measures can be trusted for a network.
 
@@ -74,22 +66,11 @@ def audit(
     400`.
     """
     talk = console.talk(json)
-    loaded = subject.load(
-        model=model,
-        model_arg=model_arg,
-        checkpoint=checkpoint,
-        data=data,
-        split=split,
-        samples=samples,
-        batch_size=batch_size,
-        device=device,
-        dtype=dtype,
-        seed=seed,
-    )
+    loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     also = [] if measures else [card.name for card in api.cards() if card.in_audit]
     arguments: dict[str, Any] = {
-        "loss": loss,
+        "loss": on.loss,
         "options": loaded.options(option, measures, also),
         "measures": measures or None,
         "layers": subject.one_or_many(layers),
@@ -97,8 +78,8 @@ def audit(
         "rtol": rtol,
         "max_passes": max_passes,
         "draws": draws,
-        "memory": None if memory is None else inputs.parse_memory(memory),
-        "seed": seed,
+        "memory": at.num_bytes,
+        "seed": at.seed,
     }
     if method is not None:
         arguments["method"] = method
@@ -114,7 +95,7 @@ def audit(
     with console.progress("auditing") as show:
         watched = pace.audited(show, plan)
         result = loaded.attempt(audits.audit, progress=watched, **arguments)
-        loaded.describe(result.original.settings, loss=loss)
+        loaded.describe(result.original.settings, loss=on.loss)
     subject.detail_report(result.original)
     print_audit(talk, result)
     subject.write_json(talk, json, result.to_json())

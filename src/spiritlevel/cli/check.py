@@ -26,7 +26,7 @@ from ..errors import SpiritlevelError
 from ..records import __version__
 from ..study.data import digits
 from ..study.models import build
-from . import check_device, console, inputs, subject
+from . import check_device, console, inputs, options, subject
 
 FORMAT = "spiritlevel-reference-1"
 DIGITS = "digits_mlp"
@@ -50,7 +50,7 @@ def check(
             "--markdown", help="Print the expected values as Markdown, without measuring."
         ),
     ] = False,
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """Check this installation, or a GPU, against reference values.
 

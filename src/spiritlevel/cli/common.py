@@ -1,10 +1,12 @@
 """Options that every command has, before or after its name: `spiritlevel list -q`.
 
-They are added to all commands in one place, so that a new command cannot forget them.
+They are added to all commands in one place, so that a new command cannot forget them. There the
+groups of options that a command takes are unfolded too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -56,23 +58,39 @@ def add_to_all(app: typer.Typer) -> None:
 
 
 def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the common options in its signature, where typer looks for them."""
+    """The command with all of its options in its signature, where typer looks for them."""
     signature = inspect.signature(command)
-    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in _typed(command).items():
+        group = parameter.annotation
+        if isinstance(group, type) and dataclasses.is_dataclass(group):
+            groups[name] = group
+            parameters += _typed(group).values()
+        else:
+            parameters.append(parameter)
 
     @functools.wraps(command)
     def run(*, quiet: bool, verbose: bool, debug: bool, overwrite: bool, **values: Any) -> Any:
         set_volume(quiet=quiet, verbose=verbose)
+        for name, group in groups.items():
+            options = [field.name for field in dataclasses.fields(group)]
+            values[name] = group(**{option: values.pop(option) for option in options})
         return command(**values)  # --debug and --overwrite are read where they matter
 
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in signature.parameters.items()
-    ]
-    added = [
+    parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint)
         for name, hint in OPTIONS.items()
     ]
-    run.__annotations__ = hints | OPTIONS
-    run.__signature__ = signature.replace(parameters=parameters + added)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _typed(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Its parameters by name, with annotations that are no texts."""
+    hints = get_type_hints(function, include_extras=True)
+    return {
+        name: parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }

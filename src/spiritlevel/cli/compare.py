@@ -15,51 +15,45 @@ from .. import api
 from ..analysis import comparison as comparisons
 from ..errors import SpiritlevelError
 from ..results import Report
-from . import console, inputs, pace, subject
+from . import console, options, pace, subject
 from .exit_codes import INTERRUPTED
 
 NETWORKS_PER_TABLE = 3  # side by side in 80 columns
 
 
 def compare(
+    *,
     checkpoints: Annotated[
         list[str],
         typer.Argument(
             metavar="CHECKPOINTS...", help="Two or more: a path, or name=path to choose its name."
         ),
     ],
-    model: subject.Model,
-    model_arg: subject.ModelArguments = None,
-    data: subject.Data = "digits",
-    split: subject.Split = "train",
-    samples: subject.Samples = None,
-    batch_size: subject.BatchSize = 256,
-    loss: subject.LossName = "cross_entropy",
-    measures: subject.Measures = None,
-    option: subject.Options = None,
-    layers: subject.Layers = None,
-    head: subject.HeadName = None,
+    model: options.Model,
+    model_arg: options.ModelArguments = None,
+    on: options.DataOptions,
+    measures: options.Measures = None,
+    option: options.Options = None,
+    layers: options.Layers = None,
+    head: options.HeadName = None,
     method: Annotated[
         str,
         typer.Option(
             help="auto, exact, output_probes, sample_probes, split, hutchinson or hutch++."
         ),
     ] = "auto",
-    rtol: subject.Rtol = 0.05,
-    max_passes: subject.MaxPasses = 100,
+    rtol: options.Rtol = 0.05,
+    max_passes: options.MaxPasses = 100,
     match: Annotated[
         bool,
         typer.Option(
             help="Also measure at equal confidence, to see how much of a difference that explains."
         ),
     ] = True,
-    memory: subject.Memory = None,
-    device: subject.Device = "cpu",
-    dtype: subject.Dtype = "float32",
-    arithmetic: subject.ArithmeticName = "full",
-    seed: subject.Seed = 0,
-    json: subject.Json = None,
-    html: subject.Html = None,
+    arithmetic: options.ArithmeticName = "full",
+    at: options.MachineOptions,
+    json: options.Json = None,
+    html: options.Html = None,
 ) -> None:
     """Compare checkpoints: ranks, disagreements, and what explains them.
 
@@ -69,34 +63,24 @@ def compare(
     talk = console.talk(json)
     paths = named_paths(checkpoints)
     arguments: dict[str, Any] = {
-        "loss": loss,
+        "loss": on.loss,
         "measures": measures or None,
         "layers": subject.one_or_many(layers),
         "head": head,
         "method": method,
         "rtol": rtol,
         "max_passes": max_passes,
-        "memory": None if memory is None else inputs.parse_memory(memory),
+        "memory": at.num_bytes,
         "arithmetic": arithmetic,
-        "seed": seed,
+        "seed": at.seed,
     }
     reports: dict[str, Report] = {}
     networks: dict[str, nn.Module] = {}
     interrupted, total = False, len(paths) * (2 if match else 1)
     try:
         for name, path in paths.items():
-            loaded = subject.load(
-                model=model,
-                model_arg=model_arg,
-                checkpoint=path,
-                data=data,
-                split=split,
-                samples=samples,
-                batch_size=batch_size,
-                device=device,
-                dtype=dtype,
-                seed=seed,
-            )
+            network = options.NetworkOptions(model=model, model_arg=model_arg, checkpoint=path)
+            loaded = subject.load(network, on, at)
             given = loaded.options(option, measures, _counterparts(measures))
             if not reports:
                 loaded.introduce(talk)
@@ -107,7 +91,7 @@ def compare(
                 arguments["progress"] = subject.by_pass(show, f"measuring {name}")
                 networks[name] = loaded.network
                 reports[name] = loaded.attempt(comparisons.measure_for_comparison, **arguments)
-                loaded.describe(reports[name].settings, loss=loss)
+                loaded.describe(reports[name].settings, loss=on.loss)
             watch.step(len(reports), total)
         with console.progress("measuring at equal confidence") as show:
             arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..study.data import CATALOGUE, data_folder
 from ..study.data import fetch as fetch_data
-from . import completion, console, subject
+from . import completion, console, options, subject
 
 FORMAT = "spiritlevel-data-1"
 EMBEDDED = "1,797 handwritten digits, 8×8 grey, 10 classes (embedded)"
@@ -37,7 +37,7 @@ Examples:
   spiritlevel data list --json - | jq '.data[].name'
 """,
 )
-def list_data(json: subject.Json = None) -> None:
+def list_data(json: options.Json = None) -> None:
     """List the data sets with their size, and whether they are on this machine."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column("data", no_wrap=True)
@@ -87,7 +87,7 @@ def fetch(
         list[str] | None,
         typer.Option(help="URL of a folder with the files, instead of the public ones."),
     ] = None,
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """Download a data set, or continue a download, and verify it."""
     try:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from . import console, demo_study, subject
+from . import console, demo_study, options, subject
 from .demo_study import Demo
 from .progress import counted, duration, runs_progress
 
@@ -40,7 +40,7 @@ def demo(
             "--quick", help="Train briefly to preview the output; results are not meaningful."
         ),
     ] = False,
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """Train a population, measure, analyse, report.
 

@@ -15,7 +15,7 @@ from ..pages.figures.columns import finished, num_runs
 from ..study import population_statistics
 from ..study.population import TARGETS
 from ..study.storage.store import Store
-from . import console, subject
+from . import console, options, subject
 
 FORMAT = "spiritlevel-figures-1"
 EXAMPLES = """\b
@@ -44,7 +44,7 @@ def figures(
     colour: Annotated[
         str | None, typer.Option(help="The setting that gives colours (default: the first).")
     ] = None,
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """Draw a study: measures against the gap, correlations, training, boxes, layers, bound."""
     if kind not in plots.KINDS:

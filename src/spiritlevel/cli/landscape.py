@@ -11,18 +11,14 @@ from rich.console import Console
 from torch import nn
 
 from ..analysis import landscape as landscapes
-from ..errors import SpiritlevelError
-from ..files import write_atomically
-from ..pages.figures import KINDS, save
 from ..pages.figures.landscapes import landscape as draw
 from ..study.checkpoints import load_checkpoint
-from . import console, inputs, subject
+from . import console, options, subject
 
 
 def landscape(
-    model: subject.Model,
-    model_arg: subject.ModelArguments = None,
-    checkpoint: subject.Checkpoint = None,
+    *,
+    network: options.NetworkOptions,
     to: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,19 +50,19 @@ def landscape(
     biases: Annotated[
         bool, typer.Option("--biases", help="Let random directions change biases and norms too.")
     ] = False,
-    data: subject.Data = "digits",
-    split: subject.Split = "train",
-    samples: subject.Samples = None,
-    batch_size: subject.BatchSize = 256,
-    loss: subject.LossName = "cross_entropy",
-    layers: subject.Layers = None,
-    head: subject.HeadName = None,
+    on: options.DataOptions,
+    layers: options.Layers = None,
+    head: options.HeadName = None,
     max_passes: Annotated[
         int, typer.Option(min=1, metavar="N", help="Most Hessian products for --directions eigen.")
     ] = 200,
     plot: Annotated[
         pathlib.Path | None,
-        typer.Option(metavar="PATH", help="Draw the slice: .png, .svg or .pdf."),
+        typer.Option(
+            metavar="PATH",
+            help="Draw the slice: .png, .svg or .pdf.",
+            callback=options.drawable,
+        ),
     ] = None,
     cache: Annotated[
         pathlib.Path | None,
@@ -74,34 +70,15 @@ def landscape(
             metavar="PATH", help="Save finished points here, and continue from them the next time."
         ),
     ] = None,
-    memory: subject.Memory = None,
-    device: subject.Device = "cpu",
-    dtype: subject.Dtype = "float32",
-    seed: subject.Seed = 0,
-    json: subject.Json = None,
+    at: options.MachineOptions,
+    json: options.Json = None,
 ) -> None:
     """Evaluate the loss along a line or a plane through the weights, and draw it.
 
     With --cache, Ctrl-C keeps the finished points and the same command continues.
     """
     talk = console.talk(json)
-    if plot is not None and plot.suffix[1:] not in KINDS:
-        endings = ", ".join(f".{kind}" for kind in KINDS)
-        raise SpiritlevelError(
-            f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
-        )
-    loaded = subject.load(
-        model=model,
-        model_arg=model_arg,
-        checkpoint=checkpoint,
-        data=data,
-        split=split,
-        samples=samples,
-        batch_size=batch_size,
-        device=device,
-        dtype=dtype,
-        seed=seed,
-    )
+    loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     others = [_other(talk, loaded.network, path) for path in to or []]
     count = landscapes.num_points(
@@ -111,26 +88,25 @@ def landscape(
     arguments: dict[str, Any] = {
         "directions": directions,
         "to": others,
-        "names": _names(model, checkpoint, to or []),
+        "names": _names([network.checkpoint or network.model, *(to or [])]),
         "dimensions": dimensions,
         "points": points,
         "reach": reach,
         "biases": biases,
         "layers": subject.one_or_many(layers),
         "head": head,
-        "loss": loss,
+        "loss": on.loss,
         "max_passes": max_passes,
         "cache": cache,
-        "memory": None if memory is None else inputs.parse_memory(memory),
-        "seed": seed,
+        "memory": at.num_bytes,
+        "seed": at.seed,
     }
     result = _run(loaded, arguments)
     console.note(talk)
     for line in str(result).splitlines():
         console.note(talk, line)
     if plot is not None:
-        write_atomically(plot, save(draw(result).figure, plot.suffix[1:]))  # type: ignore[arg-type]
-        console.note(talk, f"written: {plot}")
+        subject.write_figure(talk, plot, draw(result).figure)  # type: ignore[arg-type]
     subject.write_json(talk, json, result.to_json())
 
 
@@ -165,8 +141,7 @@ def _run(loaded: subject.Subject, arguments: dict[str, Any]) -> landscapes.Lands
         raise
 
 
-def _names(model: str, checkpoint: str | None, to: list[str]) -> list[str]:
+def _names(paths: list[str]) -> list[str]:
     """File names without suffixes; whole paths if those are the same."""
-    paths = [checkpoint or model, *to]
     stems = [pathlib.Path(path).stem for path in paths]
     return stems if len(set(stems)) == len(stems) else paths

@@ -13,11 +13,9 @@ from ..analysis.pruning import Pruning, pruning
 from ..analysis.pruning.measuring import MIN_PROBES, SHARES
 from ..analysis.pruning.records import PROBED, deletion_text
 from ..errors import SpiritlevelError
-from ..files import write_atomically
 from ..pages.figures import pruning as draw
-from ..pages.figures import save
 from ..study.checkpoints import save_checkpoint
-from . import console, inputs, subject
+from . import console, options, subject
 
 EXAMPLES = """\b
 Examples:
@@ -28,14 +26,9 @@ Examples:
 
 
 def prune(
-    model: subject.Model,
-    model_arg: subject.ModelArguments = None,
-    checkpoint: subject.Checkpoint = None,
-    data: subject.Data = "digits",
-    split: subject.Split = "train",
-    samples: subject.Samples = None,
-    batch_size: subject.BatchSize = 256,
-    loss: subject.LossName = "cross_entropy",
+    *,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
     share: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="How much of the weights to delete, such as 0.3."),
@@ -58,14 +51,11 @@ def prune(
         pathlib.Path | None,
         typer.Option("--save", metavar="PATH", help="Write the weights, zeros where deleted."),
     ] = None,
-    plot: subject.Plot = None,
-    layers: subject.Layers = None,
-    head: subject.HeadName = None,
-    memory: subject.Memory = None,
-    device: subject.Device = "cpu",
-    dtype: subject.Dtype = "float32",
-    seed: subject.Seed = 0,
-    json: subject.Json = None,
+    plot: options.Plot = None,
+    layers: options.Layers = None,
+    head: options.HeadName = None,
+    at: options.MachineOptions,
+    json: options.Json = None,
 ) -> None:
     """Predict what deleting each input neuron or channel does to the loss, and choose a share."""
     talk = console.talk(json)
@@ -79,24 +69,13 @@ def prune(
         "by": by,
         "fisher": by == "fisher",
         "num_probes": num_probes,
-        "loss": loss,
+        "loss": on.loss,
         "layers": subject.one_or_many(layers),
         "head": head,
-        "memory": None if memory is None else inputs.parse_memory(memory),
-        "seed": seed,
+        "memory": at.num_bytes,
+        "seed": at.seed,
     }
-    loaded = subject.load(
-        model=model,
-        model_arg=model_arg,
-        checkpoint=checkpoint,
-        data=data,
-        split=split,
-        samples=samples,
-        batch_size=batch_size,
-        device=device,
-        dtype=dtype,
-        seed=seed,
-    )
+    loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     console.note(talk)
     with console.progress("units") as show:
@@ -105,8 +84,7 @@ def prune(
     console.details("setting", found.settings)
     _print(talk, found)
     if plot is not None:
-        write_atomically(plot, save(draw(found), plot.suffix[1:]))
-        console.note(talk, f"written: {plot}")
+        subject.write_figure(talk, plot, draw(found))
     if save_to is not None and found.chosen is not None:
         save_checkpoint(found.apply(loaded.network, found.chosen), save_to)
         console.note(talk, f"written: {save_to}")

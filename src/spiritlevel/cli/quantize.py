@@ -12,11 +12,9 @@ from rich.table import Table
 from ..analysis.quantization import Quantization, quantization
 from ..analysis.quantization.records import plan_text
 from ..errors import SpiritlevelError
-from ..files import write_atomically
 from ..pages.figures import quantization as draw
-from ..pages.figures import save
 from ..study.checkpoints import save_checkpoint
-from . import console, inputs, subject
+from . import console, inputs, options, subject
 
 EXAMPLES = """\b
 Examples:
@@ -27,14 +25,9 @@ Examples:
 
 
 def quantize(
-    model: subject.Model,
-    model_arg: subject.ModelArguments = None,
-    checkpoint: subject.Checkpoint = None,
-    data: subject.Data = "digits",
-    split: subject.Split = "train",
-    samples: subject.Samples = None,
-    batch_size: subject.BatchSize = 256,
-    loss: subject.LossName = "cross_entropy",
+    *,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
     bits: Annotated[
         str, typer.Option(metavar="N,N,…", help="Widths to choose from, 2 to 16.")
     ] = "2,3,4,6,8",
@@ -60,20 +53,17 @@ def quantize(
         pathlib.Path | None,
         typer.Option("--save", metavar="PATH", help="Write the rounded weights (.safetensors)."),
     ] = None,
-    plot: subject.Plot = None,
-    layers: subject.Layers = None,
-    head: subject.HeadName = None,
-    memory: subject.Memory = None,
+    plot: options.Plot = None,
+    layers: options.Layers = None,
+    head: options.HeadName = None,
     arithmetic: Annotated[
         str,
         typer.Option(
             metavar="NAME", help="full, or tf32 or bf16: faster on a GPU, with fewer digits."
         ),
     ] = "full",
-    device: subject.Device = "cpu",
-    dtype: subject.Dtype = "float32",
-    seed: subject.Seed = 0,
-    json: subject.Json = None,
+    at: options.MachineOptions,
+    json: options.Json = None,
 ) -> None:
     """Predict what rounding each weight does to the loss, and choose bit widths for a budget."""
     talk = console.talk(json)
@@ -90,25 +80,14 @@ def quantize(
         "ranges": ranges,
         "mean_bits": mean_bits,
         "bytes": None if num_bytes is None else inputs.parse_memory(num_bytes),
-        "loss": loss,
+        "loss": on.loss,
         "layers": subject.one_or_many(layers),
         "head": head,
-        "memory": None if memory is None else inputs.parse_memory(memory),
+        "memory": at.num_bytes,
         "arithmetic": arithmetic,
-        "seed": seed,
+        "seed": at.seed,
     }
-    loaded = subject.load(
-        model=model,
-        model_arg=model_arg,
-        checkpoint=checkpoint,
-        data=data,
-        split=split,
-        samples=samples,
-        batch_size=batch_size,
-        device=device,
-        dtype=dtype,
-        seed=seed,
-    )
+    loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     console.note(talk)
     with console.progress("rounding") as show:
@@ -117,8 +96,7 @@ def quantize(
     console.details("setting", found.settings)
     _print(talk, found)
     if plot is not None:
-        write_atomically(plot, save(draw(found), plot.suffix[1:]))
-        console.note(talk, f"written: {plot}")
+        subject.write_figure(talk, plot, draw(found))
     if save_to is not None and found.chosen is not None:
         save_checkpoint(found.apply(loaded.network, found.chosen), save_to)
         console.note(talk, f"written: {save_to}")

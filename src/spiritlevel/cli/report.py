@@ -17,7 +17,7 @@ from ..pages.report import study as study_page
 from ..study import population_statistics
 from ..study.population import Population
 from ..study.storage.store import Store
-from . import console, subject
+from . import console, options, subject
 
 STANDARD_OUTPUT = "-"
 
@@ -38,9 +38,9 @@ def report(
         str | None,
         typer.Option(help="For a study: what the measures are compared with (default: gap)."),
     ] = None,
-    confounders: subject.Confounders = None,
-    confidence: subject.Confidence = None,
-    json: subject.Json = None,
+    confounders: options.Confounders = None,
+    confidence: options.Confidence = None,
+    json: options.Json = None,
 ) -> None:
     """Write a self-contained HTML report.
 

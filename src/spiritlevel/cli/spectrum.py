@@ -10,22 +10,15 @@ from rich import box
 from rich.table import Table
 
 from ..analysis import spectra
-from ..errors import SpiritlevelError
-from ..files import write_atomically
-from ..pages.figures import KINDS, new_figure, save
 from ..pages.figures import density as draw_density
-from . import console, inputs, subject
+from ..pages.figures import new_figure
+from . import console, options, subject
 
 
 def spectrum(
-    model: subject.Model,
-    model_arg: subject.ModelArguments = None,
-    checkpoint: subject.Checkpoint = None,
-    data: subject.Data = "digits",
-    split: subject.Split = "train",
-    samples: subject.Samples = None,
-    batch_size: subject.BatchSize = 256,
-    loss: subject.LossName = "cross_entropy",
+    *,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
     matrix: Annotated[str, typer.Option(help="hessian or ggn.")] = "hessian",
     num: Annotated[int, typer.Option(min=1, help="Eigenvalues at each end of the spectrum.")] = 3,
     max_passes: Annotated[
@@ -36,48 +29,31 @@ def spectrum(
     ] = 200,
     plot: Annotated[
         pathlib.Path | None,
-        typer.Option(help="Draw the spectral density: .png, .svg or .pdf."),
+        typer.Option(
+            help="Draw the spectral density: .png, .svg or .pdf.", callback=options.drawable
+        ),
     ] = None,
     vectors: Annotated[int, typer.Option(min=1, help="Random vectors for the density.")] = 4,
     steps: Annotated[
         int, typer.Option(min=2, help="Hessian products per vector for the density.")
     ] = 40,
-    layers: subject.Layers = None,
-    head: subject.HeadName = None,
-    memory: subject.Memory = None,
-    device: subject.Device = "cpu",
-    dtype: subject.Dtype = "float32",
-    seed: subject.Seed = 0,
-    json: subject.Json = None,
-    html: subject.Html = None,
+    layers: options.Layers = None,
+    head: options.HeadName = None,
+    at: options.MachineOptions,
+    json: options.Json = None,
+    html: options.Html = None,
 ) -> None:
     """Compute the extreme eigenvalues of the Hessian, and draw the spectral density."""
     talk = console.talk(json)
-    if plot is not None and plot.suffix[1:] not in KINDS:
-        endings = ", ".join(f".{kind}" for kind in KINDS)
-        raise SpiritlevelError(
-            f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
-        )
     arguments: dict[str, Any] = {
         "matrix": matrix,
-        "loss": loss,
+        "loss": on.loss,
         "layers": subject.one_or_many(layers),
         "head": head,
-        "memory": None if memory is None else inputs.parse_memory(memory),
-        "seed": seed,
+        "memory": at.num_bytes,
+        "seed": at.seed,
     }
-    loaded = subject.load(
-        model=model,
-        model_arg=model_arg,
-        checkpoint=checkpoint,
-        data=data,
-        split=split,
-        samples=samples,
-        batch_size=batch_size,
-        device=device,
-        dtype=dtype,
-        seed=seed,
-    )
+    loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     console.note(talk)
     with console.progress("eigenvalues") as show:
@@ -85,7 +61,7 @@ def spectrum(
         pairs = loaded.attempt(
             spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **arguments
         )
-    loaded.describe(pairs.settings, loss=loss)
+    loaded.describe(pairs.settings, loss=on.loss)
     console.details("setting", pairs.settings)
     _print_pairs(talk, pairs)
     density = None
@@ -96,8 +72,7 @@ def spectrum(
     if plot is not None and density is not None:
         figure = new_figure(6.0, 3.4)
         draw_density(density, pairs.values, ax=figure.subplots())
-        write_atomically(plot, save(figure, plot.suffix[1:]))
-        console.note(talk, f"written: {plot}")
+        subject.write_figure(talk, plot, figure)
     result = spectra.Spectrum(eigenvalues=pairs, density=density)
     subject.write_json(talk, json, result.to_json())
     subject.write_html(talk, html, result)

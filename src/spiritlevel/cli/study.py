@@ -23,7 +23,17 @@ from ..study.population import TARGETS, Population
 from ..study.registry import study_names
 from ..study.storage import export
 from ..study.storage.store import Store
-from . import claims, completion, console, figures, inputs, study_measure, study_work, subject
+from . import (
+    claims,
+    completion,
+    console,
+    figures,
+    inputs,
+    options,
+    study_measure,
+    study_work,
+    subject,
+)
 from .progress import counted
 
 FORMAT = "spiritlevel-studies-1"  # of the list
@@ -51,7 +61,7 @@ Examples:
   spiritlevel study list --json - | jq '.studies[].name'
 """,
 )
-def list_studies(json: subject.Json = None) -> None:
+def list_studies(json: options.Json = None) -> None:
     """List the available studies with their presets."""
     rows: list[dict[str, Any]] = []
     for name in study_names():
@@ -109,7 +119,7 @@ def run(
     device: study_work.Device = "cpu",
     per_gpu: study_work.PerGpu = 1,
     allow_code: study_work.AllowCode = False,
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """Run a study, or what is left of it. You can stop it at any time and resume it later."""
     chosen = control.find(study)
@@ -144,7 +154,7 @@ def resume(
         typer.Option("--retrain", help="Train runs again whose weights are missing or damaged."),
     ] = False,
     allow_code: study_work.AllowCode = False,
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """Finish a study. Failed runs are tried again."""
     with Store.open(folder) as store:
@@ -166,7 +176,7 @@ Examples:
   spiritlevel study status studies/digits-quick --json - | jq .done
 """
 )
-def status(folder: study_work.Folder, json: subject.Json = None) -> None:
+def status(folder: study_work.Folder, json: options.Json = None) -> None:
     """Show the progress of a study."""
     with Store.open(folder) as store:
         state = library.state(store)
@@ -194,10 +204,10 @@ def report(
         typer.Option(help=f"{', '.join(TARGETS)}, or a measure of the study (default: gap)."),
     ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples; 0 for none.")] = 2000,
-    confounders: subject.Confounders = None,
-    confidence: subject.Confidence = None,
-    json: subject.Json = None,
-    html: subject.Html = None,
+    confounders: options.Confounders = None,
+    confidence: options.Confidence = None,
+    json: options.Json = None,
+    html: options.Html = None,
 ) -> None:
     """Show how each measure relates to the generalization gap, with intervals.
 
@@ -261,7 +271,7 @@ def export_tables(
         pathlib.Path | None, typer.Option(help="Output folder (default: FOLDER/export).")
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """Write runs, machines, epochs and measurements as tables."""
     with Store.open(folder) as store:

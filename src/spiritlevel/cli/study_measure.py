@@ -19,7 +19,7 @@ from ..study.given.control import open_store, study_of
 from ..study.settings.definition import Study
 from ..study.settings.given_networks import axes_of
 from ..study.statistics.clusters import MIN_CLUSTERS
-from . import completion, console, inputs, study_work, subject
+from . import completion, console, inputs, options, study_work, subject
 
 EXAMPLES = """\b
 Examples:
@@ -56,7 +56,7 @@ def measure(
             autocompletion=completion.model_names,
         ),
     ] = None,
-    model_arg: subject.ModelArguments = None,
+    model_arg: options.ModelArguments = None,
     model_column: Annotated[
         Names, _columns("A setting that is an argument of the model, too.", "--model-column")
     ] = None,
@@ -68,8 +68,8 @@ def measure(
             autocompletion=completion.data_names,
         ),
     ] = None,
-    split: subject.Split = "train",
-    samples: subject.Samples = None,
+    split: options.Split = "train",
+    samples: options.Samples = None,
     test: Annotated[
         str | None,
         typer.Option(
@@ -100,12 +100,12 @@ def measure(
             help="Write what was found as a table, to add columns to, and measure nothing.",
         ),
     ] = None,
-    batch_size: subject.BatchSize = 512,
-    loss: subject.LossName = "cross_entropy",
-    measures: subject.Measures = None,
-    option: subject.Options = None,
-    layers: subject.Layers = None,
-    head: subject.HeadName = None,
+    batch_size: options.BatchSize = 512,
+    loss: options.LossName = "cross_entropy",
+    measures: options.Measures = None,
+    option: options.Options = None,
+    layers: options.Layers = None,
+    head: options.HeadName = None,
     method: Annotated[
         str | None, typer.Option(help="How traces are found, as for `measure` (default: auto).")
     ] = None,
@@ -115,7 +115,7 @@ def measure(
     max_passes: Annotated[
         int | None, typer.Option(metavar="N", help="As for `measure` (default: 100).")
     ] = None,
-    dtype: subject.Dtype = "float32",
+    dtype: options.Dtype = "float32",
     device: study_work.Device = "cpu",
     threads: Annotated[
         int, typer.Option(min=1, help="Threads per worker; more for large networks.")
@@ -125,7 +125,7 @@ def measure(
         pathlib.Path | None, typer.Option(help="Output folder (default: studies/NAME).")
     ] = None,
     allow_code: study_work.AllowCode = False,
-    json: subject.Json = None,
+    json: options.Json = None,
 ) -> None:
     """Measure checkpoints that exist already, and keep them as a study.
 

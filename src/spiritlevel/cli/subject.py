@@ -1,7 +1,4 @@
-"""What a command works on: a network from a factory and a checkpoint, and its data.
-
-All commands that measure something share these options.
-"""
+"""What a command works on: a network from a factory and a checkpoint, and its data."""
 
 from __future__ import annotations
 
@@ -10,186 +7,28 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import typer
 from rich.console import Console
 from torch import Tensor, nn
 
 from ..analysis.performance import performance
-from ..errors import SpiritlevelError, is_out_of_memory, require
+from ..errors import SpiritlevelError, is_out_of_memory
 from ..files import write_atomically
 from ..model.batches import map_tensors, tensors
 from ..pages import report as pages
-from ..pages.figures import KINDS
+from ..pages.figures import save
 from ..records import to_json_float
 from ..results import Progress, Report
 from ..study.checkpoints import load_checkpoint
 from ..study.data.samples import in_batches, load_samples
 from ..study.models import build
-from . import completion, console, inputs
+from . import console, inputs
+from .options import DataOptions, MachineOptions, NetworkOptions, Several
 
-Several = list[str] | None
-LARGEST = 2**63 - 1  # of whole numbers that torch takes
-Model = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="A built-in name (docs/models.md lists them and their arguments), or module:function",
-        autocompletion=completion.model_names,
-    ),
-]
-ModelArguments = Annotated[
-    Several,
-    typer.Option(
-        metavar="KEY=VALUE", help="An argument of the model, such as width=16; may be repeated."
-    ),
-]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="Weights to load: .safetensors, a torch state dict, or a save_pretrained folder.",
-    ),
-]
-Data = Annotated[
-    str,
-    typer.Option(
-        metavar="DATA",
-        help="digits, a fetched data set such as mnist, folder:/images, or an .npz with x and y.",
-        autocompletion=completion.data_names,
-    ),
-]
-Split = Annotated[str, typer.Option(metavar="PART", help="train, test or all.")]
-Samples = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=LARGEST, metavar="N", help="Use at most this many samples, drawn at random."
-    ),
-]
-BatchSize = Annotated[int, typer.Option(min=1, max=LARGEST, metavar="N", help="Samples per batch.")]
-LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
-Layers = Annotated[
-    Several,
-    typer.Option(metavar="PATTERN", help="A module path, or 'head'; may be repeated."),
-]
-HeadName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="Module path of the last linear layer, if it is not found automatically.",
-    ),
-]
-Measures = Annotated[
-    Several,
-    typer.Option(
-        metavar="PATTERN",
-        help="A name, or a pattern such as 'relative.*'; several with commas, or repeated.",
-        autocompletion=completion.measures,
-        callback=inputs.split_commas,
-    ),
-]
-Options = Annotated[
-    Several,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="An option of the measures, such as rho=0.1 (see `spiritlevel show`); repeatable.",
-    ),
-]
-Rtol = Annotated[
-    float,
-    typer.Option(metavar="SHARE", help="Refine estimates until they are this precise, relatively."),
-]
-ArithmeticName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="full, or tf32 or bf16: faster on a GPU; what that costs in accuracy is shown.",
-    ),
-]
-MaxPasses = Annotated[
-    int, typer.Option(metavar="N", help="Most probes per estimate; each is one pass over the data.")
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Limit for working memory, such as 512MiB or 2GiB."),
-]
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
-Seed = Annotated[
-    int,
-    typer.Option(
-        min=-LARGEST,
-        max=LARGEST,
-        metavar="N",
-        help="Seed of initial weights, drawn samples and probes.",
-    ),
-]
-Confounders = Annotated[
-    Several,
-    typer.Option(
-        metavar="NAME",
-        help="A quantity to hold fixed, such as train_loss; may be repeated. Default: training "
-        "loss, Gini impurity and weight norm, if the study has them.",
-    ),
-]
-Confidence = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE",
-        help="Confidence level of the intervals, between 0 and 1 (default: 0.95).",
-    ),
-]
-
-
-def _unwritten(json: str | None) -> str | None:
-    console.free(json)
-    return json
-
-
-Json = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="Write JSON here. Use '-' for stdout; messages go to stderr.",
-        callback=_unwritten,
-    ),
-]
-
-
-def _before_measuring(html: pathlib.Path | None) -> pathlib.Path | None:
-    """Raise now if the page cannot be made, not after an hour of measuring."""
-    if html is not None:
-        require("plotly", what="An HTML page", extra="report")
-    console.free(html)
-    return html
-
-
-Html = Annotated[
-    pathlib.Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Write a self-contained HTML page here.",
-        callback=_before_measuring,
-    ),
-]
-
-
-def _drawable(plot: pathlib.Path | None) -> pathlib.Path | None:
-    """Raise now if the file cannot be drawn, not after an hour of measuring."""
-    if plot is not None and plot.suffix[1:] not in KINDS:
-        endings = ", ".join(f".{kind}" for kind in KINDS)
-        raise SpiritlevelError(
-            f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
-        )
-    return plot
-
-
-Plot = Annotated[
-    pathlib.Path | None,
-    typer.Option(metavar="PATH", help="Draw a figure: .png, .svg or .pdf.", callback=_drawable),
-]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,36 +98,25 @@ class Subject:
             ) from error
 
 
-def load(
-    *,
-    model: str,
-    model_arg: Several,
-    checkpoint: str | None,
-    data: str,
-    split: str,
-    samples: int | None,
-    batch_size: int,
-    device: str,
-    dtype: str,
-    seed: int,
-) -> Subject:
+def load(network: NetworkOptions, on: DataOptions, at: MachineOptions) -> Subject:
     """Build the network, load weights and data, and move them to the device."""
-    place, kind = inputs.parse_device(device), inputs.parse_dtype(dtype)
-    console.details("setting", {"seed": seed, "device": place, "batch_size": batch_size})
-    x, y, origin = load_samples(data, split=split, samples=samples, seed=seed)
-    network = build(model, seed=seed, **inputs.parse_pairs(model_arg or [], "--model-arg width=16"))
+    place, kind = inputs.parse_device(at.device), inputs.parse_dtype(at.dtype)
+    console.details("setting", {"seed": at.seed, "device": place, "batch_size": on.batch_size})
+    x, y, origin = load_samples(on.data, split=on.split, samples=on.samples, seed=at.seed)
+    model, checkpoint, given = network.model, network.checkpoint, network.model_arg or []
+    built = build(model, seed=at.seed, **inputs.parse_pairs(given, "--model-arg width=16"))
     if checkpoint is not None:
-        weights = f"weights: {load_checkpoint(network, checkpoint)}"
+        weights = f"weights: {load_checkpoint(built, checkpoint)}"
     else:
-        weights = _untrained(model, seed)
-    network = network.to(place, kind).eval()
+        weights = _untrained(model, at.seed)
+    built = built.to(place, kind).eval()
     x, y = map_tensors(lambda t: t.to(kind) if t.is_floating_point() else t, (x, y))
-    count = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    count = sum(p.numel() for p in built.parameters() if p.requires_grad)
     return Subject(
-        network,
-        in_batches(x, y, batch_size),
+        built,
+        in_batches(x, y, on.batch_size),
         model,
-        data,
+        on.data,
         (
             f"model: {model}, {count:,} trainable parameters, {_name(kind)} on {place}",
             weights,
@@ -296,7 +124,7 @@ def load(
         ),
         {
             "model": model,
-            "model_arguments": list(model_arg or []),
+            "model_arguments": list(given),
             "checkpoint": checkpoint,
             "trained": None if checkpoint is None and ":" in model else checkpoint is not None,
             "data": origin,
@@ -319,6 +147,12 @@ def write_json(talk: Console, json: str | None, text: str) -> None:
     elif json is not None:
         write_atomically(json, f"{text}\n".encode())
         console.note(talk, f"written: {json}")
+
+
+def write_figure(talk: Console, plot: pathlib.Path, figure: Figure) -> None:
+    """Write to the path of --plot."""
+    write_atomically(plot, save(figure, plot.suffix[1:]))
+    console.note(talk, f"written: {plot}")
 
 
 def write_html(talk: Console, html: pathlib.Path | None, result: Any) -> None:

@@ -4,14 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
+from ..engine.workspace import Workspace
 from ..records import Measurement
+from .asked import Applied, Asked
 from .registry import Measured
 
 SAMPLES = 3  # on which both are compared, with the same random numbers
 
 
-def with_rounding(measured: Measured, full: Measured, fast: Measured, arithmetic: str) -> Measured:
+def with_rounding(
+    measured: dict[str, Measured], applied: Applied, reopened: Callable[..., Workspace]
+) -> dict[str, Measured]:
+    """The measurements with what the faster arithmetic costs, where they were computed in it.
+
+    `reopened` gives a workspace of the same network on other data, with arguments changed.
+    """
+    names = [card.name for card in applied.cards if card.needs.sweep and card.name in measured]
+    if not names:
+        return measured
+    surface = applied.workspace.surface
+    few, asked = [surface.first_samples(SAMPLES)], Asked.read(names)
+    both = []
+    for kind in ("full", surface.arithmetic):
+        again = asked.of(reopened(few, rtol=0.5, arithmetic=kind))
+        with again.workspace.surface.preserved():
+            both.append(again.measured()[0])
+        surface.cost += again.workspace.surface.cost
+    return measured | {
+        name: _compared(measured[name], both[0][name], both[1][name], surface.arithmetic)
+        for name in names
+    }
+
+
+def _compared(measured: Measured, full: Measured, fast: Measured, arithmetic: str) -> Measured:
     """The measurements with the error that the arithmetic has on a few samples.
 
     `full` and `fast` are of the same samples. A layer that these do not reach has the error of the

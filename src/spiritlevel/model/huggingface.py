@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import SpiritlevelError, is_out_of_memory
 from .batches import Forward, default_forward, scores, split_targets
-from .losses import CrossEntropy, Loss
+from .losses import AnyLoss, CrossEntropy, Loss, resolve
 
 APART = 0.01  # relative difference above which two losses are not the same
 
@@ -30,8 +30,12 @@ def is_pretrained(model: nn.Module) -> bool:
     return isinstance(base() if callable(base) else model, transformers.PreTrainedModel)
 
 
-def loss_for(model: nn.Module, loss: Loss) -> Loss:
-    """For these models, cross-entropy with the classes in the last dimension."""
+def loss_for(model: nn.Module, given: AnyLoss) -> Loss:
+    """What a user passes as `loss=`, for this model.
+
+    For models of transformers, cross-entropy has the classes in the last dimension.
+    """
+    loss = resolve(given, model)
     if isinstance(loss, CrossEntropy) and loss.class_dim is None and is_pretrained(model):
         loss = copy.copy(loss)
         loss.class_dim = -1

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import NotApplicable, is_out_of_memory
+from ..errors import NotApplicable, SpiritlevelError, is_out_of_memory
 from ..records import Cost
 from . import model_state
 from .arithmetic import Arithmetic, calling, check_arithmetic, computing_fast
-from .widening import PrecisionWatch, widened
+from .widening import HALF, PrecisionWatch, widened
 
 
 class NumberTypes(abc.ABC):
@@ -27,6 +27,13 @@ class NumberTypes(abc.ABC):
 
     def _set_types(self, own: torch.dtype, arithmetic: Arithmetic) -> None:
         check_arithmetic(arithmetic, self.device)
+        if self._has_hooks and own in HALF:
+            raise SpiritlevelError(
+                f"The model is in {str(own).removeprefix('torch.')} and wrapped in "
+                "DistributedDataParallel. It is measured in a wider type, and torch would then "
+                "drop the hooks that add up its gradients over the processes. Measure a copy "
+                "instead: copy.deepcopy(model.module)."
+            )
         self.arithmetic: Arithmetic = arithmetic
         self._is_fast = False
         self.own_dtype = own

@@ -27,14 +27,14 @@ from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
 from .known import Known, known_about
 from .layer_hooks import recording_calls, returning_zeros
-from .losses import Loss, as_mask, resolve
+from .losses import AnyLoss, as_mask
 from .named_layers import NamedLayers
 from .number_types import NumberTypes
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
 from .parameters import select_parameters
 from .substitution import substituted
 from .weight_matrices import WeightMatrix, find_matrices
-from .widening import HALF, choose_width, widened
+from .widening import choose_width, widened
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 FIRST_RUN = 2  # of them that show what the model does
@@ -48,7 +48,7 @@ class Surface(NamedLayers, NumberTypes):
         model: nn.Module,
         data: Iterable[Any],
         *,
-        loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss = "cross_entropy",
+        loss: AnyLoss = "cross_entropy",
         forward: Forward | None = None,
         layers: str | Sequence[str] | None = None,
         progress: Progress | None = None,
@@ -64,7 +64,7 @@ class Surface(NamedLayers, NumberTypes):
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
         self._record = data_record(data)
-        self.loss = huggingface.loss_for(model, resolve(loss, model))
+        self.loss = huggingface.loss_for(model, loss)
         self.forward = forward or huggingface.forward_for(
             model, self.loss, by_name=isinstance(loss, str)
         )
@@ -325,10 +325,6 @@ class Surface(NamedLayers, NumberTypes):
 
     # -- the state ---------------------------------------------------------------------------
 
-    def check_model(self) -> None:
-        """Refuse a model whose loss is not a fixed function of its parameters."""
-        model_state.check_model(self.model)
-
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
         """A context that restores buffers and random states when it ends.
@@ -342,20 +338,10 @@ class Surface(NamedLayers, NumberTypes):
             if not self._measuring:
                 stack.callback(self._stop_measuring)
                 self._measuring = True
-                self._refuse_half_with_hooks()
                 self._wide, self.rounded_to = choose_width(self.own_dtype, self._half_seen)
                 self.computed_in = self.rounded_to or self.dtype
                 stack.enter_context(widened(self.model, self._wide))
             yield
-
-    def _refuse_half_with_hooks(self) -> None:
-        if self._has_hooks and self.own_dtype in HALF:
-            raise SpiritlevelError(
-                f"The model is in {str(self.own_dtype).removeprefix('torch.')} and wrapped in "
-                "DistributedDataParallel. It is measured in a wider type, and torch would then "
-                "drop the hooks that add up its gradients over the processes. Measure a copy "
-                "instead: copy.deepcopy(model.module)."
-            )
 
     def _stop_measuring(self) -> None:
         self._measuring, self._wide = False, None

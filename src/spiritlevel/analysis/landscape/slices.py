@@ -6,12 +6,12 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
-from ...api import cards, open_workspace
+from ...api import Loss, cards, open_workspace
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...model.batches import Forward
@@ -46,7 +46,7 @@ def landscape(
     measures: str | Sequence[str] | None = None,
     layers: str | Sequence[str] | None = None,
     head: str | None = None,
-    loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    loss: Loss = "cross_entropy",
     forward: Forward | None = None,
     max_passes: int = 200,
     cache: str | os.PathLike[str] | None = None,

@@ -14,4 +14,5 @@ from .negative_log_likelihood import NegativeLogLikelihood as NegativeLogLikelih
 from .protocol import Loss as Loss
 from .protocol import as_mask as as_mask
 from .protocol import total_weight as total_weight
+from .resolve import AnyLoss as AnyLoss
 from .resolve import resolve as resolve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from .protocol import Loss
 from .torch_elementwise import ELEMENTWISE, TorchElementwise
 from .weightings import by_element, possible_weightings
 
+AnyLoss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss
 _BY_NAME: dict[str, Callable[[], Loss]] = {
     "cross_entropy": CrossEntropy,
     "mse": MeanSquaredError,
@@ -34,10 +35,7 @@ _LOSSES = (
 )
 
 
-def resolve(
-    loss: str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss,
-    model: nn.Module | None = None,
-) -> Loss:
+def resolve(loss: AnyLoss, model: nn.Module | None = None) -> Loss:
     """Turn what a user passes as `loss=` into a Loss.
 
     What torch's own modules compute is known. Everything else, subclasses included, is called as it

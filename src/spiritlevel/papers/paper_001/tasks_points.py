@@ -14,14 +14,13 @@ from torch.nn import functional as F
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
-from ...study.runs.batch_changes import BatchChanges
 from ...study.runs.ending import DIVERGED
+from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
 from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import EpochRow, MeasurementRow, RunResult
-from ...study.runs.run_data import RunData, derived_generator
+from ...study.runs.run_data import RunData
 from ...study.runs.running import evaluate
-from ...study.runs.steps import Steps
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import read_task
@@ -86,31 +85,22 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
 
 def _trained(run: NetworkRun, points: int) -> Iterator[int]:
     """Train, and stop at each point to be looked at; gives the steps done so far."""
-    settings, training, data = run.settings, run.settings.training, run.data
-    an_epoch = math.ceil(len(data.x) / training.batch_size)
-    steps = an_epoch * training.epochs
+    epochs, training = run.settings.training.epochs, Epochs(run)
+    steps = epochs * training.num_batches
     if not 1 <= points <= steps:
         raise SpiritlevelError(
             f"The study's task.points must be from 1 to the {steps} steps of training. "
             f"Got {points}. Train for more epochs, or look at fewer points."
         )
     due = {(point * steps) // points for point in range(1, points + 1)}
-    step = Steps(run.model, settings, steps_an_epoch=an_epoch)
-    order = derived_generator(settings.seed, "shuffling")
-    change = BatchChanges(
-        settings.interventions,
-        num_classes=data.num_classes,
-        generator=derived_generator(settings.seed, "batches"),
-    )
     done = 0
-    for _ in range(training.epochs):
-        drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
-        for batch in drawn.split(training.batch_size):
-            step.start_epoch()  # looking at the network left it in eval mode
-            step(*change(data.x[batch], data.y[batch]))
+    for _ in range(epochs):
+        for x, y in training.batches():
+            training.step.start_epoch()  # looking at the network left it in eval mode
+            training.step(x, y)
             done += 1
             if done in due:
-                step.end_epoch()
+                training.step.end_epoch()
                 yield done
 
 

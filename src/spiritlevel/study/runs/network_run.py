@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..settings.run import RunSettings
-from .networks import build_model
+from .networks import build_model, head_path
 from .results import History
 from .run_data import RunData, load_data
 
@@ -31,3 +31,8 @@ class NetworkRun:
         data = load_data(settings, device)
         model = build_model(settings, device)
         return cls(settings, data, model, copy.deepcopy(model.state_dict()))
+
+    @property
+    def head(self) -> str:
+        """The layer that gives the outputs, as the study names it or as it is found."""
+        return head_path(self.model, self.settings.measure_options.head)

@@ -79,12 +79,6 @@ def head_path(model: nn.Module, name: str | None = None) -> str:
     return paths[-1]
 
 
-def backbone_of(model: nn.Module, head: nn.Module) -> list[nn.Parameter]:
-    """All parameters but those of the head."""
-    of_the_head = {id(param) for param in head.parameters()}
-    return [param for param in model.parameters() if id(param) not in of_the_head]
-
-
 @torch.no_grad()
 def _set_weights(model: nn.Module, settings: RunSettings) -> None:
     if scheme := settings.model.init:

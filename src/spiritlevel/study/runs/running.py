@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..settings.run import RunSettings
-from .batch_changes import BatchChanges
 from .ending import Ending
+from .epochs import Epochs
 from .measuring import complete, measure_epoch
 from .network_run import NetworkRun
 from .results import EpochRow, RunResult
-from .run_data import RunData, derived_generator, derived_seed
-from .steps import Steps
+from .run_data import RunData, derived_seed
 from .tasks import run_task
 from .tf32 import TF32
 
@@ -74,30 +72,21 @@ def train(run: NetworkRun, *, on_epoch: OnEpoch | None = None) -> None:
 
     What was seen goes into the run's history.
     """
-    settings, training, data = run.settings, run.settings.training, run.data
-    batches = math.ceil(len(data.x) / training.batch_size)
-    step = Steps(run.model, settings, steps_an_epoch=batches)
-    ending = Ending(settings.stop, training.epochs)
-    generator = derived_generator(settings.seed, "shuffling")
-    change = BatchChanges(
-        settings.interventions,
-        num_classes=data.num_classes,
-        generator=derived_generator(settings.seed, "batches"),
-    )
-    history = run.history
+    settings, history, epochs = run.settings, run.history, Epochs(run)
+    most = settings.training.epochs
+    ending = Ending(settings.stop, most)
     for epoch in itertools.count(1):
-        step.start_epoch()
-        order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
-        for batch in order.split(training.batch_size):
-            step(*change(data.x[batch], data.y[batch]))
-        steps = step.end_epoch()
+        epochs.step.start_epoch()
+        for x, y in epochs.batches():
+            epochs.step(x, y)
+        steps = epochs.step.end_epoch()
         if settings.evaluated_at(epoch):
-            row = _evaluated(run.model, data, epoch)
+            row = _evaluated(run.model, run.data, epoch)
             measured = measure_epoch(run, row)
             history.add(row, measured)
             history.outcome = ending.after(row, measured, steps)
         if on_epoch is not None:
-            on_epoch(epoch, training.epochs)
+            on_epoch(epoch, most)
         if history.outcome:
             return
 

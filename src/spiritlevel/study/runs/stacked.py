@@ -24,7 +24,7 @@ from .cuda_graphs import Captured, Recorded, recordable
 from .ending import Ending
 from .measuring import measure_epoch
 from .network_run import NetworkRun
-from .networks import build_model, head_path
+from .networks import build_model
 from .results import EpochRow
 from .run_data import RunData, derived_generator, load_data, relabelled
 from .schedules import follows, rate_factor
@@ -325,8 +325,7 @@ def _means(members: Sequence[Member]) -> StepMeans | None:
     stops = [member.settings.stop for member in members]
     if not any(stop.of_steps for stop in stops):
         return None
-    head = head_path(members[0].model, members[0].settings.measure_options.head)
-    return StepMeans(stops, f"{head}.weight")
+    return StepMeans(stops, members[0].head)
 
 
 def _losses(outputs: Tensor, y: Tensor) -> Tensor:

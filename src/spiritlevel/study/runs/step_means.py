@@ -27,13 +27,13 @@ class StepMeans:
 
     Args:
         stops: of the networks; what none of them asks for is not added up.
-        head: the name of the head's weights.
+        head: the path of the head.
     """
 
     def __init__(self, stops: Sequence[StopSettings], head: str) -> None:
         self._losses_wanted = any(stop.running_loss is not None for stop in stops)
         self._gradients_wanted = any(stop.of_gradients for stop in stops)
-        self._head = head
+        self._head = f"{head}.weight"
         self._clear()
 
     def _clear(self) -> None:

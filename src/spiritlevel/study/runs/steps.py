@@ -18,7 +18,7 @@ from ...training.sam.perturbed_optimizer import AbstractPerturbedOptimizer
 from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
 from .cuda_graphs import Captured, Recorded, recordable
-from .networks import backbone_of, head_path
+from .network_run import NetworkRun
 from .run_data import derived_generator
 from .schedules import follows, rate_factor
 from .step_means import EpochSteps, StepMeans
@@ -27,14 +27,14 @@ from .step_means import EpochSteps, StepMeans
 class Steps:
     """The optimizer of a run, with its schedule, method and penalty; called with each batch."""
 
-    def __init__(self, model: nn.Module, settings: RunSettings, *, steps_an_epoch: int) -> None:
-        training = settings.training
+    def __init__(self, run: NetworkRun, *, steps_an_epoch: int) -> None:
+        model, settings, training = run.model, run.settings, run.settings.training
         channels_last(model, settings)
         self._model, self._training = model, training
         self._steps_an_epoch, self._done = steps_an_epoch, 0
         self._repeats = settings.interventions.batch_cycles
-        head = _separate_head(model, settings)
-        backbone = [] if head is None else backbone_of(model, head)
+        head = _separate_head(run)
+        backbone = [] if head is None else _backbone(model, head)
         self._head_alone = head if training.freeze != "none" else None  # the rest is not trained
         self._frozen = backbone if training.freeze != "none" else []
         self._plain = make_optimizer(_groups(model, training, head, backbone), training)
@@ -46,7 +46,7 @@ class Steps:
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
         self._names = {id(p): name for name, p in model.named_parameters()}
-        self._means = _means(model, settings)
+        self._means = StepMeans([settings.stop], run.head) if settings.stop.of_steps else None
         self._gradients: Captured = functools.partial(
             gradients, model, self._trained, autocast=training.autocast != "none"
         )
@@ -133,14 +133,6 @@ def gradients(
     return loss.detach(), *torch.autograd.grad(loss, trained, allow_unused=True)
 
 
-def _means(model: nn.Module, settings: RunSettings) -> StepMeans | None:
-    """What adds up the steps of an epoch, where an end depends on them."""
-    if not settings.stop.of_steps:
-        return None
-    head = head_path(model, settings.measure_options.head)
-    return StepMeans([settings.stop], f"{head}.weight")
-
-
 def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optimizer:
     """One of torch's, with the study's numbers."""
     common: dict[str, Any] = {"lr": training.lr, "weight_decay": training.weight_decay}
@@ -154,11 +146,18 @@ def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optim
     return kinds[training.optimizer](groups, **common)
 
 
-def _separate_head(model: nn.Module, settings: RunSettings) -> nn.Module | None:
+def _separate_head(run: NetworkRun) -> nn.Module | None:
     """The head, where it is trained in another way than the backbone."""
-    if settings.training.freeze == "none" and settings.training.lr_backbone is None:
+    training = run.settings.training
+    if training.freeze == "none" and training.lr_backbone is None:
         return None
-    return model.get_submodule(head_path(model, settings.measure_options.head))
+    return run.model.get_submodule(run.head)
+
+
+def _backbone(model: nn.Module, head: nn.Module) -> list[nn.Parameter]:
+    """All parameters but those of the head."""
+    of_the_head = {id(param) for param in head.parameters()}
+    return [param for param in model.parameters() if id(param) not in of_the_head]
 
 
 def _groups(

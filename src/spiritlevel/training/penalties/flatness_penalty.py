@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ...model.losses import AnyLoss
 from ...model.parameters import select_parameters
 from .argument_checks import check_probes
 from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
-from .separate_forward import AnyLoss
 from .third_derivatives.operations import thrice_differentiable
 from .trace_squared import trace_squared_of
 

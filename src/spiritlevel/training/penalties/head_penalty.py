@@ -18,14 +18,13 @@ from ...errors import SpiritlevelError
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature
 from ...model.layer_hooks import LayerUse
-from ...model.losses import CrossEntropy, Loss, resolve, total_weight
+from ...model.losses import AnyLoss, CrossEntropy, Loss, resolve, total_weight
 from .argument_checks import check_labels, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder
 from .penalized_layer import find_layer, take_layer_calls
 from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
-from .separate_forward import AnyLoss
 from .softmax_head import softmax_head
 
 HeadKind = Literal["trace", "kappa", "trace_squared"]

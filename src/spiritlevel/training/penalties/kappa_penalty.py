@@ -24,7 +24,7 @@ from ...errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
 from ...math.positions import OutputCurvature
 from ...model.layers.layout import Layout
-from ...model.losses import resolve, total_weight
+from ...model.losses import AnyLoss, resolve, total_weight
 from .argument_checks import check_labels, check_probes, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder
@@ -33,7 +33,6 @@ from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
 from .random_signs import draw_signs
 from .sample_rows import rows_by_sample, split_rows
-from .separate_forward import AnyLoss
 
 
 def kappa_penalty(

@@ -16,11 +16,11 @@ from ...model.arguments import check_arguments
 from ...model.batches import num_samples
 from ...model.distributed import refuse_sharded, unwrapped
 from ...model.huggingface import PretrainedForward, is_pretrained, loss_for
-from ...model.losses import Loss, resolve
+from ...model.losses import AnyLoss, Loss
 from .argument_checks import check_batch_size, check_weight
 from .forward_recorder import ForwardRecorder
 from .penalty_batch import PenaltyBatch
-from .separate_forward import AnyLoss, separate_forward
+from .separate_forward import separate_forward
 from .step_schedule import StepSchedule
 
 STATE_KEYS = ("steps", "value", "generator")
@@ -73,7 +73,7 @@ class Penalty(abc.ABC):
         refuse_sharded(model)
         self.model = unwrapped(model)
         self.weight = check_weight(weight)
-        self.loss: Loss = loss_for(self.model, resolve(loss, self.model))
+        self.loss: Loss = loss_for(self.model, loss)
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
         self._schedule = StepSchedule(every)
         self._label_reader = (

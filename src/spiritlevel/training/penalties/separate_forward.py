@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,8 +12,6 @@ from torch.func import functional_call
 
 from ...model.losses import Loss, total_weight
 from ...model.model_state import preserved
-
-AnyLoss = str | nn.Module | Callable[[Tensor, Tensor], Tensor] | Loss
 
 
 def separate_forward(

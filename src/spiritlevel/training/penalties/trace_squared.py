@@ -19,11 +19,11 @@ from ...errors import SpiritlevelError
 from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import num_samples, scores
 from ...model.distributed import refuse_sharded, unwrapped
-from ...model.losses import resolve
+from ...model.losses import AnyLoss, resolve
 from ...model.parameters import select_parameters
 from .argument_checks import check_batch_size, check_loss_value, check_probes
 from .random_signs import draw_signs, restored_on_failure
-from .separate_forward import AnyLoss, mean_loss, separate_forward
+from .separate_forward import mean_loss, separate_forward
 from .third_derivatives.deferral import deferred
 from .third_derivatives.operations import check_graph, thrice_differentiable
 

@@ -1,0 +1,212 @@
+"""Options that several commands share, each declared once, and the groups they come in.
+
+A command that takes a group has all of its options: `common` unfolds groups where typer looks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Annotated
+
+import typer
+
+from ..errors import SpiritlevelError, require
+from ..pages.figures import KINDS
+from . import completion, console, inputs
+
+Several = list[str] | None
+LARGEST = 2**63 - 1  # of whole numbers that torch takes
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="A built-in name (docs/models.md lists them and their arguments), or module:function",
+        autocompletion=completion.model_names,
+    ),
+]
+ModelArguments = Annotated[
+    Several,
+    typer.Option(
+        metavar="KEY=VALUE", help="An argument of the model, such as width=16; may be repeated."
+    ),
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Weights to load: .safetensors, a torch state dict, or a save_pretrained folder.",
+    ),
+]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="DATA",
+        help="digits, a fetched data set such as mnist, folder:/images, or an .npz with x and y.",
+        autocompletion=completion.data_names,
+    ),
+]
+Split = Annotated[str, typer.Option(metavar="PART", help="train, test or all.")]
+Samples = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=LARGEST, metavar="N", help="Use at most this many samples, drawn at random."
+    ),
+]
+BatchSize = Annotated[int, typer.Option(min=1, max=LARGEST, metavar="N", help="Samples per batch.")]
+LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
+Layers = Annotated[
+    Several,
+    typer.Option(metavar="PATTERN", help="A module path, or 'head'; may be repeated."),
+]
+HeadName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Module path of the last linear layer, if it is not found automatically.",
+    ),
+]
+Measures = Annotated[
+    Several,
+    typer.Option(
+        metavar="PATTERN",
+        help="A name, or a pattern such as 'relative.*'; several with commas, or repeated.",
+        autocompletion=completion.measures,
+        callback=inputs.split_commas,
+    ),
+]
+Options = Annotated[
+    Several,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="An option of the measures, such as rho=0.1 (see `spiritlevel show`); repeatable.",
+    ),
+]
+Rtol = Annotated[
+    float,
+    typer.Option(metavar="SHARE", help="Refine estimates until they are this precise, relatively."),
+]
+ArithmeticName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="full, or tf32 or bf16: faster on a GPU; what that costs in accuracy is shown.",
+    ),
+]
+MaxPasses = Annotated[
+    int, typer.Option(metavar="N", help="Most probes per estimate; each is one pass over the data.")
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Limit for working memory, such as 512MiB or 2GiB."),
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps.")]
+Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=-LARGEST,
+        max=LARGEST,
+        metavar="N",
+        help="Seed of initial weights, drawn samples and probes.",
+    ),
+]
+Confounders = Annotated[
+    Several,
+    typer.Option(
+        metavar="NAME",
+        help="A quantity to hold fixed, such as train_loss; may be repeated. Default: training "
+        "loss, Gini impurity and weight norm, if the study has them.",
+    ),
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Confidence level of the intervals, between 0 and 1 (default: 0.95).",
+    ),
+]
+
+
+def _unwritten(json: str | None) -> str | None:
+    console.free(json)
+    return json
+
+
+Json = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Write JSON here. Use '-' for stdout; messages go to stderr.",
+        callback=_unwritten,
+    ),
+]
+
+
+def _before_measuring(html: pathlib.Path | None) -> pathlib.Path | None:
+    """Raise now if the page cannot be made, not after an hour of measuring."""
+    if html is not None:
+        require("plotly", what="An HTML page", extra="report")
+    console.free(html)
+    return html
+
+
+Html = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="Write a self-contained HTML page here.",
+        callback=_before_measuring,
+    ),
+]
+
+
+def drawable(plot: pathlib.Path | None) -> pathlib.Path | None:
+    """Raise now if the file cannot be drawn, not after an hour of measuring."""
+    if plot is not None and plot.suffix[1:] not in KINDS:
+        endings = ", ".join(f".{kind}" for kind in KINDS)
+        raise SpiritlevelError(
+            f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
+        )
+    return plot
+
+
+Plot = Annotated[
+    pathlib.Path | None,
+    typer.Option(metavar="PATH", help="Draw a figure: .png, .svg or .pdf.", callback=drawable),
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Which network."""
+
+    model: Model
+    model_arg: ModelArguments = None
+    checkpoint: Checkpoint = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """What the network is run on, and what its loss is there."""
+
+    data: Data = "digits"
+    split: Split = "train"
+    samples: Samples = None
+    batch_size: BatchSize = 256
+    loss: LossName = "cross_entropy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """Where it is computed, and with which random numbers."""
+
+    memory: Memory = None
+    device: Device = "cpu"
+    dtype: Dtype = "float32"
+    seed: Seed = 0
+
+    @property
+    def num_bytes(self) -> int | None:
+        """The limit for working memory, if there is one."""
+        return None if self.memory is None else inputs.parse_memory(self.memory)

@@ -1,0 +1,115 @@
+"""The measures that a call asks for: chosen by name, held against the network, and computed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from ..engine.data_pass import Needs
+from ..engine.workspace import Workspace
+from ..errors import NotApplicable, SpiritlevelError
+from .layer_weights import layer_weights, left_out_weights, measured_weights
+from .registry import Card, Measured, get, names
+from .requirements import head as requires_head
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The cards of a call, before its network is looked at."""
+
+    cards: list[Card]
+    named: set[str]  # those that were asked for by their full name
+    matched: set[str]  # those that a name or a pattern of the user matched
+
+    @classmethod
+    def read(cls, measures: str | Sequence[str] | None, also: Iterable[str] = ()) -> Asked:
+        """From names and patterns, None being the defaults; `also` come where they apply."""
+        if measures is None:
+            cards, patterns = [card for card in map(get, names()) if card.default], list[str]()
+        else:
+            patterns = [measures] if isinstance(measures, str) else list(measures)
+            if not patterns:
+                raise SpiritlevelError(
+                    "The 'measures' argument must name at least one measure. Got an empty list. "
+                    "Leave it out for a sensible choice; see `spiritlevel list`."
+                )
+            matching = [name for pattern in patterns for name in names(pattern)]
+            cards = [get(name) for name in dict.fromkeys(matching)]
+        asked_for = {card.name for card in cards}
+        cards += [get(name) for name in also if name not in asked_for]
+        # those of the default set, and those of `also`, come and go with the network
+        return cls(cards, set(patterns), set() if measures is None else asked_for)
+
+    def of(self, workspace: Workspace) -> Applied:
+        """Those that this network has; one that was named and does not apply is an error."""
+        workspace.want(_needs(self.cards))
+        with workspace.surface.preserved():
+            if workspace.head_name is not None and any(
+                requires_head in card.requires for card in self.cards
+            ):
+                _ = workspace.head  # a layer that was named is refused, not left out
+            refusals = {c.name: error for c in self.cards if (error := _refusal(c, workspace))}
+        chosen = [card for card in self.cards if card.name not in refusals]
+        if wrong := [name for name in refusals if name in self.named or not chosen]:
+            raise refusals[wrong[0]]
+        workspace.want(_needs(chosen))
+        workspace.asked = frozenset(card.name for card in chosen)
+        reasons = {n: str(error) for n, error in refusals.items()}
+        return Applied(workspace, self, chosen, reasons)
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """The measures that were asked for and apply to the network, and where they are computed."""
+
+    workspace: Workspace
+    asked: Asked
+    cards: list[Card]
+    left_out: dict[str, str]  # why the others are, by name
+
+    def measured(self) -> tuple[dict[str, Measured], dict[str, str]]:
+        """Their values, and why some of those that only a pattern matched are left out."""
+        workspace, measured, refused = self.workspace, {}, {}
+        workspace.start()
+        for card in self.cards:
+            try:
+                with workspace.surface.processes.together():
+                    measured[card.name] = _completed(card, card.function(workspace), workspace)
+            except NotApplicable as error:
+                if card.name in self.asked.named or len(self.cards) == 1:
+                    raise
+                refused[card.name] = str(error)
+        workspace.cache.clear()  # it refers to the workspace: the cycle would keep both in memory
+        return measured, refused
+
+
+def _needs(cards: Iterable[Card]) -> Needs:
+    total = Needs()
+    for card in cards:
+        total = total | card.needs
+    return total
+
+
+def _refusal(card: Card, workspace: Workspace) -> SpiritlevelError | None:
+    try:
+        with workspace.surface.processes.together():  # all leave out the same measures
+            card.refuse(workspace)
+    except SpiritlevelError as error:
+        return error
+    return None
+
+
+def _completed(card: Card, measured: Measured, workspace: Workspace) -> Measured:
+    """The measurements, with the options that were read and the weights that are in them.
+
+    What a model rounds to half precision itself is not exact, however it was computed.
+    """
+    settings = workspace.options.chosen(card.options)
+    measured = measured.recording(settings) if settings else measured
+    for weights_of in (measured_weights, layer_weights):
+        if weights_of not in card.requires:
+            continue
+        weights = list(weights_of(workspace, card.name).values())
+        measured = measured.covering(weights, left_out_weights(workspace, weights))
+    rounded_to = workspace.surface.rounded_to
+    return measured if rounded_to is None else measured.rounded(rounded_to)
