@@ -30,8 +30,11 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     factors = {name: factor_by_seed(plain_rows, group, HEAD) for name, group in groups.items()}
     table: list[list[Cell]] = [
         [
-            *(name, len(group), *(mean(column(group, each)) for each in SHOWN)),
-            *((None, None) if name == PLAIN else (changes[name], factors[name])),
+            name,
+            len(group),
+            *(mean(column(group, each)) for each in SHOWN),
+            None if name == PLAIN else changes[name],
+            None if name == PLAIN else factors[name],
         ]
         for name, group in groups.items()
     ]
