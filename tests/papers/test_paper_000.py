@@ -21,7 +21,7 @@ from spiritlevel.study.statistics import spearman
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 
-OURS = [name for name in names() if name.startswith("000-")]
+OURS = [name for name in names() if name.startswith("000-") and not find(name).rows_of]
 LABEL_NOISE = "interventions.label_noise"
 HELD, NOT, OPEN = "held", "not held", "undecided"
 
@@ -349,4 +349,7 @@ def test_every_preset_can_be_checked(name, colours):
         data = {"name": colours if "digits" not in str(chosen.data) else "digits"}
         if "validation" in (chosen.data if isinstance(chosen.data, dict) else ()):
             data["validation"] = chosen.data["validation"]
+        if "init_from" in str(chosen.model):  # weights that another study trains
+            model = {k: v for k, v in chosen.model.items() if k not in ("init_from", "init_head")}
+            chosen = dataclasses.replace(chosen, model=model)
         control.check(dataclasses.replace(chosen, data=data, presets={}))

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from spiritlevel.papers import find
-from spiritlevel.papers.judging.findings import verdict
 from spiritlevel.papers.paper_000.tasks_dynamics import SHARES
 
 MEASURES = find("000-table-3").measures
@@ -91,96 +90,6 @@ def test_powers_of_ten_of_the_paper_fit_each_other():
         2 * stats.t.sf(t, n - 2), rel=0.01
     )
     assert paper["R²"] == pytest.approx(r**2, rel=1e-3)
-
-
-def test_bound_and_optimizers_of_the_population():
-    rows = population_rows(0.5, 20, 0.1)
-    for seed, row in enumerate(rows):
-        way, gap = ("sgd-slow", 0.2) if seed % 2 else ("adamw", 0.4)
-        row |= {"variant": way, "gap": gap, "bound.generalization": 0.3 if seed else None}
-    conclusion = find("000-table-3").analyse(rows).conclusion
-    assert "covers 10 of 19 positive gaps; it is 0.75 times" in conclusion
-    flat = numpy.median([row["head.kappa"] for row in rows if row["variant"] == "adamw"])
-    assert f"AdamW has a median flatness of {flat:.3g} and gap of 0.4" in conclusion
-
-
-def optimizer_rows(flatness, gaps):
-    """Both optimizers at the rates 0.001 and 0.01, under the names that the study has for them."""
-    ways = {"sgd-slow": 0, "sgd": 1, "adamw": 2, "adamw-fast": 3}
-    random = numpy.random.default_rng(4)
-    rows = []
-    for way, place in ways.items():
-        for seed in range(6):
-            row = {"outcome": "epochs", "variant": way, "batch_size": 64 + 64 * (seed % 2)}
-            row |= {"seed": seed // 2, "train_loss": random.normal(), "softmax.gini": 0.1 * seed}
-            row |= {name: random.random() for name in MEASURES}
-            row |= {"head.kappa": flatness[place] * (1 + 0.2 * random.random())}
-            rows.append(row | {"gap": gaps[place] * (1 + 0.2 * random.random())})
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("flatness", "gaps", "parts"),
-    [
-        # SGD at 0.001 and 0.01, then AdamW
-        ((5.0, 2.0, 10.0, 50.0), (1.0, 1.0, 2.0, 2.0), [HELD, HELD, HELD]),
-        ((5.0, 2.0, 3.0, 50.0), (1.0, 1.0, 1.0, 2.0), [NOT, OPEN, HELD]),
-        ((2.0, 5.0, 10.0, 50.0), (2.0, 1.0, 1.0, 2.0), [HELD, NOT, NOT]),
-        ((5.0, 5.0, 5.0, 50.0), (1.0, 1.0, 2.0, 2.0), [OPEN, HELD, OPEN]),
-    ],
-)
-def test_two_optimizers_at_the_same_rates(flatness, gaps, parts):
-    rows = optimizer_rows(flatness, gaps)
-    outcome = find("000-table-3").analyse(rows)
-    assert results(outcome)[2:] == parts
-    alone = verdict(outcome.findings[:2])
-    assert outcome.agrees == ("partly" if alone == "yes" and set(parts) != {HELD} else alone)
-    own = {
-        way: {(r["batch_size"], r["seed"]): r for r in rows if r["variant"] == way}
-        for way in ("sgd", "adamw-fast")
-    }
-    ratios = [own["sgd"][k]["head.kappa"] / own["adamw-fast"][k]["head.kappa"] for k in own["sgd"]]
-    changes = [own["sgd"][k]["gap"] - own["adamw-fast"][k]["gap"] for k in own["sgd"]]
-    assert f"rate 0.01: {stats.gmean(ratios):.3g} [" in outcome.findings[2].seen
-    low, high = stats.ttest_1samp(changes, 0.0).confidence_interval()
-    assert f"rate 0.01: {numpy.mean(changes):.3g} [{low:.3g}, {high:.3g}]" in (
-        outcome.findings[3].seen
-    )
-
-
-def test_optimizers_without_a_rate_in_common_are_not_compared():
-    rows = [
-        row
-        for row in optimizer_rows((5.0, 2.0, 10.0, 50.0), (1.0, 1.0, 2.0, 2.0))
-        if row["variant"] in ("sgd-slow", "adamw-fast")
-    ]
-    assert len(find("000-table-3").analyse(rows).findings) == 2
-
-
-def test_rates_of_the_preset_paper_are_in_the_names_of_its_ways():
-    rows = optimizer_rows((5.0, 2.0, 10.0, 50.0), (1.0, 1.0, 2.0, 2.0))
-    names = {"sgd-slow": "sgd-0.005", "sgd": "sgd-0.1", "adamw": "adamw-0.005"}
-    for row in rows:
-        row["variant"] = names.get(row["variant"], "adamw-0.0001")
-    seen = find("000-table-3").analyse(rows).findings[2].seen
-    assert seen.startswith("rate 0.005: ")
-    assert seen.count("rate ") == 1
-
-
-def test_medians_of_every_optimizer_and_rate():
-    rows = optimizer_rows((5.0, 2.0, 10.0, 50.0), (1.0, 1.0, 2.0, 2.0))
-    for row in rows:
-        row["bound.generalization"] = 7.0 * row["gap"]
-    *_, ways, _ = find("000-table-3").analyse(rows).more
-    assert [(cells[0], cells[1], cells[2]) for cells in ways.rows] == [
-        *(("SGD", "0.001", 6), ("SGD", "0.01", 6)),
-        *(("AdamW", "0.001", 6), ("AdamW", "0.01", 6)),
-    ]
-    own = [row["head.kappa"] for row in rows if row["variant"] == "adamw"]
-    low, middle, high = numpy.quantile(own, [0.25, 0.5, 0.75])
-    assert ways.rows[2][3] == f"{middle:.4g} [{low:.4g}, {high:.4g}]"
-    assert ways.rows[0][5] is None  # the gap of the accuracies was not recorded
-    assert ways.rows[0][6] == "7 [7, 7]"
 
 
 def test_the_other_gap_is_shown_where_it_was_recorded():

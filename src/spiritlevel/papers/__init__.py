@@ -14,7 +14,7 @@ from .paper_000 import tasks_dynamics, tasks_stopping, tasks_trace, tasks_transf
 from .paper_001 import normalized_networks, tasks_noise_finetuning, tasks_points, tasks_scaling
 from .paper_002 import tasks_class_separation
 from .paper_003 import tasks_networks
-from .paper_004 import tasks_flatness_penalty
+from .paper_004 import tasks_equal_time, tasks_flatness_penalty
 from .publishing.pages import pages, write_pages
 from .publishing.records import Record, record
 from .publishing.render import ScaleResult, render
@@ -36,6 +36,7 @@ __all__ = [
 TASKS = (  # modules whose import registers a task
     tasks_class_separation,
     tasks_dynamics,
+    tasks_equal_time,
     tasks_flatness_penalty,
     tasks_networks,
     tasks_noise_finetuning,

@@ -10,7 +10,7 @@ from ..errors import SpiritlevelError, suggestion
 from .experiment import Experiment
 
 PREFIX = "paper_"  # of the folders, one per paper
-EXPERIMENT_FILE = re.compile(r"fig_\d+|table(_\d+)?|a\d+")
+EXPERIMENT_FILE = re.compile(r"fig_\d+|table(_\d+)?|a\d+|time")
 
 
 def names() -> list[str]:

@@ -16,7 +16,7 @@ from ..judging.rows import column
 from ..judging.trained import FIVE_GUESSES, Limit, Trained
 from ..scale_text import ScaleTexts
 from .tasks_dynamics import SHARES
-from .tasks_transfer import ACCURACY, BEFORE, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
+from .tasks_transfer import ACCURACY, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
 
 TOGETHER = "Spearman, final flatness and accuracy"
 P = "p of that correlation (the paper: below this)"
@@ -158,7 +158,7 @@ EXPERIMENT = Experiment(
         "The claim compares ways to learn the second task: each of them must learn it.",
     ),
     columns=(
-        *("seed", BEFORE),
+        "seed",
         *(f"{name}/{way}" for name in (ACCURACY, LOSS, PEAK) for way in STRATEGIES),
         *(f"{FLATNESS}/{way}/{each}" for way in STRATEGIES for each in SHARES),
     ),

@@ -77,15 +77,17 @@ def auto_augment(policy: str = "cifar10") -> Augmentation:
                 "Grey ones: x.expand(-1, 3, -1, -1)."
             )
         device = generator.device
-        chosen = torch.randint(len(pairs), (len(x),), generator=generator, device=device)
-        chances = torch.rand(2, len(x), generator=generator, device=device).to(x.device)
+        # Who is changed is found out on the CPU: else it would wait for the GPU fifty times.
+        chosen = torch.randint(len(pairs), (len(x),), generator=generator, device=device).cpu()
+        chances = torch.rand(2, len(x), generator=generator, device=device).cpu()
         signs = torch.randint(2, (2, len(x)), generator=generator, device=device).to(x) * 2 - 1
-        chosen, x = chosen.to(x.device), x.clone()
+        x = x.clone()
         for number, pair in enumerate(pairs):
             for place, (name, probability, level) in enumerate(pair):
                 done = (chosen == number) & (chances[place] < probability)
                 which = done.nonzero().squeeze(1)
                 if len(which):
+                    which = which.to(x.device)
                     x[which] = by_name[name](x[which], level, signs[place][which]).clamp(0, 1)
         return x, y
 

@@ -130,7 +130,10 @@ def constrain_weights_(model: nn.Module) -> list[str]:
     wide = [m.weight.float() if m.weight.dtype in _HALF else m.weight for m in matrices]
     moments = [torch.var_mean(weight, correction=0) for weight in wide]
     bad = [_is_constant(v, mean) | ~torch.isfinite(v) for v, mean in moments]
-    for matrix, is_bad in zip(matrices, torch.stack([x.cpu() for x in bad]).tolist(), strict=True):
+    if len({x.device for x in bad}) > 1:  # parts of a network on several GPUs
+        bad = [x.cpu() for x in bad]
+    # One look for all: each would wait for the GPU.
+    for matrix, is_bad in zip(matrices, torch.stack(bad).tolist(), strict=True):
         if is_bad:
             raise SpiritlevelError(
                 f"The weight {matrix.name!r} of shape {tuple(matrix.weight.shape)} cannot have "

@@ -1,0 +1,87 @@
+"""One network trained for so many seconds, whatever a step costs: methods at equal time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from ...study.checkpoints import checkpoint_bytes
+from ...study.registry import task
+from ...study.runs.batch_changes import BatchChanges
+from ...study.runs.ending import DIVERGED
+from ...study.runs.measuring import measure_network
+from ...study.runs.network_run import NetworkRun
+from ...study.runs.results import EpochRow, RunResult
+from ...study.runs.run_data import derived_generator
+from ...study.runs.running import evaluate
+from ...study.runs.steps import Steps
+from ...study.runs.tasks import task_result
+from ...study.settings.run import RunSettings
+from ...study.settings.task_arguments import read_task
+from .tasks_flatness_penalty import clock
+
+SECONDS, EPOCHS = "task.training_seconds", "task.epochs"
+TOGETHER = 10  # steps between two looks at the clock, each of which waits for the GPU
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeArguments:
+    """How long the network is trained."""
+
+    seconds: float = 10.0  # of steps; evaluations and measures do not count
+
+
+@task("tasks_004_equal_time", arguments=TimeArguments)
+def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
+    """As many steps as fit into the time, which depends on the machine; then all is measured.
+
+    `training.epochs` is the most there may be.
+    """
+    arguments = read_task(settings, TimeArguments)
+    run = NetworkRun.start(settings, device)
+    seconds, epochs = _train(run, arguments.seconds)
+    data = run.data
+    train = evaluate(run.model, data.x, data.y)
+    row = EpochRow(math.ceil(epochs), *train, *evaluate(run.model, data.test_x, data.test_y))
+    is_finite = math.isfinite(row.train_loss)
+    result = task_result(
+        settings,
+        {SECONDS: seconds, EPOCHS: epochs},
+        device=device,
+        outcome="epochs" if is_finite else DIVERGED,
+        epochs=(row,),
+        checkpoint=checkpoint_bytes(run.model),
+        num_train=len(data.x),
+        num_test=len(data.test_x),
+    )
+    if not is_finite:
+        return result
+    more = measure_network(run, settings.measures)
+    return dataclasses.replace(result, measurements=result.measurements + more)
+
+
+def _train(run: NetworkRun, most: float) -> tuple[float, float]:
+    """Seconds and epochs of training."""
+    settings, training, data = run.settings, run.settings.training, run.data
+    an_epoch = math.ceil(len(data.x) / training.batch_size)
+    step = Steps(run.model, settings, steps_an_epoch=an_epoch)
+    generator = derived_generator(settings.seed, "shuffling")
+    change = BatchChanges(
+        settings.interventions,
+        num_classes=data.num_classes,
+        generator=derived_generator(settings.seed, "batches"),
+    )
+    done, started = 0, clock(data.x)
+    for _ in range(training.epochs):
+        step.start_epoch()
+        order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
+        for batch in order.split(training.batch_size):
+            step(*change(data.x[batch], data.y[batch]))
+            done += 1
+            if done % TOGETHER == 0 and clock(data.x) - started >= most:
+                step.end_epoch()
+                return clock(data.x) - started, done / an_epoch
+        step.end_epoch()
+    return clock(data.x) - started, done / an_epoch
