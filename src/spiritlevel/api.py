@@ -72,7 +72,8 @@ def measure(
         confidence: the probability with which the interval covers the true value.
         max_passes: how many probes an estimate may use; each is one pass over the data.
         options: for single measures, such as {"rho": 0.1}; their cards name them. See `Options`.
-        memory: bytes that a chunk of samples may use; None: 640 MiB, or half the free GPU memory.
+        memory: bytes that a chunk of samples may use, with vectors as large as the weights where a
+            measure holds some; None: 640 MiB, or half the free GPU memory, for samples alone.
         arithmetic: "full" is the model's own precision; "tf32" and "bf16" are faster on a GPU. What
             they cost in accuracy is measured on a few samples and is part of the interval.
         seed: for all random directions and signs.

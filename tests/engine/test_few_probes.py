@@ -27,6 +27,7 @@ from spiritlevel.engine.estimate import (
 from spiritlevel.engine.sweep.sums import FEW, MANY, pooled_estimate
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
+from spiritlevel.engine.weight_space.vector_memory import VectorMemory
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem
@@ -149,7 +150,7 @@ class OnePair:
     """H is diagonal but for two entries: signs see it or not, in all directions alike."""
 
     def __init__(self, problem, coupling):
-        self.surface = problem.surface
+        self.surface, self.memory = problem.surface, VectorMemory()
         size = sum(p.numel() for p in problem.surface.parameters.values())
         self.H = torch.eye(size).double()
         self.H[0, 1] = self.H[1, 0] = coupling

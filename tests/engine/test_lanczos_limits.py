@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from engine.lanczos_problems import MATRICES, SETTINGS, Counted, N, assert_true, run
+from engine.live_vectors import LiveVectors
 from spiritlevel import SpiritlevelError
 from spiritlevel.engine.weight_space import long_rows
 from spiritlevel.engine.weight_space.lanczos import Lanczos
@@ -24,25 +22,6 @@ def test_results_do_not_depend_on_the_chunks(which, monkeypatch):
     chunked = run(A, num=2, which=which, max_basis=16)
     torch.testing.assert_close(chunked.values, whole.values, rtol=1e-13, atol=1e-13)
     assert_true(A, chunked, 2, which)
-
-
-class LiveVectors(TorchDispatchMode):
-    """The most bytes of tensors alive at once among those made inside, in vectors."""
-
-    def __init__(self, vector_bytes):
-        super().__init__()
-        self.vector_bytes, self.most, self.live = vector_bytes, 0.0, {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                self.live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        self.live = {k: v for k, v in self.live.items() if not v[0].expired()}
-        total = sum(nbytes for _, nbytes in self.live.values())
-        self.most = max(self.most, total / self.vector_bytes)
-        return out
 
 
 @pytest.mark.parametrize(

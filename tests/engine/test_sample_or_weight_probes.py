@@ -71,7 +71,7 @@ def test_they_are_not_looked_at_where_few_sample_probes_suffice(
 
 def test_nothing_is_swept_where_nearly_all_weights_bend(data: tuple[Tensor, Tensor]) -> None:
     bent = after_training(nn.Sequential(network(), nn.LayerNorm(4)), data)
-    found = trace(bent, data, rtol=0.6)
+    found = trace(bent, data, rtol=0.9)
     assert "sample probes of the Hessian: the outputs bend in nearly all weights" in found.text
     assert "column" not in found.text
     more = trace(bent, data, rtol=0.3)  # now the residual is worth a sweep

@@ -27,6 +27,7 @@ from spiritlevel.engine.row_estimator import NEEDS, RowEstimator
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import SweepSums
 from spiritlevel.engine.weight_space.products import Request
+from spiritlevel.engine.weight_space.vector_memory import VectorMemory
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
 from spiritlevel.results import Cost
@@ -37,7 +38,7 @@ class DenseProducts:
     """The interface of `Products`, from dense matrices; all data is one chunk."""
 
     def __init__(self, surface: Any, names: list[str], hessian: Tensor, ggn: Tensor) -> None:
-        self.surface = surface
+        self.surface, self.memory = surface, VectorMemory()
         self.matrices = {"hessian": hessian, "ggn": ggn, "residual": hessian - ggn}
         ends = [0]
         for name in names:

@@ -132,10 +132,9 @@ class WeightedBags(Network):
 
 
 class UnequalBags(Network):
-    """Bags of different sizes, whose tokens are not in one rectangle: the generic route."""
+    """Bags of different sizes, whose tokens are not in one rectangle."""
 
     kept = "bag:io head:oi"
-    generic = frozenset({"bag.weight"})
     inputs, tokens = (5,), 5
 
     def __init__(self) -> None:

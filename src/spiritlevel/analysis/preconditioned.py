@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..api import Loss, open_workspace
 from ..engine.weight_space.eigenvalues import Scaling, eigenpairs_of
+from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..model.batches import Forward
 from ..model.calls import measuring
@@ -63,8 +64,9 @@ def preconditioned_eigenvalue(
     )
     surface = workspace.surface
     with surface.preserved():
-        workspace.start()
         space = ParameterSpace(surface, [name for name in surface.parameters if name in scale])
+        check_room(space, 1, workspace.vector_memory)
+        workspace.start()
         wide = torch.promote_types(space.dtype, torch.float32)
         parts = [scale[name].detach().reshape(-1).to(space.device, wide) for name in space.names]
         shifts = [torch.full_like(p, shift[n]) for n, p in zip(space.names, parts, strict=True)]

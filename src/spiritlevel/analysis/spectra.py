@@ -15,6 +15,7 @@ from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
+from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
@@ -183,8 +184,9 @@ def eigenvalues(
         progress=progress,
     )
     with workspace.surface.preserved():
-        workspace.start()
         space = ParameterSpace(workspace.surface)
+        check_room(space, num, workspace.vector_memory)
+        workspace.start()
         (pairs,) = eigenpairs_of(
             workspace.products,
             [space],

@@ -15,6 +15,11 @@ from .second_look import NEIGHBOURS
 from .sweep.sums import RowKind
 from .weight_space import product_check, trust
 from .weight_space.groups import groups
+from .weight_space.lanczos_room import full_bytes, least_bytes
+from .weight_space.parameter_space import ParameterSpace
+from .weight_space.probes import PILOT as WEIGHT_PILOT
+from .weight_space.probes import PROBE_VECTORS, VECTOR_BYTES
+from .weight_space.vector_memory import LEAST, bytes_of_product
 from .workspace import GRAPH_FACTOR, Workspace
 
 # of one kind of rows: a run, its gradient at the outputs of layers, and two draws
@@ -54,6 +59,7 @@ def forecast(
         num_sample_probes=SampleProbes.pilot if by_samples else None,
         chunk=chunk,
         memory=max(footprint.bytes(chunk, sweep=sweeps), chunk * memory_of_one),
+        vector_memory=_vector_memory(workspace) if products else 0,
         look_memory=look,
         limit=workspace.memory,
         products=products,
@@ -80,6 +86,19 @@ def _by_sample_probes(workspace: Workspace, measures: Mapping[str, Needs]) -> se
         for kind in kinds
     }
     return kinds if all(applies.values()) else set()
+
+
+def _vector_memory(workspace: Workspace) -> int:
+    """Bytes of the Lanczos vectors or the weight probes that are held at a time."""
+    space, limit = ParameterSpace(workspace.surface), workspace.vector_memory.limit
+    if workspace.wanted.products:
+        least, most = least_bytes(space, 1), full_bytes(space, 1)
+        if space.device.type != "cpu":  # the host may keep the basis
+            least = space.size * bytes_of_product(space.dtype)
+    else:
+        least = PROBE_VECTORS * space.size * bytes_of_product(space.dtype)
+        most = max(least, min(VECTOR_BYTES, WEIGHT_PILOT * least))
+    return most if limit is None else max(least, min(most, max(limit, LEAST)))
 
 
 def _look_memory(workspace: Workspace, *, chunk: int, products: bool) -> int:

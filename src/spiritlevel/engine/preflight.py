@@ -20,8 +20,9 @@ class Preflight:
     num_sample_probes: int | None  # sample probes to start with; then no sweep is sure to follow
     chunk: int
     memory: int  # bytes that a chunk of samples takes beside the model
+    vector_memory: int  # bytes of Lanczos vectors or weight probes, each as large as the weights
     look_memory: int  # bytes that looking at the model's derivatives first takes beside it
-    limit: int  # bytes that a chunk of samples may take
+    limit: int  # bytes that samples, and vectors with them, may take
     products: bool  # whether products with the Hessian are sure to follow
     slow_parameters: tuple[str, ...]
     measures: tuple[str, ...]
@@ -31,7 +32,7 @@ class Preflight:
     @property
     def peak_memory(self) -> int:
         """Bytes that the measurement takes beside the model, the look at derivatives included."""
-        return max(self.memory, self.look_memory)
+        return max(self.memory + self.vector_memory, self.look_memory)
 
     def __str__(self) -> str:
         passes = self.cost_per_sample.passes(1)
@@ -39,11 +40,16 @@ class Preflight:
             f"{passes} per sample, {self.chunk} samples at a time, "
             f"about {_size(self.peak_memory)} in addition to the model"
         ]
-        if self.look_memory > max(self.memory, self.limit):
+        if self.vector_memory and self.vector_memory >= self.look_memory:
             lines.append(
-                f"of that, {_size(self.memory)} for the samples: looking first whether the model's "
-                f"derivatives are right takes more than the limit of {_size(self.limit)}, because "
-                "it holds vectors as large as the weights"
+                f"of that, {_size(self.vector_memory)} for vectors as large as the weights; a "
+                "'memory' below it makes more passes of fewer vectors"
+            )
+        if self.look_memory > max(self.memory + self.vector_memory, self.limit):
+            lines.append(
+                f"of that, {_size(self.memory + self.vector_memory)} for the measures: looking "
+                "first whether the model's derivatives are right takes more than the limit of "
+                f"{_size(self.limit)}, because it holds vectors as large as the weights"
             )
         if self.further:
             names = list(self.further)

@@ -142,9 +142,9 @@ class RowEstimator:
         self._draw_pilot("hessian")
         self.operator = "hessian"
         if len(self.probed) == len(self.parameters):
-            most = min(A_FEW_SAMPLE_PROBES, self.precision.max_passes)
-            while self._estimate(self.whole).unknown and self._probes.passes + 2 <= most:
-                self._probes.draw(["hessian"], 2)  # two more often give an interval
+            most = min(A_FEW_SAMPLE_PROBES, self.precision.max_passes) - self._probes.least
+            while self._estimate(self.whole).unknown and self._probes.passes <= most:
+                self._probes.draw(["hessian"], self._probes.least)  # often gives an interval
             if self._converged():
                 return
         self._draw_pilot("residual")

@@ -41,6 +41,7 @@ from .sweep.sums import Factors, RowKind, pooled_estimate
 from .weight_space.noise import Draws
 from .weight_space.perturbed import PerturbedLoss
 from .weight_space.products import SMALL, Products
+from .weight_space.vector_memory import VectorMemory
 
 CPU_MEMORY = 640 << 20  # larger chunks outgrow the caches and get slower
 EXACT_COLUMNS = 16  # up to this many columns, all of them cost no more than a few probes
@@ -63,15 +64,15 @@ class Workspace:
         precision: Precision | None = None,
         options: Options | None = None,
     ) -> None:
-        """`memory` is the number of bytes that a chunk of samples may take."""
-        self.surface = surface
-        self.seed = seed
-        self.head_name = head
+        """`memory` is the number of bytes that samples and vectors of the weights may take."""
+        self.surface, self.seed, self.head_name = surface, seed, head
         self.precision = precision or Precision()
         self.options = options or Options()
         self.asked: frozenset[str] = frozenset()  # the measures of this call, by name
         self.cache: dict[Any, Any] = {}  # estimates that several measures share
         self._memory = memory
+        # half of a limit is for vectors as large as the weights, the other half for samples
+        self.vector_memory = VectorMemory(None if memory is None else memory // 2)
         self._plan: Plan | None = None
         self._pass: PassResult | None = None
         self._more: list[PassResult] = []  # further output probes
@@ -149,12 +150,13 @@ class Workspace:
     def product_chunk(self) -> int:
         """Samples at a time in products with the Hessian."""
         size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
-        return min(max(1, self.memory // size), self.plan.footprint.fitting)
+        memory = self.memory - (self.vector_memory.limit or 0)
+        return min(max(1, memory // size), self.plan.footprint.fitting)
 
     @functools.cached_property
     def products(self) -> Products:
         """Products with the Hessian over this surface."""
-        return Products(self.surface, chunk=self.product_chunk)
+        return Products(self.surface, chunk=self.product_chunk, memory=self.vector_memory)
 
     @functools.cached_property
     def perturbed(self) -> PerturbedLoss:
@@ -234,14 +236,12 @@ class Workspace:
             if head is not None and self._streams(head):
                 stream = self.memory // 4
         footprint = self.plan.footprint if probes is None else self.plan.probe_footprint
-        chunk = footprint.chunk(self.memory, sweep=needs.sweep)
-        budget = Budget(chunk=chunk, memory=self.memory, stream=stream)
         return run_pass(
             self.surface,
             self.plan,
             needs,
             head=head,
-            budget=budget,
+            budget=Budget(footprint.chunk(self.memory, sweep=needs.sweep), self.memory, stream),
             seed=self.seed,
             probes=probes,
             sites=self.activation_sites if needs.activity else None,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from ..engine.weight_space.eigenvalues import eigenpairs_of
 from ..engine.weight_space.lanczos import Eigenpairs, Subspace, Which
+from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..records import Cost
@@ -28,6 +29,17 @@ SUBSPACE = "subspace of the eigenvalues"  # its key in the workspace's cache
 
 Block = tuple[str | None, Which]  # a parameter, or all of them, and an end of its spectrum
 PairsAndCost = tuple[Eigenpairs, Cost]  # the cost is that of all blocks found together
+
+
+def room_for_network(workspace: Workspace, name: str) -> None:
+    """The shortest Lanczos basis of the whole network fits in memory."""
+    check_room(ParameterSpace(workspace.surface), 1, workspace.vector_memory)
+
+
+def room_for_weights(workspace: Workspace, name: str) -> None:
+    """The shortest Lanczos basis of every weight fits in memory."""
+    for weight in measured_weights(workspace, name).values():
+        check_room(ParameterSpace(workspace.surface, [weight]), 1, workspace.vector_memory)
 
 
 def of_network(workspace: Workspace, name: str) -> tuple[Eigenpairs, int, Cost]:

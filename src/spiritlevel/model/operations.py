@@ -69,6 +69,9 @@ class Convolution:
     padding_mode: str = "zeros"
 
 
+LOOKUPS = ("Embedding", "EmbeddingBag")
+
+
 @dataclasses.dataclass(frozen=True)
 class Operation:
     """One operation that parameters enter."""
@@ -89,6 +92,7 @@ class Operations:
     found: list[Operation]
     explained: set[str]
     unexplained: set[str]
+    tables: set[str]  # whole parameters whose rows are looked up, read or not
 
 
 def find_operations(outputs: Tensor, wanted: Mapping[str, nn.Parameter]) -> Operations:
@@ -97,6 +101,7 @@ def find_operations(outputs: Tensor, wanted: Mapping[str, nn.Parameter]) -> Oper
     views: dict[Any, Callable[[int], Operand]] = {}  # by node, for each of its results
     operations: list[Operation] = []
     unexplained: set[str] = set()
+    tables: set[str] = set()
     seen: set[str] = set()
     for node in nodes(outputs):
         variable = getattr(node, "variable", None)
@@ -121,6 +126,8 @@ def find_operations(outputs: Tensor, wanted: Mapping[str, nn.Parameter]) -> Oper
         if operation in VIEWS and len(node.next_functions) == 1:
             views[node] = follow(node, operation, entering[0])
             continue
+        if operation in LOOKUPS and 0 in entering and entering[0].is_whole:
+            tables.add(entering[0].name)
         read = _READERS.get(operation)
         found = read(node, entering) if read is not None else None
         if found is None:
@@ -133,7 +140,7 @@ def find_operations(outputs: Tensor, wanted: Mapping[str, nn.Parameter]) -> Oper
         operands = {k: o for k, o in each.operands.items() if o.name in explained}
         if operands:
             kept.append(dataclasses.replace(each, operands=operands))
-    return Operations(kept, explained, seen & unexplained)
+    return Operations(kept, explained, seen & unexplained, tables)
 
 
 def _names_behind(node: Any, views: Mapping[Any, Callable[[int], Operand]]) -> set[str]:
@@ -255,22 +262,28 @@ def _embedding(node: Any, entering: dict[int, Operand]) -> Operation | None:
 
 
 def _embedding_bag(node: Any, entering: dict[int, Operand]) -> Operation | None:
-    """Bags of the same size, summed or averaged."""
+    """Bags that are summed or averaged, as a rectangle: shorter ones end in rows times 0."""
     by_frequency, maximum = node._saved_scale_grad_by_freq, node._saved_mode == 2
-    if set(entering) != {0} or by_frequency or maximum or signed(node._saved_padding_idx) >= 0:
-        return None
     tokens, num_bags = node._saved_indices, node._input_metadata[0].shape[0]
-    size = len(tokens) // num_bags if num_bags else 0
-    starts = size * torch.arange(num_bags, device=tokens.device)
-    if size * num_bags != len(tokens) or not torch.equal(node._saved_offsets[:num_bags], starts):
+    if set(entering) != {0} or by_frequency or maximum or not len(tokens):
         return None
     weight, given = entering[0], node._saved_per_sample_weights
-    coefficients = torch.ones(len(tokens), device=tokens.device) if given is None else given
-    if node._saved_mode == 1:
-        coefficients = coefficients.to(weight.parameter.dtype) / size
-    coefficients = coefficients.detach().reshape(num_bags, size)
+    starts = node._saved_offsets[:num_bags]
+    # the last offset may be the end of the last bag, or be left out
+    ends = torch.cat([node._saved_offsets[1:], starts.new_tensor([len(tokens)])])[:num_bags]
+    sizes = ends - starts
+    place = torch.arange(max(1, int(sizes.max())), device=tokens.device)
+    inside = place < sizes[:, None]
+    index = (starts[:, None] + place).clamp(max=len(tokens) - 1)
+    a = tokens[index]
+    padding = signed(node._saved_padding_idx)
+    counted = inside & (a != padding) if padding >= 0 else inside
+    coefficients = counted.to(weight.parameter.dtype)
+    if given is not None:
+        coefficients = coefficients * given.detach()[index]
+    if node._saved_mode == 1:  # an empty bag is 0
+        coefficients = coefficients / counted.sum(dim=1, keepdim=True).clamp(min=1)
     geometry = Bags(weight.values, len(weight.view), coefficients)
-    a = tokens.reshape(num_bags, size)
     return _found(node, BagRule(), geometry, a, {"weight": weight})
 
 

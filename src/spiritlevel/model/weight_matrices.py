@@ -98,12 +98,14 @@ def find_matrices(surface: Surface) -> dict[str, WeightMatrix]:
 
 def _from_graph(surface: Surface, others: dict[str, nn.Parameter]) -> dict[str, _Acting]:
     found: dict[str, _Acting] = {}
+    tables: set[str] = set()
     left = dict(others)  # parts that the first samples do not use are looked for in later ones
     with surface.preserved(), surface.processes.together():
         for part, batch in _runs(surface):
             with torch.enable_grad():
                 outputs, _ = surface.outputs(batch, where=part)
                 operations = find_operations(outputs, left)
+            tables |= operations.tables
             for operation in operations.found:
                 weight = operation.operands.get("weight")
                 acting = None if weight is None else _as_matrix(operation)
@@ -117,11 +119,14 @@ def _from_graph(surface: Surface, others: dict[str, nn.Parameter]) -> dict[str, 
     # other processes have other samples, and all must agree
     agreed: dict[str, _Acting] = {}
     explained: set[str] = set()
-    for matrices, names in surface.processes.gather((found, others.keys() - left.keys())):
+    looked_up: set[str] = set()
+    known = (found, others.keys() - left.keys(), tables)
+    for matrices, names, rows in surface.processes.gather(known):
         agreed = matrices | agreed  # the first process that knows decides
         explained |= names
+        looked_up |= rows
     for name in others.keys() - explained - agreed.keys():
-        acting = _by_shape(surface, name)
+        acting = _by_shape(surface, name, table=name in looked_up)
         if acting is not None:
             agreed[name] = acting
     return agreed
@@ -172,11 +177,13 @@ def _without_values(shape: torch.Size) -> Tensor:
     return torch.empty(shape, device="meta")
 
 
-def _by_shape(surface: Surface, name: str) -> _Acting | None:
+def _by_shape(surface: Surface, name: str, *, table: bool) -> _Acting | None:
+    """The matrix of a parameter that the graph does not explain; a `table` is looked up in rows."""
     parameter = surface.parameters[name].detach()
     owner = surface.module(surface.layer_of(name))
-    if isinstance(owner, nn.EmbeddingBag):
-        return EmbeddingRule(), owner, parameter.shape
+    if (table or isinstance(owner, nn.EmbeddingBag)) and parameter.dim() == 2:
+        rows = Product(_without_values(parameter.shape), num_embeddings=len(parameter))
+        return EmbeddingRule(), rows, parameter.shape
     if parameter.dim() == 2:
         product = Product(parameter, in_features=parameter.shape[1])
         return LinearRule(), product, parameter.shape

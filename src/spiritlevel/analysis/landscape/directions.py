@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...engine.weight_space.eigenvalues import eigenpairs_of
+from ...engine.weight_space.lanczos_room import check_room
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.perturbed import Weights
 from ...engine.workspace import Workspace
@@ -106,6 +107,7 @@ def random_slice(workspace: Workspace, *, dimensions: int, biases: bool) -> Slic
 def eigen_slice(workspace: Workspace, *, dimensions: int, max_passes: int) -> Slice:
     """Unit eigenvectors of the largest eigenvalues, with the slope of the loss along them."""
     space = ParameterSpace(workspace.surface)
+    check_room(space, dimensions, workspace.vector_memory)
     (pairs,) = eigenpairs_of(
         workspace.products,
         [space],

@@ -48,7 +48,7 @@ def evaluate_grid(
         (point for point in grid if point not in heights_by_point), key=any
     )  # the network itself first
     size = sum(p.numel() * p.element_size() for p in workspace.perturbed.weights.values())
-    together = max(1, min(TOGETHER, VECTOR_BYTES // size))
+    together = max(1, min(TOGETHER, workspace.vector_memory.room(VECTOR_BYTES) // size))
     for first in range(0, len(missing), together):
         group = missing[first : first + together]
         _count_all(workspace, progress, before=first, group=len(group), points=len(missing))

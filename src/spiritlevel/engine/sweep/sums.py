@@ -153,19 +153,20 @@ def mean_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
     return parts[0][1] if len(parts) == 1 else _mean(parts)
 
 
-def cautious(estimate: Estimate, few: float = FEW) -> Estimate:
+def cautious(estimate: Estimate, few: float = FEW, *, share: float = 0.5) -> Estimate:
     """With a larger error, or none, if it rests on few probes of few samples.
 
     There is none below `few` degrees of freedom.
     The values of probes are never negative, and the error is proportional to the value. A value
-    that is too small by chance therefore comes with an error that is too small as well.
+    that is too small by chance therefore comes with an error that is too small as well. `share`
+    of the relative error is how much larger it is made: 1 where the values are skewed.
     """
     if estimate.exact or estimate.dof >= MANY or not (estimate.value or estimate.variance):
         return estimate
     if estimate.dof < few or not estimate.value:
         return dataclasses.replace(estimate, variance=math.inf)
     relative = estimate.half_width(0.95) / abs(estimate.value)
-    return dataclasses.replace(estimate, variance=estimate.variance * (1 + relative / 2) ** 2)
+    return dataclasses.replace(estimate, variance=estimate.variance * (1 + share * relative) ** 2)
 
 
 def _mean(parts: list[tuple[int, Estimate]]) -> Estimate:

@@ -12,16 +12,16 @@ from ...math.normals import random_normals
 from .chunk_products import Operator
 from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which
+from .lanczos_room import Group, check_room, groups_of, vector_dtype
 from .lockstep import solve
 from .parameter_space import ParameterSpace
 from .products import Products, Request
+from .vector_memory import VectorMemory, bytes_of_product
 
 # ‖Hv − λv‖/|λ| at which an eigenvalue counts as converged. The value itself is then at least as
 # accurate (its error falls with the square of the residual); half precision cannot do better.
 RESIDUALS = {torch.float64: 1e-6, torch.float32: 1e-4}
 HALF_RESIDUAL = 1e-2
-BASIS_BYTES = 1 << 30  # Lanczos vectors kept before the basis is compressed
-MIN_BASIS, MAX_BASIS = 8, 120
 MIXED = 0.01  # length of the random part that is added to a warm start
 _STREAM = 2000  # of random numbers, different from those of probes
 
@@ -52,35 +52,44 @@ def eigenpairs_of(
     keep: Sequence[bool] | None = None,
     scalings: Sequence[Scaling | None] | None = None,
 ) -> list[Eigenpairs]:
-    """The eigenpairs of each block of parameters; all blocks share the passes over the data.
+    """The eigenpairs of each block of parameters; blocks share the passes over the data.
 
     `which` is one for all blocks, or one for each. `keep` says for which blocks to return the whole
-    subspace, which is as large as the basis. `starts` are vectors of an earlier result, shape
-    (count, size), which save products. `scalings` replace the matrices of some blocks.
+    subspace, which is as large as the basis; not where the host keeps it. `starts` are vectors of
+    an earlier result, shape (count, size), which save products. `scalings` replace the matrices of
+    some blocks. Where memory is limited, as many blocks go side by side as fit.
     """
     ends: Sequence[Which] = [which] * len(spaces) if isinstance(which, str) else which
-    runs = [
-        Lanczos(
-            _start(space, num, seed, warm),
-            num=num,
-            which=end,
-            residual_rtol=residual_tolerance(space.dtype)
-            if residual_rtol is None
-            else residual_rtol,
-            max_products=max_products,
-            max_basis=basis_size(space, num),
-            generator=torch.Generator(space.device).manual_seed(seed),
-        )
-        for space, end, warm in zip(spaces, ends, starts or [None] * len(spaces), strict=True)
-    ]
-    with products.keeping_graph():
-        results = solve(runs, _multiplier(products, spaces, operator, scalings))
-    return [
-        dataclasses.replace(pairs, subspace=run.subspace()) if keep_subspace else pairs
-        for pairs, run, keep_subspace in zip(
-            results, runs, keep or [False] * len(runs), strict=True
-        )
-    ]
+    warm, kept = starts or [None] * len(spaces), keep or [False] * len(spaces)
+    scaled = scalings or [None] * len(spaces)
+    for space in spaces:
+        check_room(space, num, products.memory)
+    found: dict[int, Eigenpairs] = {}
+    for group in groups_of(spaces, num, products.memory, kept=any(kept)):
+        chosen = [spaces[i] for i in group.members]
+        runs = [
+            Lanczos(
+                _start(spaces[i], num, seed, warm[i], group),
+                num=num,
+                which=ends[i],
+                residual_rtol=residual_tolerance(spaces[i].dtype)
+                if residual_rtol is None
+                else residual_rtol,
+                max_products=max_products,
+                max_basis=basis,
+                generator=torch.Generator(spaces[i].device).manual_seed(seed),
+            )
+            for i, basis in zip(group.members, group.bases, strict=True)
+        ]
+        multiply = _multiplier(products, chosen, operator, [scaled[i] for i in group.members])
+        with products.keeping_graph():
+            results = solve(runs, multiply)
+        for i, run, pairs in zip(group.members, runs, results, strict=True):
+            subspace = run.subspace() if kept[i] and not group.on_host else None
+            vectors = pairs.vectors.to(spaces[i].device)
+            found[i] = dataclasses.replace(pairs, vectors=vectors, subspace=subspace)
+        del runs, results  # free the bases before the next ones are made
+    return [found[i] for i in range(len(spaces))]
 
 
 def density_of(
@@ -92,13 +101,20 @@ def density_of(
     steps: int,
     seed: int,
 ) -> SpectralDensity:
-    """The spectral density of one block of parameters."""
-    numbers = torch.arange(num_vectors, device=space.device)
-    start = random_normals(seed, _STREAM, numbers, space.size, _vector_dtype(space))
-    quadrature = Quadrature(start, steps=steps)
-    with products.keeping_graph():
-        (density,) = solve([quadrature], _multiplier(products, [space], operator))
-    return density
+    """The spectral density of one block of parameters; its vectors go together if they fit."""
+    numbers, dtype = torch.arange(num_vectors, device=space.device), vector_dtype(space)
+    parts = []
+    for part in numbers.split(density_vectors(space, num_vectors, products.memory)):
+        start = random_normals(seed, _STREAM, part, space.size, dtype)
+        quadrature = Quadrature(start, steps=steps)
+        del start
+        with products.keeping_graph():
+            parts += solve([quadrature], _multiplier(products, [space], operator))
+    return SpectralDensity(
+        torch.cat([part.nodes for part in parts]),
+        torch.cat([part.weights for part in parts]),
+        space.size,
+    )
 
 
 def residual_tolerance(dtype: torch.dtype) -> float:
@@ -106,21 +122,21 @@ def residual_tolerance(dtype: torch.dtype) -> float:
     return RESIDUALS.get(dtype, HALF_RESIDUAL)
 
 
-def basis_size(space: ParameterSpace, num: int) -> int:
-    """How many Lanczos vectors to keep: as many as fit, and enough to converge."""
-    fitting = BASIS_BYTES // (4 * max(space.size, 1))
-    return max(MIN_BASIS, 4 * num, min(MAX_BASIS, fitting))
+def density_vectors(space: ParameterSpace, num_vectors: int, memory: VectorMemory) -> int:
+    """How many vectors of a density go together: each has two of its recurrence, and a product."""
+    if memory.limit is None:
+        return num_vectors
+    dtype = vector_dtype(space)
+    each = space.size * (2 * dtype.itemsize + bytes_of_product(dtype))
+    return min(num_vectors, max(1, memory.room(memory.limit) // each))
 
 
-def _vector_dtype(space: ParameterSpace) -> torch.dtype:
-    """At least float32: Lanczos vectors in half precision would not stay orthogonal."""
-    return torch.promote_types(space.dtype, torch.float32)
-
-
-def _start(space: ParameterSpace, num: int, seed: int, warm: Tensor | None) -> Tensor:
+def _start(space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: Group) -> Tensor:
     """Normal vectors, or the vectors of an earlier result with a small normal part added."""
     numbers = torch.arange(num, device=space.device)
-    rows = random_normals(seed, _STREAM + 1, numbers, space.size, _vector_dtype(space))
+    rows = random_normals(seed, _STREAM + 1, numbers, space.size, vector_dtype(space))
+    if group.on_host:
+        rows = rows.cpu()
     if warm is None:
         return rows
     rows = rows / space.size**0.5
@@ -142,13 +158,14 @@ def _multiplier(
         requests = []
         for i, rows in directions.items():
             scaling = by_block[i]
+            rows = rows.to(spaces[i].device)  # the host may keep them
             vectors = rows if scaling is None else scaling.scale * rows
             requests.append(Request(operator, spaces[i], vectors))
         found = dict(zip(directions, products.multiply(requests), strict=True))
         for i, rows in directions.items():
             scaling = by_block[i]
             if scaling is not None:
-                found[i] = scaling.product(rows, found[i])
+                found[i] = scaling.product(rows.to(found[i].device), found[i])
         return found
 
     return multiply

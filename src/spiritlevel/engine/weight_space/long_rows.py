@@ -38,6 +38,14 @@ def norm(row: Tensor) -> float:
     return math.sqrt(float(inner(row, row)))
 
 
+def squared_norms(rows: Tensor) -> Tensor:
+    """‖row‖² of each row."""
+    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    for part in columns(2 * len(rows), rows):
+        total += rows[:, part].double().square().sum(dim=1)
+    return total
+
+
 def combine(S: Tensor, rows: Tensor, out: Tensor) -> None:
     """Write Sᵀ rows into `out`, which may be the first of the rows."""
     S = S.to(rows.device)

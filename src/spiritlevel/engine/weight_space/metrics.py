@@ -97,8 +97,11 @@ class Metric:
 
     def by_row(self, left: Tensor, right: Tensor) -> Tensor:
         """⟨left, right⟩ within each row, for (count, size) each: shape (count, rows), float64."""
-        products = left.double() * right.double()
-        return torch.stack([products[:, part].sum(dim=1) for part in self.parts.values()], dim=1)
+        values = [
+            torch.linalg.vecdot(left[:, part].double(), right[:, part].double())
+            for part in self.parts.values()  # one after another: a copy in float64 is large
+        ]
+        return torch.stack(values, dim=1)
 
 
 def _identity(surface: Surface, name: str) -> _Row:

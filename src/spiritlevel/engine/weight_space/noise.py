@@ -61,7 +61,8 @@ class Noise:
     def __init__(self, perturbed: PerturbedLoss, draws: Draws, *, relative: bool) -> None:
         self.perturbed, self.draws, self.relative = perturbed, draws, relative
         size = sum(p.numel() * p.element_size() for p in perturbed.weights.values())
-        self.together = max(1, VECTOR_BYTES // (2 * size))  # draws per pass over the data
+        room = min(VECTOR_BYTES, draws.memory)
+        self.together = max(1, room // (2 * size))  # draws per pass over the data
 
     def rises(self, sigma: float, draws: Sequence[int], target: Target = "loss") -> list[float]:
         """For each draw, the mean over its two points minus the unperturbed value."""

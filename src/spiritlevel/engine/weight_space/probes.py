@@ -26,6 +26,7 @@ from ..estimate import Estimate, cautious_count, estimate_from_repetitions
 from ..moments import Moments
 from ..sweep.sums import Factors
 from .chunk_products import Operator
+from .long_rows import columns, inner
 from .metrics import Metric
 from .products import Products, Request
 
@@ -37,6 +38,9 @@ CLUSTERS = 16  # parts of the data whose spread gives the sampling error
 GROWTH = 4  # largest factor by which a stage may multiply the number of probes
 ROUND_OFF = 1e-13  # of a value: a smaller error is one of floating-point arithmetic
 VECTOR_BYTES = 1 << 28  # for the directions and products of one pass
+# Memory of a probe, and of a direction that Hutch++ takes out, in products of a plain vector: ξ and
+# its image are there as well, and the directions are made orthogonal in float64.
+PROBE_VECTORS, SKETCH_VECTORS = 2, 3
 
 
 class WeightProbes:
@@ -62,7 +66,6 @@ class WeightProbes:
         self.element_squares: dict[Operator, list[Tensor]] = {}
         self.exact_part: Tensor | None = None  # of ξ∘Bξ, from Hutch++, shape: (size,)
         self._basis: Tensor | None = None
-        self._image: Tensor | None = None
         self._drawn = 0
         self.cost = Cost()
 
@@ -98,18 +101,25 @@ class WeightProbes:
             count -= part
 
     def sketch(self, operator: Operator, count: int) -> None:
-        """Hutch++: multiply random vectors, and take the matrix exactly on the span of images."""
+        """Hutch++: multiply random vectors, and take the matrix exactly on the span of images.
+
+        Where memory is limited, only as many directions as fit are taken out.
+        """
+        count = self._fitting(count)
         xi = self.metric.draw(self.seed, self._drawn, count, normal=self.few)
         self._drawn += count
         (images,) = self._multiply([operator], xi, xi, pilot=True)
         basis, _ = torch.linalg.qr(images.double().T)
         basis = basis.T.contiguous().to(images.dtype)
         (image,) = self._multiply([operator], basis, None, pilot=False)
-        self._basis, self._image = basis, image
+        self._basis = basis
         # the diagonal of H = PHP + QQᵀH + HQQᵀ − QQᵀHQQᵀ, without that of PHP
-        small = image.double() @ basis.double().T
-        twice = 2 * basis.double() * image.double()
-        self.exact_part = (twice - basis.double() * (small @ basis.double())).sum(dim=0)
+        small = inner(image, basis)
+        exact = torch.empty(basis.shape[1], dtype=torch.float64, device=basis.device)
+        for part in columns(3 * count, basis):
+            q = basis[:, part].double()
+            exact[part] = (2 * q * image[:, part].double() - q * (small @ q)).sum(dim=0)
+        self.exact_part = exact
 
     def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × E⟨ξ, Bξ⟩."""
@@ -152,7 +162,16 @@ class WeightProbes:
 
     def _vectors_per_pass(self) -> int:
         size = max(self.metric.space.size, self.metric.size)
-        return max(1, VECTOR_BYTES // (16 * size))
+        dtype = self.metric.space.dtype
+        return self.products.memory.vectors(VECTOR_BYTES, PROBE_VECTORS * size, dtype)
+
+    def _fitting(self, directions: int) -> int:
+        """So many directions of a sketch, or as many as a limit of the memory allows."""
+        memory, size = self.products.memory, max(self.metric.space.size, self.metric.size)
+        if memory.limit is None:
+            return directions
+        most = memory.vectors(memory.limit, SKETCH_VECTORS * size, self.metric.space.dtype)
+        return min(directions, most)
 
     def _multiply(
         self, operators: Sequence[Operator], xi: Tensor, left: Tensor | None, *, pilot: bool

@@ -22,6 +22,7 @@ from .chunk_products import Operator, ProductMethod, RowProducts, make_products
 from .groups import groups
 from .parameter_space import ParameterSpace
 from .product_methods import PROBE_SAMPLES, choose_method
+from .vector_memory import VectorMemory
 
 # Vectors per backward where it would otherwise wait for Python: on a GPU, unless the model is very
 # large, and in small models.
@@ -48,14 +49,16 @@ class Products:
         chunk: int,
         method: ProductMethod | None = None,
         together: int | None = None,
+        memory: VectorMemory | None = None,
     ) -> None:
         """`method=None` takes the first of the three that the model supports.
 
         `together` is the number of vectors per backward; None: several on a GPU and in a small
-        model, otherwise one.
+        model, otherwise one. `memory` is what those who ask for products may hold of vectors.
         """
         self.surface = surface
         self.chunk = chunk
+        self.memory = memory or VectorMemory()
         if method is not None and method not in get_args(ProductMethod):
             raise SpiritlevelError(
                 "The 'method' argument of Products must be one of "

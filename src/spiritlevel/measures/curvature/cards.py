@@ -7,7 +7,7 @@ from ...engine.row_estimator import RowEstimate, estimate_rows
 from ...engine.sweep_text import columns_text, probes_text
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
-from ..eigenvalues import of_network, subspace_of_network
+from ..eigenvalues import of_network, room_for_network, subspace_of_network
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..registry import Measured, measure
 from .trace_squared import trace_squared as estimate_trace_squared
@@ -125,6 +125,7 @@ def trace_squared(workspace: Workspace) -> Measured:
         "by the data."
     ),
     needs=PRODUCTS,
+    requires=(room_for_network,),
     found_by="products",
     default=False,
     counterpart="scaled.lambda_max",
@@ -147,6 +148,7 @@ def lambda_max(workspace: Workspace) -> Measured:
     ),
     direction=None,
     needs=PRODUCTS,
+    requires=(room_for_network,),
     found_by="products",
     default=False,
 )

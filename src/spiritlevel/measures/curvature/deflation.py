@@ -15,7 +15,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ...engine.weight_space.lanczos import Subspace
-from ...engine.weight_space.long_rows import columns, inner, orthonormal, outside
+from ...engine.weight_space.long_rows import columns, inner, orthonormal, outside, squared_norms
 
 
 class Deflation:
@@ -31,7 +31,7 @@ class Deflation:
 
     def squares(self, images: Tensor) -> Tensor:
         """‖PHPz‖² for each row HPz of `images`."""
-        return outside(images, self.basis).double().square().sum(dim=1)
+        return squared_norms(outside(images, self.basis))
 
 
 class LanczosDeflation(Deflation):
@@ -49,7 +49,7 @@ class LanczosDeflation(Deflation):
         rest = outside(images, self.basis).double()
         for part in columns(len(rest) + len(self._beyond), rest):
             rest[:, part] -= along @ self._beyond[:, part].double()
-        return rest.square().sum(dim=1)
+        return squared_norms(rest)
 
 
 def sketched(images: Tensor, multiply: Callable[[Tensor], Tensor]) -> Deflation:

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from ...engine.estimate import Estimate, estimate_from_repetitions
 from ...engine.moments import Moments
-from ...engine.weight_space.eigenvalues import BASIS_BYTES
 from ...engine.weight_space.lanczos import Subspace
+from ...engine.weight_space.lanczos_room import BASIS_BYTES
+from ...engine.weight_space.long_rows import squared_norms
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.probes import (
     CLUSTERS,
@@ -44,6 +45,7 @@ _STREAM = 1003  # of random signs: next to those of the other weight probes
 _FOLDING = 1004
 FOLDED = 1024  # numbers that are kept of H_n z: their products are off by 1/√1024, and average out
 MOST_PARTS = 4 * CLUSTERS
+LOOK_VECTORS = 2  # memory of a probe, in products of a plain vector
 LEAST_SKETCH = 4  # directions; fewer take out too little
 AFTER_SKETCH = 8  # probes of what a sketch leaves, before the first look at it
 OUTSIDE = 12  # the same where directions are known from the start: the data error rests on them too
@@ -105,6 +107,7 @@ class _Probes:
             workspace.seed,
         )
         self.space = ParameterSpace(workspace.surface)
+        self._memory = workspace.products.memory.halved  # the known directions have the other half
         self.values: list[float] = []  # ‖Hz‖², or ‖PHPz‖² where some directions are known
         self.passes = 0
         self.data_variance: float | None = None  # None for one part of the data
@@ -131,8 +134,10 @@ class _Probes:
 
     @property
     def room(self) -> int:
-        """How many directions fit into memory."""
-        return BASIS_BYTES // (4 * self.space.size)
+        """How many directions fit into memory, with the products that make use of them."""
+        if self._memory.limit is None:
+            return BASIS_BYTES // (4 * self.space.size)
+        return self._memory.vectors(BASIS_BYTES, self.space.size, self.space.dtype)
 
     def estimate(self) -> tuple[Estimate, Estimate]:
         """Tr(H²), and the part of it that probes are needed for.
@@ -166,7 +171,8 @@ class _Probes:
 
     def draw(self, count: int) -> None:
         """Take `count` more probes."""
-        most = max(1, VECTOR_BYTES // (16 * self.space.size))
+        size = LOOK_VECTORS * self.space.size
+        most = self._memory.vectors(VECTOR_BYTES, size, self.space.dtype)
         first_look = not self._drawn
         while count > 0:
             part = min(count, most)
@@ -186,11 +192,11 @@ class _Probes:
         self._sketch = (
             first_images if self._sketch is None else torch.cat([self._sketch, first_images])
         )
-        return images.double().square().sum(dim=1)
+        return squared_norms(images)
 
     def _later(self, signs: Tensor) -> Tensor:
         if self._known is None:
-            return self._multiply(signs).double().square().sum(dim=1)
+            return squared_norms(self._multiply(signs))
         return self._known.squares(self._multiply(self._known.probes(signs)))
 
     def _multiply(self, vectors: Tensor) -> Tensor:
@@ -214,7 +220,7 @@ class _Probes:
                     parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
                     weights = [a + b for a, b in zip(weights[::2], weights[1::2], strict=True)]
         processes.sum_(total, sums)
-        images = sums / total
+        images = sums.div_(total)
         moments = Moments(["all"], sums.device)
         if parts:
             whole = self._folded(images)

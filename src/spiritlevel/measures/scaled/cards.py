@@ -8,7 +8,7 @@ from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
-from ..eigenvalues import of_weights
+from ..eigenvalues import of_weights, room_for_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import largest_layer, measured_weights
 from ..registry import Measured, measure
@@ -72,7 +72,7 @@ def scaled_trace_max(workspace: Workspace) -> Measured:
     ),
     needs=PRODUCTS,
     found_by="products",
-    requires=(measured_weights,),
+    requires=(measured_weights, room_for_weights),
     default=False,
 )
 def scaled_lambda_max(workspace: Workspace) -> Measured:
@@ -106,7 +106,7 @@ def scaled_lambda_max(workspace: Workspace) -> Measured:
     misleads="Like scaled.lambda_max; one direction of one layer decides.",
     needs=PRODUCTS,
     found_by="products",
-    requires=(measured_weights,),
+    requires=(measured_weights, room_for_weights),
     default=False,
 )
 def scaled_lambda_max_max(workspace: Workspace) -> Measured:

@@ -106,7 +106,8 @@ class Robustness:
         return quadratic and self._second_order_known
 
     def _draw(self, count: int) -> None:
-        most = max(1, VECTOR_BYTES // (32 * self._factor.shape[-1] * self._size))
+        room = self.workspace.vector_memory.room(VECTOR_BYTES)
+        most = max(1, room // (32 * self._factor.shape[-1] * self._size))
         while count > 0:
             part = min(count, most)
             steps = [self.delta * turned for turned in self._turned(part)]

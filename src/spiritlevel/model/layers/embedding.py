@@ -120,9 +120,9 @@ class EmbeddingRule(AbstractMatrixRule):
 
 @dataclasses.dataclass
 class BagGradients(EmbeddingGradients):
-    """One use of an embedding whose vectors are added up in bags of the same size."""
+    """One use of an embedding whose vectors are added up in bags."""
 
-    coefficients: Tensor  # of the tokens, shape: (N, T)
+    coefficients: Tensor  # of the tokens, 0 behind the end of a bag, shape: (N, T)
 
     def _signal(self, delta: Tensor) -> Tensor:
         split = self.layout.split(delta)  # (N, bags, d)
@@ -132,7 +132,7 @@ class BagGradients(EmbeddingGradients):
 
 
 class BagRule(EmbeddingRule):
-    """A lookup table whose vectors are added up; the tokens have shape (bags, size)."""
+    """A lookup table whose vectors are added up; the tokens have shape (bags, largest size)."""
 
     def prepare(
         self, module: Any, a: Tensor, out: torch.Size, layout: Layout, request: ContractionRequest
@@ -142,6 +142,12 @@ class BagRule(EmbeddingRule):
         coefficients = layout.split(module.coefficients).reshape(plain.tokens.shape)
         same, memories = plain.memory, plain.memories
         return BagGradients(module, layout, plain.tokens, same, memories, coefficients)
+
+    def squared_inputs(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Tensor:
+        """Of each bag the squared length of its sum of one-hot tokens, in which equal ones meet."""
+        tokens, c = layout.split(a), layout.split(module.coefficients).double()
+        same = (tokens[..., :, None] == tokens[..., None, :]).double()
+        return torch.einsum("n...i,n...ij,n...j->n", c, same, c)
 
     def shape(self, module: Any, a: Tensor, out: torch.Size, layout: Layout) -> Shape:
         """The sizes of the matrix; its positions are the tokens of a sample."""
