@@ -14,6 +14,7 @@ import torch
 import typer
 from torch.nn import functional as F
 
+import release
 import spiritlevel as sl
 from house import shown
 from spiritlevel import api
@@ -243,7 +244,7 @@ def test_links_that_lead_nowhere_are_found(tmp_path):
     pytest.importorskip("mkdocs")
     (tmp_path / "there.html").write_text('<h2 id="part">x</h2><a name="old">', "utf-8")
     (tmp_path / "picture.png").write_bytes(b"")
-    here = "https://github.com/spiritlevel/spiritlevel/blob/main"
+    here = f"{release.address()}/blob/main"
     fine = [
         "there.html",
         "there.html#part",
