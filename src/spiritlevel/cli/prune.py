@@ -6,8 +6,6 @@ import pathlib
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from ..analysis.pruning import Pruning, pruning
 from ..analysis.pruning.measuring import SHARES
@@ -18,6 +16,7 @@ from ..pages.figures import pruning as draw
 from ..pages.figures import save
 from ..study.checkpoints import save_checkpoint
 from . import console, inputs, subject
+from .tables import print_by_name
 
 EXAMPLES = """\b
 Examples:
@@ -105,20 +104,17 @@ def prune(
 
 
 def _print(talk: Any, found: Pruning) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("½ρ(j) of the units of", no_wrap=True)
-    for heading in ("units", "smallest", "median", "largest"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    titles = ["units", "smallest", "median", "largest", ""]
     if found.chosen is not None:
-        table.add_column("deleted", justify="right", no_wrap=True)
+        titles.append("deleted")
+    rows = {}
     for name, second in found.second.items():
         half = 0.5 * second
         cells = [f"{float(value):.2g}" for value in (half.min(), half.median(), half.max())]
         mark = "exact" if found.exact[name] else "ggn"
         gone = [] if found.chosen is None else [str(len(found.chosen.units[name]))]
-        table.add_row(name, str(len(half)), *cells, mark, *gone)
-    console.show(talk, table)
+        rows[name] = [str(len(half)), *cells, mark, *gone]
+    print_by_name(talk, "½ρ(j) of the units of", titles, rows)
     _print_curves(talk, found)
     if found.chosen is not None:
         console.tell(talk, f"chosen: {deletion_text(found.chosen)}")
@@ -130,11 +126,9 @@ def _print(talk: Any, found: Pruning) -> None:
 
 def _print_curves(talk: Any, found: Pruning) -> None:
     """What the loss does as more and more is deleted, by rule."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("measured rise of the loss, deleted", no_wrap=True)
-    for share in SHARES:
-        table.add_column(f"{share:.0%}", justify="right", no_wrap=True)
-    for rule, curve in found.curves.items():
-        rises = [d.measured_rise for d in curve]
-        table.add_row(f"by {rule}", *["" if rise is None else f"{rise:.2g}" for rise in rises])
-    console.show(talk, table)
+    rows = {
+        f"by {rule}": ["" if d.measured_rise is None else f"{d.measured_rise:.2g}" for d in curve]
+        for rule, curve in found.curves.items()
+    }
+    titles = [f"{share:.0%}" for share in SHARES]
+    print_by_name(talk, "measured rise of the loss, deleted", titles, rows)
