@@ -240,6 +240,13 @@ def test_a_formula_is_text():
     assert found == 'before <p class="formula">λ<sub>1</sub> &lt; &lt;b&gt;</p> after'
 
 
+def test_anchors_are_selectors():
+    """The theme's script ends with an error at one that is not."""
+    pytest.importorskip("markdown")
+    assert hook("hooks").anchor("1. A first number", "-") == "_1-a-first-number"
+    assert hook("hooks").anchor("What holds", "-") == "what-holds"
+
+
 def test_links_that_lead_nowhere_are_found(tmp_path):
     pytest.importorskip("mkdocs")
     (tmp_path / "there.html").write_text('<h2 id="part">x</h2><a name="old">', "utf-8")
