@@ -10,9 +10,26 @@ import pathlib
 import re
 from typing import Any
 
+from markdown.extensions import toc
+
 from spiritlevel.pages.report.formula import to_html
 
 DOCS = pathlib.Path(__file__).parent
+
+
+def on_config(config: Any) -> Any:
+    """Headings that begin with a number get anchors that do not.
+
+    The theme asks for `#1-a-first-number` as a selector, which is none, and its script ends there.
+    """
+    config.mdx_configs["toc"]["slugify"] = anchor
+    return config
+
+
+def anchor(heading: str, separator: str) -> str:
+    """The anchor of a heading."""
+    made: str = toc.slugify(heading, separator)
+    return f"_{made}" if made[:1].isdigit() else made
 
 
 def on_post_build(config: Any) -> None:

@@ -35,6 +35,8 @@ class Ended:
 
 def forks() -> multiprocessing.context.BaseContext:
     """Starts processes that have imported the package; one server for all tests of a worker."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # on Windows
+        return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # An optimizer imports the last of them.
     context.set_forkserver_preload(["spiritlevel.study", "spiritlevel.cli.app", "torch._dynamo"])
@@ -62,7 +64,9 @@ def run_in_processes(count: int, path, *arguments) -> list[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # gloo looks the host up by name, which sandboxes do not always know
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if loop := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
+        common["GLOO_SOCKET_IFNAME"] = loop
     common |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     environments = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     all_ended = run_scripts(path, *arguments, environments=environments)
@@ -91,8 +95,8 @@ def run_scripts(path, *arguments, environments: list[Mapping[str, str]]) -> list
         return [
             Ended(
                 process.exitcode,
-                output.with_suffix(".out").read_text(),
-                output.with_suffix(".err").read_text(),
+                output.with_suffix(".out").read_text("utf-8"),
+                output.with_suffix(".err").read_text("utf-8"),
             )
             for process, output in zip(processes, outputs, strict=True)
         ]
@@ -102,7 +106,7 @@ def _run(command: list[str], environment: Mapping[str, str], output: str) -> Non
     for descriptor, suffix in ((1, ".out"), (2, ".err")):
         file = os.open(output + suffix, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, descriptor)
-    sys.stdout, sys.stderr = open(1, "w", buffering=1), open(2, "w", buffering=1)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(i, "w", buffering=1, encoding="utf-8") for i in (1, 2))  # noqa: SIM115
     os.environ.update(environment)
     torch.set_num_threads(1)
     sys.argv = command

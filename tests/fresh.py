@@ -19,6 +19,8 @@ SRC = pathlib.Path(__file__).parents[1] / "src"
 
 def run(*arguments, env=None, cwd=None) -> subprocess.CompletedProcess:
     """As `python ARGUMENTS` with the package on its path: a script, or -c and code, or -m."""
+    if not hasattr(os, "fork"):  # on Windows, where each has to import torch
+        return _alone(*arguments, env=env, cwd=cwd)
     with tempfile.TemporaryDirectory() as folder:
         request = {
             "arguments": [str(argument) for argument in arguments],
@@ -30,8 +32,20 @@ def run(*arguments, env=None, cwd=None) -> subprocess.CompletedProcess:
         server = _server()
         print(json.dumps(request), file=server.stdin, flush=True)
         returncode = int(server.stdout.readline())
-        printed = [pathlib.Path(request[name]).read_text() for name in ("stdout", "stderr")]
+        printed = [pathlib.Path(request[name]).read_text("utf-8") for name in ("stdout", "stderr")]
     return subprocess.CompletedProcess(request["arguments"], returncode, *printed)
+
+
+def _alone(*arguments, env, cwd) -> subprocess.CompletedProcess:
+    set_for_all = {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, **set_for_all, **(env or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
 
 
 @functools.cache

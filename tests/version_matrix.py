@@ -130,7 +130,8 @@ def tried(case: str, version: str, python: str, wheel: pathlib.Path) -> str:
     tests = run(inside, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTED)
     last = (tests.stdout.strip().splitlines() or ["no output"])[-1]
     if tests.returncode:
-        return f"FAILED with {torch}: {last} {tests.stderr.strip()[-200:]}"
+        which = re.findall(r"^(?:FAILED|ERROR) .*", tests.stdout, flags=re.M)
+        return "\n  ".join((f"FAILED with {torch}: {last} {tests.stderr.strip()[-200:]}", *which))
     return f"ok with {torch}: {last}"
 
 

@@ -203,6 +203,12 @@ def test_checkpoint_is_measured_and_described(tmp_path):
     assert "(6 tensors)" in result.stderr
 
 
+def test_whatever_a_network_raises_is_said_with_the_shape_of_the_data(workshop):
+    result = run("measure", "--model", "my_nets:Picky", "--data", "labels.npz", code=1)
+    assert "'my_nets:Picky' failed on the data 'labels.npz'" in result.stderr
+    assert "of shape (3,): not enough values to unpack" in result.stderr
+
+
 @pytest.fixture
 def workshop(tmp_path, monkeypatch):
     """A folder with a user's module and data, as the working directory."""
@@ -212,6 +218,13 @@ def workshop(tmp_path, monkeypatch):
 
         def make(width: int = 4) -> nn.Module:
             return nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, 2))
+
+        class Picky(nn.Linear):
+            def __init__(self):
+                super().__init__(3, 2)
+            def forward(self, x):
+                samples, time, features = x.shape
+                return super().forward(x)
 
         class Interrupted(nn.Linear):
             def __init__(self):

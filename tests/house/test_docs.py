@@ -14,6 +14,7 @@ import torch
 import typer
 from torch.nn import functional as F
 
+import release
 import spiritlevel as sl
 from house import shown
 from spiritlevel import api
@@ -239,11 +240,18 @@ def test_a_formula_is_text():
     assert found == 'before <p class="formula">λ<sub>1</sub> &lt; &lt;b&gt;</p> after'
 
 
+def test_anchors_are_selectors():
+    """The theme's script ends with an error at one that is not."""
+    pytest.importorskip("markdown")
+    assert hook("hooks").anchor("1. A first number", "-") == "_1-a-first-number"
+    assert hook("hooks").anchor("What holds", "-") == "what-holds"
+
+
 def test_links_that_lead_nowhere_are_found(tmp_path):
     pytest.importorskip("mkdocs")
     (tmp_path / "there.html").write_text('<h2 id="part">x</h2><a name="old">', "utf-8")
     (tmp_path / "picture.png").write_bytes(b"")
-    here = "https://github.com/spiritlevel/spiritlevel/blob/main"
+    here = f"{release.address()}/blob/main"
     fine = [
         "there.html",
         "there.html#part",

@@ -8,12 +8,14 @@ import re
 import pytest
 
 import fresh
+import release
 from house.shown import without_numbers
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-COLAB = "https://colab.research.google.com/github/spiritlevel/spiritlevel/blob/main/docs/notebooks/"
+COLAB = release.address().replace("github.com", "colab.research.google.com/github")
+COLAB += "/blob/main/docs/notebooks/"
 
 
 def cells(path, kind):

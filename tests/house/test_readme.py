@@ -10,13 +10,14 @@ import pytest
 import typer
 
 import fresh
+import release
 import spiritlevel as sl
 from house.shown import blocks, run_python
 from spiritlevel.cli.app import app
 
 ROOT = pathlib.Path(__file__).parents[2]
-HERE = "https://github.com/spiritlevel/spiritlevel/blob/main/"
-RAW = "https://raw.githubusercontent.com/spiritlevel/spiritlevel/main/"  # of pictures
+HERE = f"{release.address()}/blob/main/"
+RAW = HERE.replace("github.com", "raw.githubusercontent.com").replace("blob/", "")  # of pictures
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -87,13 +88,8 @@ def test_links_of_the_readme_work_on_a_package_index():
     assert any(link.startswith(HERE) for link in links)
 
 
-def test_the_package_names_one_address():
-    """Whoever moves the repository changes it in these places, and in the README's links."""
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+def test_the_citation_names_this_version():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    address = HERE.removesuffix("/blob/main/")
-    assert f'Source = "{address}"' in project
-    assert f"repository-code: {address}" in citation
     assert f"version: {sl.__version__}" in citation
 
 

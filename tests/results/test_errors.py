@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 from results.refusals import INF, NAN, batches, mlp, refused
+from spiritlevel.model.parameters import select_parameters
 
 
 def test_a_good_input_is_not_refused():
@@ -195,6 +196,19 @@ def test_a_layers_pattern_without_a_match():
     match = r"Nothing matches 'layer4\.\*'\. Available: 0, 2\."
     refused(match, layers="layer4.*")
     refused(match, layers=["0", "layer4.*"])
+
+
+def test_a_block_is_named_with_what_is_in_it():
+    model = nn.Sequential(mlp(), nn.ReLU())
+    refused(r"Nothing matches '0'\. It holds 2 of them: '0\.\*' names all\.", model, layers="0")
+
+
+def test_a_large_network_does_not_fill_the_screen():
+    model = nn.ModuleDict({f"block{i}": nn.Linear(1, 1) for i in range(30)})
+    with pytest.raises(sl.SpiritlevelError) as told:
+        select_parameters(model, "blok7")
+    assert "Did you mean 'block7'" in str(told.value)
+    assert str(told.value).endswith("block11 and 18 more.")
 
 
 @pytest.mark.parametrize("memory", [0, -1])

@@ -138,3 +138,39 @@ def test_a_bert_from_its_folder_with_masked_tokens(tmp_path, monkeypatch):
     assert found == pytest.approx(expected, rel=1e-5)
     unmasked = sl.measure(model, (x, y), measures="head.kappa")["head.kappa"].value
     assert found != pytest.approx(unmasked, rel=1e-5)
+
+
+def mixture(**sizes):
+    transformers = pytest.importorskip("transformers", minversion="5")
+    sizes = {"num_local_experts": 3, "num_experts_per_tok": 2, "num_hidden_layers": 1} | sizes
+    sizes |= {"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.MixtralConfig(vocab_size=20, intermediate_size=6, **sizes)
+    return transformers.MixtralForCausalLM(config)
+
+
+@pytest.fixture
+def experts(tmp_path):
+    """A mixture of experts, and the folder with its weights, in which they have other names."""
+    torch.manual_seed(1)
+    model = mixture().double()
+    model.save_pretrained(tmp_path / "mixture")
+    stored = safetensors.torch.load_file(tmp_path / "mixture" / "model.safetensors")
+    assert stored.keys() - model.state_dict().keys()
+    return model, tmp_path / "mixture"
+
+
+def test_weights_that_transformers_wrote_under_other_names(experts, capfd):
+    model, folder = experts
+    torch.manual_seed(2)
+    fresh = mixture().double()
+    load_checkpoint(fresh, folder)
+    assert equal(model, fresh)  # in every bit: none was rounded to float32
+    assert capfd.readouterr() == ("", "")
+
+
+def test_other_names_and_another_size(experts):
+    _, folder = experts
+    with pytest.raises(
+        sl.SpiritlevelError, match=r"must fit the model.*missing in the file: model"
+    ):
+        load_checkpoint(mixture(num_hidden_layers=2), folder)

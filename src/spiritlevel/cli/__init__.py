@@ -21,7 +21,9 @@ def main() -> None:
         complete()
         return
     from .app import app
+    from .spelling import spell_what_cannot_be_shown
 
+    spell_what_cannot_be_shown(sys.stdout, sys.stderr)
     app()
 
 

@@ -6,8 +6,6 @@ import pathlib
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from ..analysis.pruning import Pruning, pruning
 from ..analysis.pruning.measuring import MIN_PROBES, SHARES
@@ -16,6 +14,7 @@ from ..errors import SpiritlevelError
 from ..pages.figures import pruning as draw
 from ..study.checkpoints import save_checkpoint
 from . import console, options, subject
+from .tables import print_by_name
 
 EXAMPLES = """\b
 Examples:
@@ -92,17 +91,14 @@ def prune(
 
 
 def _print(talk: Any, found: Pruning) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("½ρ(j) of units of", no_wrap=True)
-    for heading in ("units", "smallest", "median", "largest"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    titles = ["units", "smallest", "median", "largest", ""]
     if found.chosen is not None:
-        table.add_column("deleted", justify="right", no_wrap=True)
-    for name in found.second:
+        titles.append("deleted")
+    rows = {}
+    for name, second in found.second.items():
         gone = [] if found.chosen is None else [str(len(found.chosen.units[name]))]
-        table.add_row(name, str(len(found.second[name])), *found.cells(name), *gone)
-    console.show(talk, table)
+        rows[name] = [str(len(second)), *found.cells(name), *gone]
+    print_by_name(talk, "½ρ(j) of units of", titles, rows)
     _print_curves(talk, found)
     if found.chosen is not None:
         console.tell(talk, f"chosen: {deletion_text(found.chosen)}")
@@ -116,11 +112,9 @@ def _print(talk: Any, found: Pruning) -> None:
 
 def _print_curves(talk: Any, found: Pruning) -> None:
     """What the loss does as more and more is deleted, by rule."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("measured rise of the loss, deleted", no_wrap=True)
-    for share in SHARES:
-        table.add_column(f"{share:.0%}", justify="right", no_wrap=True)
-    for rule, curve in found.curves.items():
-        rises = [d.measured_rise for d in curve]
-        table.add_row(f"by {rule}", *["" if rise is None else f"{rise:.2g}" for rise in rises])
-    console.show(talk, table)
+    rows = {
+        f"by {rule}": ["" if d.measured_rise is None else f"{d.measured_rise:.2g}" for d in curve]
+        for rule, curve in found.curves.items()
+    }
+    titles = [f"{share:.0%}" for share in SHARES]
+    print_by_name(talk, "measured rise of the loss, deleted", titles, rows)

@@ -6,8 +6,6 @@ import pathlib
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from ..analysis.quantization import Quantization, quantization
 from ..analysis.quantization.records import plan_text
@@ -15,6 +13,7 @@ from ..errors import SpiritlevelError
 from ..pages.figures import quantization as draw
 from ..study.checkpoints import save_checkpoint
 from . import console, inputs, options, subject
+from .tables import print_by_name
 
 EXAMPLES = """\b
 Examples:
@@ -114,17 +113,15 @@ def _parse_bits(text: str) -> list[int]:
 
 
 def _print(talk: Any, found: Quantization) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("rise of loss", no_wrap=True)
-    for heading in ("entries", *[f"{bits} bits" for bits in found.options]):
-        table.add_column(heading, justify="right", no_wrap=True)
+    titles = ["entries", *[f"{bits} bits" for bits in found.options]]
     if found.chosen is not None:
-        table.add_column("best", justify="right", no_wrap=True)
+        titles.append("best")
+    rows = {}
     for name, size in found.sizes.items():
         cells = [f"{found.of(name, bits).rise:.1g}" for bits in found.options]
         chosen = [] if found.chosen is None else [str(found.chosen.bits[name])]
-        table.add_row(name, f"{size:,}", *cells, *chosen)
-    console.show(talk, table)
+        rows[name] = [f"{size:,}", *cells, *chosen]
+    print_by_name(talk, "rise of loss", titles, rows)
     console.note(talk, "The sampling error of every number is in --json.")
     for plan in found.uniforms:
         console.note(talk, f"uniform: {plan_text(plan)}")

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import pathlib
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from .options import DataOptions, MachineOptions, NetworkOptions, Several
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+OF_TORCH = (RuntimeError, TypeError, IndexError)  # what it raises for tensors that do not fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,9 @@ class Subject:
             raise
         except MemoryError as error:
             raise _too_large() from error
-        except (RuntimeError, TypeError, IndexError) as error:
+        except Exception as error:
+            if not (isinstance(error, OF_TORCH) or _raised_in_a_module(error)):
+                raise
             text = str(error)
             if is_out_of_memory(error):
                 raise _too_large() from error
@@ -197,6 +202,12 @@ def _untrained(model: str, seed: int) -> str:
         f"weights: as {model} returns them, with seed {seed}. Unless it loads weights itself, they "
         "are random and NOT TRAINED. Give --checkpoint to measure a trained network."
     )
+
+
+def _raised_in_a_module(error: Exception) -> bool:
+    """Whether it comes out of a network: ours would be raised outside of any module's call."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is nn.Module._call_impl.__code__ for frame, _ in frames)
 
 
 def _too_large() -> SpiritlevelError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -13,6 +14,7 @@ from .console import note, show, tell
 
 SHORT_NOTE = 22  # characters that still fit beside the numbers
 COLUMNS = 5  # measures side by side in the table of layers
+NARROWEST = 12  # characters for a name, however wide the numbers are
 INEXACT = "~"
 KINDS = {Status.GGN: "of the GGN", Status.UNCONFIRMED: "not confirmed"}
 
@@ -52,19 +54,46 @@ def print_layers(console: Console, report: Report) -> None:
     names = list(columns)
     for start in range(0, len(names), COLUMNS):
         shown = names[start : start + COLUMNS]
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-        table.add_column("layer", overflow="fold")
-        for name in shown:
-            table.add_column(name.replace(".", ".\n"), justify="right", no_wrap=True)
+        rows = {}
         for layer in dict.fromkeys(layer for name in shown for layer in columns[name]):
             cells = (columns[name].get(layer) for name in shown)
-            table.add_row(layer, *("" if m is None else _cell(m) for m in cells))
+            rows[layer] = ["" if m is None else _cell(m) for m in cells]
         console.print()
-        show(console, table)
+        print_by_name(console, "layer", [name.replace(".", ".\n") for name in shown], rows)
     inexact = [m for rows in columns.values() for m in rows.values() if not m.exact]
     if inexact:
         kinds = {KINDS.get(m.status, "estimated") for m in inexact}
         console.print(f"{INEXACT} not exact: {' or '.join(sorted(kinds))}, see the notes above")
+
+
+def print_by_name(
+    console: Console, heading: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]
+) -> None:
+    """Print one row per layer or weight: numbers are whole, and names give way to them."""
+    between = 3 * len(titles) + 2  # blanks around the columns
+    taken = (max(map(_width, column)) for column in zip(titles, *rows.values(), strict=True))
+    room = max(console.width - between - sum(taken), NARROWEST)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table.add_column(heading, overflow="fold")
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, cells in rows.items():
+        table.add_row(_at_dots(name, room), *cells)
+    show(console, table)
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.split("\n")))
+
+
+def _at_dots(name: str, room: int) -> str:
+    """The name in lines that fit, broken behind dots where there are some."""
+    lines = [""]
+    for part in re.findall(r"[^.]*\.?", name):
+        if lines[-1] and len(lines[-1] + part) > room:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def distinct_columns(

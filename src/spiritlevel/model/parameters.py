@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, suggestion
 from .model_state import ROOT
+
+MOST_NAMED = 12  # layers in an error: large networks have hundreds
 
 
 def select_parameters(
@@ -27,18 +29,27 @@ def select_parameters(
     owners = {name: name.rpartition(".")[0] or ROOT for name in trainable}
     for pattern in patterns:
         if not fnmatch.filter(owners.values(), pattern):
-            available = ", ".join(dict.fromkeys(owners.values()))
             _refuse_tied(model, pattern, trainable)
             _refuse_frozen(model, pattern)
             raise SpiritlevelError(
-                f"The 'layers' argument must name modules with trainable parameters. Nothing "
-                f"matches {pattern!r}. Available: {available}."
+                "The 'layers' argument must name modules with trainable parameters. Nothing "
+                f"matches {pattern!r}.{_instead(pattern, list(dict.fromkeys(owners.values())))}"
             )
     return {
         name: parameter
         for name, parameter in trainable.items()
         if any(fnmatch.fnmatchcase(owners[name], pattern) for pattern in patterns)
     }
+
+
+def _instead(pattern: str, names: list[str]) -> str:
+    """What to write: the layers in a block, names that look like it, and the first of all."""
+    if inside := [name for name in names if name.startswith(f"{pattern}.")]:
+        return f" It holds {len(inside)} of them: '{pattern}.*' names all."
+    more = len(names) - MOST_NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    close = suggestion(pattern, names, most=3) if more > 0 else ""
+    return f"{close} Available: {', '.join(names[:MOST_NAMED])}{rest}."
 
 
 def frozen_text(model: nn.Module) -> str | None:

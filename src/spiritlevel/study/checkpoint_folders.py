@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
 from ..reading import Misread, parse_json
@@ -32,6 +39,55 @@ def files_in(name: str) -> list[str]:
         f"{', '.join((*WHOLE, *INDEXES))}, as save_pretrained writes them. It has: "
         f"{', '.join(some) or 'nothing'}. Give the path of the file with the weights."
     )
+
+
+def renamed_by_transformers(
+    model: nn.Module, name: str, found: Mapping[str, Tensor]
+) -> dict[str, Tensor] | None:
+    """A folder as transformers itself reads it, under the model's own names; None if it cannot.
+
+    From version 5 on, `save_pretrained` writes some networks under the names, and in the parts, of
+    former versions: the experts of a mixture one by one, where the model holds them as one tensor.
+    What transformers could not place is on the device "meta", in the shape it has in the file.
+    """
+    library = sys.modules.get("transformers")
+    if library is None or int(library.__version__.split(".")[0]) < 5 or not os.path.isdir(name):
+        return None
+    if not isinstance(model, library.PreTrainedModel):
+        return None
+    floats = [tensor.dtype for tensor in found.values() if tensor.is_floating_point()]
+    dtype = torch.float32
+    for each in floats:  # no number of the file is rounded
+        dtype = torch.promote_types(dtype, each)
+    with _quietly(library):
+        read, told = type(model).from_pretrained(
+            name,
+            config=model.config,
+            dtype=dtype,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    state = read.state_dict()
+    placed = {key: value for key, value in state.items() if key not in told["missing_keys"]}
+    shapes = {key: tuple(shape) for key, shape, _ in told["mismatched_keys"]}
+    shapes |= {key: found[key].shape for key in told["unexpected_keys"] if key in found}
+    return placed | {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+
+
+@contextlib.contextmanager
+def _quietly(library: Any) -> Iterator[None]:
+    """Without bars and tables: what does not fit becomes one error of ours."""
+    logging = library.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _parts(index: pathlib.Path) -> list[str]:

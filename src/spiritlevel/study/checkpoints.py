@@ -21,7 +21,7 @@ from ..files import write_atomically
 from ..files.names import as_path
 from ..files.torch_files import load_torch_file
 from ..model.arguments import check_arguments
-from .checkpoint_folders import files_in
+from .checkpoint_folders import files_in, renamed_by_transformers
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # under which frameworks nest the weights
 PREFIXES = ("module.", "model.", "_orig_mod.")  # DistributedDataParallel, Lightning, torch.compile
@@ -64,6 +64,8 @@ def load_checkpoint(
     wanted = _tensors_of(model)
     prefix = _choose_prefix(tensors, wanted)
     renamed = {key.removeprefix(prefix): value for key, value in tensors.items()}
+    if renamed.keys() - wanted and (read := renamed_by_transformers(model, name, tensors)):
+        prefix, renamed = "", read
     if keep is not None:
         renamed, wanted = (
             {key: value for key, value in each.items() if not key.startswith(f"{keep}.")}

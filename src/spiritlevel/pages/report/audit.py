@@ -43,10 +43,13 @@ def _lead(audit: Audit) -> str:
     names = [name for name, verdict in verdicts.items() if verdict.kind in TRUSTED]
     moving = sum(verdict.kind == "scale" for verdict in verdicts.values())
     worth = f": {numbers.listing(names)}" if names else ""
+    if len(verdicts) == 1:
+        [verdict] = verdicts.values()
+        return f"{numbers.listing(list(verdicts))}: {verdict.text}."
+    changing = "1 changes" if moving == 1 else f"{moving} change"
     return (
         f"{len(names)} of {len(verdicts)} measures keep their value on copies that compute the "
-        f"same function with other weights{worth}. {moving} change although the function stays the "
-        "same."
+        f"same function with other weights{worth}. {changing} although the function stays the same."
     )
 
 

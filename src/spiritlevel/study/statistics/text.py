@@ -120,9 +120,9 @@ def text_of(statistics: StudyStatistics) -> str:
 def notes_of(statistics: StudyStatistics) -> list[str]:
     """How the tables are to be read, and what is missing from them."""
     lines = [
-        f"{statistics.n} runs, {statistics.without_target} of them without a finite target; `out` "
-        "counts "
-        f"the runs left out for a measure. Brackets: {percent(statistics.confidence)} intervals.",
+        f"{statistics.n} runs, {statistics.without_target} of them without a finite target; "
+        "'out' counts the runs left out for a measure. "
+        f"Brackets: {percent(statistics.confidence)} intervals.",
         "The verdict rests on Spearman's ρ and its p, corrected over "
         f"{statistics.holm[JUDGED].num_tests} measures by Holm. {_counted(statistics)}",
     ]

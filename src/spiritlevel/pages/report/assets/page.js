@@ -10,6 +10,7 @@
      spiritlevel.text(name)                                 EVERY name that Plotly shows goes through
                                                             this: it would read tags in it otherwise
      spiritlevel.shortened(name)                            a long name with its middle left out
+     spiritlevel.distinct(names)                            so that as few as possible look alike
      spiritlevel.ink(scale, fraction)                       black or white to write on that colour
      spiritlevel.number(value)                              a number as the tables show it
      spiritlevel.choice(element, label, options, chosen, onChange)   a labelled <select>
@@ -51,6 +52,13 @@
     const half = Math.floor((length - 1) / 2);
     return whole.length <= length ? whole : `${whole.slice(0, half)}…${whole.slice(-half)}`;
   };
+  const distinct = names => { // blocks of a network are alike at both ends, and differ before the last
+    const ways = [names.map(name => shortened(name)), names.map(name => ended(String(name)))];
+    const [both, ends] = ways.map(shown => new Set(shown).size);
+    return ways[Number(ends > both)];
+  };
+  const ended = (name, length = innerWidth < 640 ? 24 : 32) =>
+    (name.length <= length ? name : `…${name.slice(1 - length)}`);
   const channels = colour => [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16) / 255);
   const ink = (scale, fraction) => { // black or white, whichever is easier to read on that colour
     const above = Math.max(1, scale.findIndex(([at]) => at >= fraction));
@@ -185,7 +193,7 @@
     };
   };
   globalThis.spiritlevel = {
-    kinds, theme, text, shortened, ink, number, draw, choice, buttons, controlled, tables: null,
+    kinds, theme, text, shortened, distinct, ink, number, draw, choice, buttons, controlled, tables: null,
   };
 
   // -- pictures: drawn when they come near the screen, all of them before printing -------------

@@ -29,7 +29,7 @@ spiritlevel.kinds.bars = (element, data, theme) => {
       height: Math.max(200, 90 + 26 * series.names.length),
       xaxis: { title: { text: spiritlevel.text(series.name) } },
       yaxis: { autorange: "reversed", tickvals: series.names.map((_, i) => i), showgrid: false,
-               ticktext: series.names.map(name => spiritlevel.text(spiritlevel.shortened(name))) },
+               ticktext: spiritlevel.distinct(series.names).map(spiritlevel.text) },
       bargap: 0.35,
     }, theme);
   };

@@ -3,7 +3,7 @@
    data: {label, series: [{name, names, states: {state: {values, low, high}}}]} */
 "use strict";
 spiritlevel.kinds.points = (element, data, theme) => {
-  const { text, number, shortened } = spiritlevel;
+  const { text, number, distinct } = spiritlevel;
   let chosen = Number(element.dataset.chosen ?? 0);
   element.dataset.scale ??= "linear";
   element.replaceChildren();
@@ -33,7 +33,7 @@ spiritlevel.kinds.points = (element, data, theme) => {
       xaxis: { title: { text: text(series.name) }, zeroline: false, exponentformat: "power",
                type: element.dataset.scale === "log" && drawable ? "log" : "linear" },
       yaxis: { range: [series.names.length - 0.4, -0.6], tickvals: series.names.map((_, i) => i),
-               ticktext: series.names.map(name => text(shortened(name))), zeroline: false },
+               ticktext: distinct(series.names).map(text), zeroline: false },
     }, theme);
   };
   if (data.series.length > 1) {
