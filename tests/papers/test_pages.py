@@ -18,8 +18,6 @@ from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.publishing.records import load, save
 from spiritlevel.study import control
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 matplotlib = pytest.importorskip("matplotlib")
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS, DOCS = ROOT / "experiments" / "results", ROOT / "docs"
