@@ -4,11 +4,11 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test breaks nightly lint bench bench-peers docs dist matrix clean
+.PHONY: help demo test breaks nightly style lint bench bench-peers docs dist matrix clean
 
 help:
 	@echo "make demo    train a population of small networks, measure, analyse and report it"
-	@echo "make test    formatting, lint, types, then all tests and doctests"
+	@echo "make test    formatting and lint, then types, all tests and doctests"
 	@echo "make breaks  plant wrong lines one at a time, and see that tests catch each of them"
 	@echo "make nightly 5,000 random networks against dense truths, tests at larger sizes, then every"
 	@echo "             quick preset once, to its report; fetches data. OFFSET=n repeats the networks of"
@@ -31,8 +31,11 @@ demo: $(READY)
 # Bytecode is kept: many tests start a new interpreter.
 test: export OMP_NUM_THREADS := 1
 test: export PYTHONDONTWRITEBYTECODE :=
-test: lint
-	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
+# The types are checked meanwhile, since that keeps one core busy for a minute, and told at the end.
+test: style
+	@types=$$(mktemp); $(VENV)/bin/mypy >$$types 2>&1 & checking=$$!; \
+	$(VENV)/bin/python -m pytest -n 3 --dist worksteal; tested=$$?; \
+	wait $$checking; checked=$$?; cat $$types; rm -f $$types; exit $$((tested || checked))
 
 breaks: $(READY)
 	$(VENV)/bin/python tests/planted_breaks.py
@@ -47,9 +50,11 @@ nightly: $(READY)
 		--quick --seeds 0 --results build/nightly/uses &&) true
 	$(VENV)/bin/python experiments/uses/learning_rates.py --seeds 0 --results build/nightly/uses
 
-lint: $(READY)
+style: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+
+lint: style
 	$(VENV)/bin/mypy
 
 bench: $(READY)

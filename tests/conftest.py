@@ -2,11 +2,12 @@ import datetime
 import gc
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,6 +32,12 @@ def browser() -> Iterator[Any]:
         started = running.chromium.launch(executable_path=chromium, args=arguments)
         yield started
         started.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Files of tests have no doctests, and looking for some takes seconds."""
+    return [found for found in (yield) if not isinstance(found, DoctestModule)]
 
 
 def pytest_collection_finish() -> None:

@@ -6,6 +6,7 @@ command itself imports is imported anew: an example that forgets an import fails
 
 import atexit
 import functools
+import gc
 import json
 import os
 import pathlib
@@ -101,4 +102,6 @@ if __name__ == "__main__":
     del sys.path[0]  # this folder: a command must not find the helpers of the tests
     import torch._dynamo  # noqa: F401
 
+    gc.collect()
+    gc.freeze()  # a command that ends need not look through all of torch for what is left
     become(serve())

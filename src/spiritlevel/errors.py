@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -29,6 +30,8 @@ class MissingExtra(SpiritlevelError, ImportError):
 
 def require(package: str, *, what: str, extra: str) -> ModuleType:
     """Import an optional package, or raise with the pip command that installs it."""
+    if sys.modules.get(package) is not None:  # importing again takes ten times as long
+        return sys.modules[package]
     try:
         return importlib.import_module(package)
     except ImportError as error:

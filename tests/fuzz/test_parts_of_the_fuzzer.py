@@ -1,14 +1,13 @@
 """The fuzzer itself: truths that are right, wrong numbers that are noticed, cases that shrink."""
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fresh
 from fuzz import expected, judge
 from fuzz.case import Case, Node
 from fuzz.generate import random_case
@@ -242,9 +241,8 @@ def test_a_case_is_a_program_of_its_own(tmp_path):
     case = Case(seed=1, stem="rows", body=body, readout="linear", loss="class_weights")
     program = tmp_path / "program.py"
     program.write_text(as_program(case, ["what went wrong"]), encoding="utf-8")
-    answer = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
+    answer = fresh.run(program, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
     values = {}
     for line in answer.stdout.splitlines():
         name, _, rest = line.partition(": ")

@@ -2,15 +2,12 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+import fresh
 
-SRC = pathlib.Path(__file__).parents[2] / "src"
 MEASURE = """
 from spiritlevel.measures import EVERY, Measured, Measurement, Needs, measure
 
@@ -35,9 +32,8 @@ def install(folder, module, source, *, group):
 
 def printed(folder, code):
     """What the code prints in a fresh interpreter that finds the packages in the folder."""
-    path = os.pathsep.join([str(folder), str(SRC)])
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    path = os.pathsep.join([str(folder), str(fresh.SRC)])
+    done = fresh.run("-c", code, env={"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -50,11 +50,10 @@ def test_parts_with_their_numbers():
 
 def test_scale_of_recorded_runs(request):
     folder = request.config.rootpath / "experiments/results"
-    found = {}
-    for name in names():
-        records = load(folder, name)
-        if records:
-            found[name] = list(scale_table([ScaleResult.of(records[0])]).rows[0][1:])
+    found = {}  # rows of the others stand on the page that test_pages.py makes anew
+    for name in ("000-table-5", "000-table-6", "002-fig-3", "004-table"):
+        largest, *_ = load(folder, name)
+        found[name] = list(scale_table([ScaleResult.of(largest)]).rows[0][1:])
     images, _, network, _, runs, trained, *_ = found["000-table-5"]
     assert (images, runs, trained) == ("500 of cifar10", 32, "0 of 32")
     assert network.startswith("vgg16 (width 4), densenet121 (blocks [2, 2]")

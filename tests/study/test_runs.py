@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import spiritlevel as sl
-from forked import forks
+from forked import TIMEOUT, forks
 from spiritlevel.cli.app import app
 from spiritlevel.study import Store, execute, resume, run, state
 from spiritlevel.study.data import digits
@@ -266,19 +266,18 @@ def test_ctrl_c_gives_the_run_back(tmp_path):
     (tmp_path / "long.yaml").write_text(YAML.replace("epochs: 2", "epochs: 100000"))
     out = tmp_path / "out"
     arguments = ("study", "run", str(tmp_path / "long.yaml"), "--out", str(out))
-    said = {"said": str(tmp_path / "said")}
-    process = forks().Process(target=command, args=arguments, kwargs=said)
+    files = {name: str(tmp_path / name) for name in ("said", "trains")}
+    process = forks().Process(target=command, args=arguments, kwargs=files)
     process.start()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        time.sleep(0.05)
-        if (out / "study.json").exists():
-            with Store.open(out) as store:
-                if store.counts().running:
-                    break
-    time.sleep(0.3)  # into the training
+    # Told by the run itself: on a busy machine no time of ours says how far it has come.
+    deadline = time.monotonic() + TIMEOUT
+    while not (tmp_path / "trains").exists() and time.monotonic() < deadline:
+        assert process.is_alive()
+        time.sleep(0.02)
+    with Store.open(out) as store:
+        assert store.counts().running == 1
     os.kill(process.pid, signal.SIGINT)
-    process.join(60)
+    process.join(TIMEOUT)
     process.kill()  # or it would train on for hours where it did not end
     assert process.exitcode == 130
     text = (tmp_path / "said").read_text()

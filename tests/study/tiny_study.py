@@ -1,6 +1,7 @@
 """A study of a second, what of its store must not depend on how it was run, and workers for it."""
 
 import os
+import pathlib
 import signal
 import sys
 
@@ -8,6 +9,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.files import write_atomically
 from spiritlevel.study import Store, Study
 from spiritlevel.study.executors import local, vmap
+from spiritlevel.study.executors.progress import ProgressReporter
 
 TABLES = ("runs", "epochs", "measurements", "epoch_measurements")
 FREE = ("worker", "heartbeat", "attempt", "deaths", "started", "finished", "seconds")
@@ -50,9 +52,17 @@ def work_together(folder: str) -> None:
         vmap.run_together(store)
 
 
-def command(*arguments: str, said: str) -> None:
-    """The command line, its stderr in a file."""
+def command(*arguments: str, said: str, trains: str | None = None) -> None:
+    """The command line, its stderr in a file; the file `trains` is there after an epoch."""
     sys.stderr = open(said, "w", buffering=1)  # noqa: SIM115 (open as long as the process)
+    tell = ProgressReporter.epoch
+
+    def epoch(reporter: ProgressReporter, done: int, total: int) -> None:
+        tell(reporter, done, total)
+        if trains is not None and done == 1:
+            pathlib.Path(trains).touch()
+
+    ProgressReporter.epoch = epoch
     app(list(arguments))
 
 

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .dense import hessian_of
+
 ROOT = "(model)"
 
 MeanLoss = Callable[[Tensor, Tensor], Tensor]
@@ -126,11 +128,8 @@ class Truth:
             return self._block(self.hessian(list(self.parameters)), names)
         if key not in self._cache:
             outputs, start = self._function(names)
-            # row by row: under vmap torch's second derivative of LayerNorm is wrong (2.13)
             with sdpa_kernel(SDPBackend.MATH):
-                matrix = torch.autograd.functional.hessian(
-                    lambda w: self.loss(outputs(w), self.targets), start
-                )
+                matrix = hessian_of(lambda w: self.loss(outputs(w), self.targets), start)
             self._cache[key] = matrix.detach()
         return self._cache[key]
 

@@ -207,8 +207,9 @@ class Study:
             for key, value in changes.items():
                 section, entry = place(key)
                 sections[section] = _merged(sections[section], {entry: value})
+            first = RunSettings.from_sections(sections, seed=0, axes=axes)  # checked once
             for seed in _seeds(self.seeds):
-                run = RunSettings.from_sections(sections, seed=seed, axes=axes)
+                run = dataclasses.replace(first, seed=seed, axes=dict(axes))
                 if run.id in runs:
                     raise SpiritlevelError(
                         f"The study's grid makes one run twice: {runs[run.id].axes} and {axes} "

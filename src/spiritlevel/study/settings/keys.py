@@ -9,6 +9,7 @@ and the check that a value given for it must pass:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
@@ -145,10 +146,17 @@ def numbers(default: tuple[float, ...], need: str, allowed: Callable[[Any], bool
 # -- whole sections ------------------------------------------------------------------------------
 
 
-def readers_of(section: type) -> dict[str, Reader]:
+@functools.cache  # a study of a thousand runs asks for them several thousand times
+def readers_of(section: type) -> Mapping[str, Reader]:
     """The keys a person may write in this section, with what reads each."""
     fields = dataclasses.fields(section)
     return {field.name: field.metadata[CHECK] for field in fields if CHECK in field.metadata}
+
+
+@functools.cache
+def _defaults_of(section: type) -> Mapping[str, Any]:
+    fields = dataclasses.fields(section)
+    return {field.name: field.default for field in fields if CHECK in field.metadata}
 
 
 def read_values(where: str, given: Mapping[str, Any], section: type) -> dict[str, Any]:
@@ -167,7 +175,7 @@ def changed_values(section: Any) -> dict[str, Any]:
     the ids of older runs as they are.
     """
     return {
-        field.name: getattr(section, field.name)
-        for field in dataclasses.fields(section)
-        if CHECK in field.metadata and getattr(section, field.name) != field.default
+        name: value
+        for name, default in _defaults_of(type(section)).items()
+        if (value := getattr(section, name)) != default
     }

@@ -34,6 +34,11 @@ def scipy_stats() -> Any:
     return require("scipy.stats", what="Judging a study", extra="study")
 
 
+def scipy_special() -> Any:
+    """The package, or the pip line that brings it."""
+    return require("scipy.special", what="Judging a study", extra="study")
+
+
 @dataclasses.dataclass(frozen=True)
 class Points:
     """Columns of numbers without the runs in which any of them is missing or not finite."""

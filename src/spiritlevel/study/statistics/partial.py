@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -57,27 +58,14 @@ def partial_correlation(
     name = f"partial {kind}"
     n, excluded = points.n, points.excluded
 
-    def without(reason: str, given: tuple[str, ...] = tuple(confounders)) -> Correlation:
-        return undefined(name, reason, n=n, excluded=excluded, confidence=confidence, given=given)
-
     x, y, *others = points.columns
+    columns = dict(zip(confounders, others, strict=True))
     reason = why_undefined(points, measure=x, target=y)
+    given: tuple[str, ...] = tuple(confounders)
+    if not reason:
+        value, reason, given, dropped = _coefficient(kind, x, y, columns)
     if reason:
-        return without(reason)
-    if kind == "spearman":
-        x, y, *others = (_ranks(column) for column in (x, y, *others))
-    basis, given, dropped = _basis(dict(zip(confounders, others, strict=True)), n)
-    if n - len(given) < MIN_POINTS:
-        need = f"{MIN_POINTS + len(given)} are needed for {len(given)} confounders"
-        return without(f"only {n} finite points, {need}", given)
-    left_x, left_y = _residual(_unit(x), basis), _residual(_unit(y), basis)
-    for what, left in (("measure", left_x), ("target", left_y)):
-        if float(left @ left) <= NOTHING_LEFT**2:
-            listing = ", ".join(given)
-            return without(
-                f"the {what} is a linear combination of the confounders {listing}", given
-            )
-    value = float(pearson_of_counts(left_x, left_y, numpy().ones((1, n)))[0])
+        return undefined(name, reason, n=n, excluded=excluded, confidence=confidence, given=given)
     ends = fisher(kind, value, n, confidence=confidence, given=len(given))
     found = Correlation(
         name,
@@ -96,8 +84,27 @@ def partial_correlation(
         return found
     found = dataclasses.replace(found, reason="; ".join(dropped))
     settings = [clusters[place] for place in points.kept]
-    columns = dict(zip(confounders, points.columns[2:], strict=True))
-    return _over_settings(found, kind, points.columns[0], points.columns[1], columns, settings)
+    return _over_settings(found, kind, x, y, columns, settings)
+
+
+def _coefficient(
+    kind: Literal["pearson", "spearman"], x: Array, y: Array, confounders: Mapping[str, Array]
+) -> tuple[float, str, tuple[str, ...], list[str]]:
+    """The value, or nan and why; the confounders held fixed, and why others are not."""
+    n, others = len(x), list(confounders.values())
+    if kind == "spearman":
+        x, y, *others = (_ranks(column) for column in (x, y, *others))
+    basis, given, dropped = _basis(dict(zip(confounders, others, strict=True)), n)
+    if n - len(given) < MIN_POINTS:
+        need = f"{MIN_POINTS + len(given)} are needed for {len(given)} confounders"
+        return math.nan, f"only {n} finite points, {need}", given, dropped
+    left_x, left_y = _residual(_unit(x), basis), _residual(_unit(y), basis)
+    for what, left in (("measure", left_x), ("target", left_y)):
+        if float(left @ left) <= NOTHING_LEFT**2:
+            reason = f"the {what} is a linear combination of the confounders {', '.join(given)}"
+            return math.nan, reason, given, dropped
+    value = float(pearson_of_counts(left_x, left_y, numpy().ones((1, n)))[0])
+    return value, "", given, dropped
 
 
 def _over_settings(
@@ -114,9 +121,10 @@ def _over_settings(
     left_out = []
     for block in range(int(blocks.max()) + 1):
         kept = blocks != block
-        others = {name: column[kept].tolist() for name, column in confounders.items()}
-        left = partial_correlation(x[kept].tolist(), y[kept].tolist(), others, kind=kind)
-        left_out.append(left.value)
+        others = {name: column[kept] for name, column in confounders.items()}
+        few = int(kept.sum()) < MIN_POINTS
+        none = few or is_constant(x[kept]) or is_constant(y[kept])
+        left_out.append(math.nan if none else _coefficient(kind, x[kept], y[kept], others)[0])
     ends, p = jackknife(found.value, numpy().array(left_out), confidence=found.confidence)
     return dataclasses.replace(
         found,
