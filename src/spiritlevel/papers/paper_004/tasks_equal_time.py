@@ -9,14 +9,12 @@ import torch
 
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
-from ...study.runs.batch_changes import BatchChanges
 from ...study.runs.ending import DIVERGED
+from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
 from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import EpochRow, RunResult
-from ...study.runs.run_data import derived_generator
 from ...study.runs.running import evaluate
-from ...study.runs.steps import Steps
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import read_task
@@ -64,24 +62,15 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
 
 def _train(run: NetworkRun, most: float) -> tuple[float, float]:
     """Seconds and epochs of training."""
-    settings, training, data = run.settings, run.settings.training, run.data
-    an_epoch = math.ceil(len(data.x) / training.batch_size)
-    step = Steps(run.model, settings, steps_an_epoch=an_epoch)
-    generator = derived_generator(settings.seed, "shuffling")
-    change = BatchChanges(
-        settings.interventions,
-        num_classes=data.num_classes,
-        generator=derived_generator(settings.seed, "batches"),
-    )
-    done, started = 0, clock(data.x)
-    for _ in range(training.epochs):
-        step.start_epoch()
-        order = torch.randperm(len(data.x), generator=generator).to(data.x.device)
-        for batch in order.split(training.batch_size):
-            step(*change(data.x[batch], data.y[batch]))
+    epochs, place = Epochs(run), run.data.x
+    done, started = 0, clock(place)
+    for _ in range(run.settings.training.epochs):
+        epochs.step.start_epoch()
+        for x, y in epochs.batches():
+            epochs.step(x, y)
             done += 1
-            if done % TOGETHER == 0 and clock(data.x) - started >= most:
-                step.end_epoch()
-                return clock(data.x) - started, done / an_epoch
-        step.end_epoch()
-    return clock(data.x) - started, done / an_epoch
+            if done % TOGETHER == 0 and clock(place) - started >= most:
+                epochs.step.end_epoch()
+                return clock(place) - started, done / epochs.num_batches
+        epochs.step.end_epoch()
+    return clock(place) - started, done / epochs.num_batches
