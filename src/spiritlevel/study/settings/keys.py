@@ -9,7 +9,6 @@ and the check that a value given for it must pass:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
@@ -146,17 +145,18 @@ def numbers(default: tuple[float, ...], need: str, allowed: Callable[[Any], bool
 # -- whole sections ------------------------------------------------------------------------------
 
 
-@functools.cache  # a study of a thousand runs asks for them several thousand times
+# By section: a study of a thousand runs asks for them several thousand times.
+_READERS: dict[type, Mapping[str, Reader]] = {}
+_DEFAULTS: dict[type, Mapping[str, Any]] = {}
+
+
 def readers_of(section: type) -> Mapping[str, Reader]:
     """The keys a person may write in this section, with what reads each."""
-    fields = dataclasses.fields(section)
-    return {field.name: field.metadata[CHECK] for field in fields if CHECK in field.metadata}
-
-
-@functools.cache
-def _defaults_of(section: type) -> Mapping[str, Any]:
-    fields = dataclasses.fields(section)
-    return {field.name: field.default for field in fields if CHECK in field.metadata}
+    if section not in _READERS:
+        fields = [f for f in dataclasses.fields(section) if CHECK in f.metadata]
+        _DEFAULTS[section] = {field.name: field.default for field in fields}
+        _READERS[section] = {field.name: field.metadata[CHECK] for field in fields}
+    return _READERS[section]
 
 
 def read_values(where: str, given: Mapping[str, Any], section: type) -> dict[str, Any]:
@@ -174,8 +174,9 @@ def changed_values(section: Any) -> dict[str, Any]:
     What has no effect is not part of a run's id: so a key that is added to a section later leaves
     the ids of older runs as they are.
     """
+    readers_of(type(section))  # which finds the defaults too
     return {
         name: value
-        for name, default in _defaults_of(type(section)).items()
+        for name, default in _DEFAULTS[type(section)].items()
         if (value := getattr(section, name)) != default
     }
