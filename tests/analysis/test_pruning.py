@@ -227,6 +227,18 @@ def test_a_file_gives_the_same_choices(measured):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_a_file_from_before_there_were_probes_is_read(measured):
+    found = measured[2]
+    data = json.loads(found.to_json())
+    del data["stderr"], data["settings"]["num_probes"]
+    for deletion in [data["chosen"], *itertools.chain(*data["curves"].values())]:
+        del deletion["stderr"], deletion["separate_stderr"]
+    again = Pruning.from_json(json.dumps(data))
+    assert str(again) == str(found)
+    assert again.chosen == found.chosen
+    assert torch.equal(again.stderr["5.weight"], torch.zeros(4).double())
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [

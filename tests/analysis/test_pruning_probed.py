@@ -43,12 +43,12 @@ class TinyLanguageModel(nn.Module):
 
 
 @functools.cache
-def problem(count=40):
+def problem():
     with torch.random.fork_rng():
         torch.manual_seed(5)
         model = TinyLanguageModel().double().eval()
         rows = torch.randint(0, VOCABULARY, (40, LENGTH + 1))
-    return model, (rows[:count, :-1], rows[:count, 1:])
+    return model, (rows[:, :-1], rows[:, 1:])
 
 
 @pytest.fixture
@@ -58,20 +58,17 @@ def many(monkeypatch):
 
 
 @functools.cache
-def dense(count=40):
+def dense():
     """Slopes, GGN and the variance of one probe of it, from the Jacobian of the outputs."""
-    model, (x, y) = problem(count)
+    model, (x, y) = problem()
     parameters = dict(model.named_parameters())
     weights = {name: parameters[name].detach() for name in NAMES}
-
-    def outputs(weights):
-        return torch.func.functional_call(model, weights, (x,)).reshape(-1, VOCABULARY)
-
-    jacobian = torch.func.jacrev(outputs)(weights)
-    J = torch.cat(
-        [jacobian[name].detach().flatten(2) for name in NAMES], dim=2
-    )  # (N·T, V, parameters)
-    scores = outputs(weights).detach()
+    scores = model(x).reshape(-1, VOCABULARY)
+    moving = [parameters[name] for name in NAMES]
+    rows = [torch.autograd.grad(z, moving, retain_graph=True) for z in scores.flatten()]
+    J = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+    J = J.unflatten(0, (-1, VOCABULARY))  # (N·T, V, parameters)
+    scores = scores.detach()
     p = scores.softmax(dim=1)
     A = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
     changes, start = [], 0
@@ -98,8 +95,8 @@ def joined(parts):
 
 
 @functools.cache
-def drawn(seed, num_probes=8, count=40):
-    model, data = problem(count)
+def drawn(seed, num_probes=8):
+    model, data = problem()
     return sl.pruning(model, data, layers=LAYERS, seed=seed, num_probes=num_probes, check=False)
 
 

@@ -18,7 +18,7 @@ from ...records import Cost, aligned, read_json, to_json_float
 from . import selection
 from .selection import Rule
 
-FORMAT = "spiritlevel-pruning-2"
+FORMAT = "spiritlevel-pruning-1"
 PROBED = (
     "± is one standard error, from {} random probes per sample; in the table, of the median unit"
 )
@@ -259,6 +259,8 @@ class Pruning:
         given = dict(read_as(Mapping[str, Any], data, "the pruning"))
         given.pop("format", None)
         read_settings(given["settings"], "the pruning's settings")
+        # earlier versions refused what needs probes
+        given.setdefault("stderr", {k: [0.0] * len(v) for k, v in given["second"].items()})
         ready: dict[str, Any] = {part: _read_numbers(given.pop(part), part) for part in _NUMBERS}
         ready["owner"] = _read_owners(given.pop("owner"), ready["second"])
         ready |= {"gram": None, "groups": None}

@@ -43,15 +43,10 @@ def share_and_rise(found: Pruning, *, ax: Axes | None = None) -> Axes:
             xs = [100 * deletion.share for deletion in predicted]
             ys = [deletion.rise or 0.0 for deletion in predicted]
             text = f"{label}, predicted"
+            ax.plot(xs, ys, color=colour, linestyle="--", linewidth=1.2, label=text)
             errors = [deletion.stderr or 0.0 for deletion in predicted]
-            ax.errorbar(
-                *(xs, ys, errors),
-                color=colour,
-                linestyle="--",
-                linewidth=1.2,
-                capsize=2,
-                label=text,
-            )
+            if any(errors):
+                ax.errorbar(xs, ys, errors, color=colour, linestyle="none", capsize=2)
     ax.set_xlabel("% of the weights deleted", fontsize=FONT)
     ax.set_ylabel("rise of the loss", fontsize=FONT)
     ax.legend(frameon=False, fontsize=FONT - 1.5)
