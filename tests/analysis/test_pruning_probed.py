@@ -228,7 +228,7 @@ def test_text_and_file_say_that_probes_were_used(many):
     assert re.search(rf"head\.weight +5( +\S+){{3}} +ggn ±{float(error):.0%}", text), text
     assert re.search(r"predicted rise of the loss \S+ ± \S+; as if each went alone \S+ ± ", text)
     assert "± is one standard error, from 8 random probes per sample" in text
-    assert found.chosen.by == "joint"
+    assert found.chosen.by == "curvature"
     assert not any(found.exact.values())
     assert found.text["head.weight"] == "8 output probes for 4 columns"
     assert "bend along it" in found.text["first.weight"]

@@ -35,7 +35,8 @@ def prune(
     by: Annotated[
         str | None,
         typer.Option(
-            metavar="RULE", help="joint (default), curvature, rise, magnitude, fisher or random."
+            metavar="RULE",
+            help="joint (the default without probes), curvature, rise, magnitude, fisher, random.",
         ),
     ] = None,
     num_probes: Annotated[

@@ -98,8 +98,7 @@ def pruning(
         found = subject.measure(num_probes, fisher=fisher)
         if share is not None:
             found = dataclasses.replace(found, chosen=found.choose(share, by=by, seed=seed))
-        rules: list[Rule] = ["magnitude", "random"]
-        rules.insert(0, "curvature" if found.gram is None else "joint")
+        rules: list[Rule] = [found.default_rule, "magnitude", "random"]
         curves: dict[str, list[Deletion]] = {
             rule: [found.choose(each, by=rule, seed=seed) for each in SHARES] for rule in rules
         }

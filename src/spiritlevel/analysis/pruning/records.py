@@ -80,16 +80,21 @@ class Pruning:
 
     # -- choosing ----------------------------------------------------------------------------
 
+    @property
+    def default_rule(self) -> Rule:
+        """With terms between units, but not where probes were needed: there they did harm."""
+        return "curvature" if self.gram is None or self.groups is not None else "joint"
+
     def choose(self, share: float, *, by: Rule | None = None, seed: int = 0) -> Deletion:
         """The units to delete so that at most this share of the weights' entries is gone.
 
         Args:
             by: "joint": one unit after the other, with the terms between them (the default where
-                they are known); "curvature": ½ρ(j) alone; "rise": with the slope. Or what others
-                use: "magnitude", "fisher", "random". All rank by what a unit costs per entry.
+                they are known without probes); "curvature": ½ρ(j) alone; "rise": with the slope.
+                Or what others use: "magnitude", "fisher", "random". All rank by what a unit costs
+                per entry.
         """
-        if by is None:
-            by = "curvature" if self.gram is None else "joint"
+        by = by or self.default_rule
         known = {"joint"} if self.gram is not None else set()
         selection.check_rule(by, known | ({"fisher"} if self.fisher else set()))
         selection.check_share(share)
