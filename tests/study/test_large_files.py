@@ -276,10 +276,15 @@ def test_a_study_cannot_be_named_after_a_place_elsewhere(name):
         Study(name)
 
 
-@pytest.mark.parametrize("name", ["digits", "sgd [/lr]", "κ, ρ", "002-fig-4", "A: baseline", ".a"])
+@pytest.mark.parametrize(
+    "name", ["digits", "sgd [/lr]", "κ, ρ", "002-fig-4", "A: baseline", ".a", "x.?/b. "]
+)
 def test_other_names_are_fine(name):
     folder = control.default_folder(Study(name).name, "quick")
     assert pathlib.Path("studies").resolve() in folder.resolve().parents
+    on_windows = pathlib.PureWindowsPath(folder)
+    assert not set('<>:"|?*') & set(str(on_windows))
+    assert not any(part.endswith((".", " ")) for part in on_windows.parts)
 
 
 @pytest.mark.parametrize("preset", ["/../../x", "q/../../../x", "a\0", "y" * 300])

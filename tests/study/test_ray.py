@@ -1,5 +1,6 @@
 """Real Ray on this machine: the same rows as without it, also when workers are killed."""
 
+import os
 import pathlib
 import sys
 import types
@@ -121,6 +122,12 @@ def test_a_run_that_names_no_file_needs_no_folder(tmp_path):
 )
 def test_what_is_found_from_anywhere_needs_no_folder(changes):
     assert files_named(tiny(grid={}, **changes).runs()[0]) == []
+
+
+def test_a_drive_of_windows_is_no_kind_of_data(monkeypatch):
+    monkeypatch.setattr(os.path, "isabs", lambda path: pathlib.PureWindowsPath(path).is_absolute())
+    for given in (r"C:\data\x.npz", r"folder:C:\images", r"mnist:D:\mnist"):
+        assert files_named(tiny(grid={}, data={"name": given}).runs()[0]) == []
 
 
 def cluster_of(asked: list, **resources: float) -> types.ModuleType:

@@ -29,6 +29,16 @@ def check_name(name: str, *, what: str, advice: str) -> str:
     return name
 
 
+def portable(name: str) -> str:
+    """A checked name as one that Windows can write too; most stay as they are.
+
+    >>> portable("A: baseline?"), portable("digits-quick"), portable("runs. /b")
+    ('A_ baseline_', 'digits-quick', 'runs/b')
+    """
+    parts = re.sub(r'[<>:"|?*]', "_", name).replace("\\", "/").split("/")
+    return "/".join(part.rstrip(". ") for part in parts)
+
+
 def as_path(given: object, *, what: str) -> pathlib.Path:
     """A path that the system can be asked for."""
     if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str):

@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
-from ..files.names import as_path, check_name
+from ..files.names import as_path, check_name, portable
 from .data.catalogue import CATALOGUE
 from .executors import local, processes, ray, vmap
 from .executors.pace import seconds_left
@@ -60,7 +60,7 @@ def default_folder(name: str, preset: str | None = None) -> pathlib.Path:
     joined = "-".join(filter(None, (name, preset)))
     what = "name of the study and its preset"
     check_name(joined, what=what, advice="Rename them, or give a folder with --out.")
-    return pathlib.Path("studies") / joined
+    return pathlib.Path("studies") / portable(joined)
 
 
 def data_to_fetch(study: Study) -> dict[str, str]:

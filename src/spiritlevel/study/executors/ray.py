@@ -127,8 +127,14 @@ def files_named(settings: RunSettings) -> list[str]:
         if name is not None
         and (":" in name or name.lower().endswith(".npz") or name == settings.model.init_from)
         and not (name == settings.model.name and is_own(name))
-        and not os.path.isabs(os.path.expanduser(name.rpartition(":")[2]))
+        and not os.path.isabs(os.path.expanduser(_place(name)))
     ]
+
+
+def _place(name: str) -> str:
+    """What stands behind 'folder:' or 'mnist:'; one letter and a colon are a drive of Windows."""
+    kind, colon, rest = name.partition(":")
+    return rest if colon and len(kind) > 1 else name
 
 
 def _keep(ray: Any, store: Store, claim: Claim, reference: Any) -> None:

@@ -99,7 +99,7 @@ class File:
         remaining = heading + "".join(line for line in lines if self._belongs(line, after))
         if remaining != text:
             beside = self.path.with_name(self.path.name + ".part")
-            beside.write_text(remaining, encoding="utf-8")
+            beside.write_text(remaining, encoding="utf-8", newline="")  # as rows are appended
             beside.replace(self.path)  # in one move: the old rows or the new ones, never half
 
     def write(self, row: Row) -> None:
