@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
+from spiritlevel.engine import routes
 from zoo import references
 
 CLASSES = 3
@@ -57,3 +58,60 @@ def test_a_gate_that_opens_later(kind, generator):
     expected = float(truth.hessian(list(truth.parameters)).trace())
     assert found.exact
     assert found.value == pytest.approx(expected, rel=1e-10)
+
+
+class Attention(nn.Module):
+    """One head of attention, which torch computes in one operation unless told otherwise."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        split = [each(self.norm(x)).unsqueeze(1) for each in (self.q, self.k, self.v)]
+        mixed = F.scaled_dot_product_attention(*split)
+        return self.head(x + mixed.squeeze(1).transpose(1, 2).transpose(1, 2)).mean(dim=1)
+
+
+def test_layouts_are_not_tested_again_because_attention_is_written_out(generator, monkeypatch):
+    """Sample probes differentiate twice, which torch's own attention cannot do."""
+    tested = []
+    real = routes._tested
+
+    def counted(surface, uses, *rest):
+        tested.append(len(uses))
+        return real(surface, uses, *rest)
+
+    monkeypatch.setattr(routes, "_tested", counted)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Attention().double().eval()
+    x = torch.randn(12, 5, 4, generator=generator, dtype=torch.float64)
+    data = x, torch.arange(12) % CLASSES
+    names = ["curvature.trace", "relative.kappa"]
+    asked = {"measures": names, "method": "sample_probes", "max_passes": 200, "rtol": 0.1}
+    report = sl.measure(model, data, **asked)
+    assert len(tested) == 1  # of the first samples, for the plan
+    truth = references.Truth(model, [data], F.cross_entropy)
+    expected = float(truth.hessian(list(truth.parameters)).trace())
+    found = report["curvature.trace"]
+    assert abs(found.value - expected) < 4 * found.stderr
+
+
+SEEN = routes.Signature(frozenset(["ScaledDotProductFlashAttention", "Addmm"]), ("q", "k"))
+
+
+@pytest.mark.parametrize(
+    ("operations", "layers", "same"),
+    [
+        (["ScaledDotProductFlashAttention", "Addmm"], ("q", "k"), True),
+        (["Bmm", "SafeSoftmax", "Addmm"], ("q", "k"), True),
+        (["Bmm", "SafeSoftmax", "Addmm"], ("k", "q"), False),
+        (["Bmm", "SafeSoftmax", "Addmm", "Transpose"], ("q", "k"), False),
+        (["ScaledDotProductFlashAttention", "Addmm", "Bmm"], ("q", "k"), False),
+        (["Bmm", "SafeSoftmax"], ("q", "k"), False),
+    ],
+)
+def test_which_runs_do_the_same(operations, layers, same):
+    assert routes.Signature(frozenset(operations), layers).does_as(SEEN) is same

@@ -40,12 +40,8 @@ class RecordedRuns:
         """`names` are those of the parameters; `together` says that one change has all of them."""
         self.workspace, self.surface, self.names = workspace, workspace.surface, names
         self._places = SamplePlaces(workspace, names, together=together)
-        surface = self.surface
-        self._modules = {
-            layer: surface.module(layer)
-            for layer in surface.rules
-            if any(name in names for name in surface.measured_names(layer).values())
-        }
+        # all layers: the runs of every kind of rows then do the same, and are tested once
+        self._modules = {layer: self.surface.module(layer) for layer in self.surface.rules}
 
     @contextlib.contextmanager
     def run(
