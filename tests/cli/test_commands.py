@@ -395,8 +395,6 @@ def test_missing_safetensors_answers_with_its_pip_line(tmp_path):
 def test_missing_matplotlib_answers_before_training(tmp_path):
     done = in_new_process("demo", blocked=("matplotlib",), cwd=tmp_path)
     assert done.returncode == 1
-    expected = (
-        "error: Drawing the demo's figures needs matplotlib: pip install 'spiritlevel[plots]'\n"
-    )
-    assert done.stderr == expected
+    needed = "error: Drawing the demo's figures needs matplotlib: pip install 'spiritlevel[plots]'"
+    assert done.stderr == f"{needed}\n"
     assert list(tmp_path.iterdir()) == []
