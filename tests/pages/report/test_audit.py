@@ -14,7 +14,7 @@ def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):
         "sharpness.worst": ["1", "open", "open", "unchanged"],
     }
     lead = page.locator("header.lead > p").inner_text()
-    assert lead.startswith("1 of 3 measures keep their value")
+    assert lead.startswith("1 of 3 measures keeps its value")
     blocks = [f"bert.encoder.layer.{i}.attention.self.query" for i in (0, 1)]
     assert len(set(page.evaluate("names => spiritlevel.distinct(names)", blocks))) == 2
     assert "other weights: relative.kappa. 1 changes although" in lead

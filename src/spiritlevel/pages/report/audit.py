@@ -47,8 +47,9 @@ def _lead(audit: Audit) -> str:
         [verdict] = verdicts.values()
         return f"{numbers.listing(list(verdicts))}: {verdict.text}."
     changing = "1 changes" if moving == 1 else f"{moving} change"
+    keep = "keeps its value" if len(names) == 1 else "keep their value"
     return (
-        f"{len(names)} of {len(verdicts)} measures keep their value on copies that compute the "
+        f"{len(names)} of {len(verdicts)} measures {keep} on copies that compute the "
         f"same function with other weights{worth}. {changing} although the function stays the same."
     )
 
