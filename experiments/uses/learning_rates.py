@@ -190,7 +190,7 @@ def main() -> None:
             known = {key_of(each) for each in runs[name]}
             more = recorded.get(f"{name}_runs", [])
             runs[name] += [each for each in more if key_of(each) not in known]
-    host = host or machine(torch.device("cpu"))  # of the parts that need no GPU
+    host = host or machine()  # of the parts that need no GPU
     # without --part, images are trained on if they are there
     parts = [
         n for n in names if n == asked.part or (not asked.part and (n != "images" or asked.cifar))

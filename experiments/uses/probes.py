@@ -128,7 +128,7 @@ def write(path: pathlib.Path, rows: list[dict[str, Any]], num_units: int) -> Non
         "what": (__doc__ or "").splitlines()[0],
         "samples": SAMPLES,
         "units": num_units,
-        "machine": machine(torch.device("cpu")),
+        "machine": machine(),
         "summary": summary,
         "rows": rows,
     }

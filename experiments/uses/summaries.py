@@ -38,9 +38,9 @@ def spearman(left: Sequence[float], right: Sequence[float]) -> float:
     return float(scipy.stats.spearmanr(left, right).statistic)
 
 
-def machine(device: torch.device) -> dict[str, str]:
-    """Where a network was measured."""
-    on_gpu = device.type == "cuda"
+def machine(device: torch.device | None = None) -> dict[str, str]:
+    """Where a network was measured; without a device, on the processor."""
+    on_gpu = device is not None and device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
         "torch": torch.__version__,
