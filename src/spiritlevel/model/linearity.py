@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from .autograd_graph import nodes
+from .node_results import learn_results, result_of
 from .operation_watch import OperationWatch
 
 # Linear in all arguments together: what moves, copies, adds up, averages or interpolates.
@@ -145,6 +146,7 @@ def bends(
     `parameters` gives the name of every parameter by its id. `linear_slices` says that tensors were
     changed in place only linearly, as `InPlaceWatch` finds out.
     """
+    learn_results(outputs)
     names = list(parameters.values())
     bit_of = {key: 1 << i for i, key in enumerate(parameters)}
     depends: dict[Any, int] = {None: 0}  # the parameters behind a node, one bit each
@@ -197,4 +199,4 @@ def _bent(node: Any, inputs: list[int], reached: int) -> int:
 
 def _is_complex(node: Any, number: int) -> bool:
     """Whether a node's result is complex; a saved tensor would tell, but may be a checkpoint's."""
-    return bool(node._input_metadata[number].dtype.is_complex)
+    return bool(result_of(node, number).dtype.is_complex)

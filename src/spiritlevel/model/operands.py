@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .node_results import result_of
+
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
@@ -69,7 +71,7 @@ def signed(number: int) -> int:
 
 
 def _reshaped(node: Any, view: Tensor, number: int) -> Tensor:
-    return view.view(node._input_metadata[number].shape)
+    return view.view(result_of(node, number).shape)
 
 
 def _as_it_is(node: Any, view: Tensor, number: int) -> Tensor:
@@ -81,7 +83,7 @@ def _transposed(node: Any, view: Tensor, number: int) -> Tensor:
 
 
 def _sliced(node: Any, view: Tensor, number: int) -> Tensor:
-    size = node._input_metadata[number].shape[signed(node._saved_dim)]
+    size = result_of(node, number).shape[signed(node._saved_dim)]
     start, step = signed(node._saved_start), node._saved_step
     dim = signed(node._saved_dim)
     start = start + view.shape[dim] if start < 0 else start

@@ -31,6 +31,7 @@ from .layers.grouped import (
 )
 from .layers.patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
 from .linearity import BATCH_NORMS, operation_of
+from .node_results import learn_results, result_of
 from .operands import VIEWS, Operand, follow, signed
 
 
@@ -97,6 +98,7 @@ class Operations:
 
 def find_operations(outputs: Tensor, wanted: Mapping[str, nn.Parameter]) -> Operations:
     """The operations that these parameters enter in the graph of the outputs."""
+    learn_results(outputs)
     names = {id(parameter): name for name, parameter in wanted.items()}
     views: dict[Any, Callable[[int], Operand]] = {}  # by node, for each of its results
     operations: list[Operation] = []
@@ -160,7 +162,7 @@ def _names_behind(node: Any, views: Mapping[Any, Callable[[int], Operand]]) -> s
 def _found(
     node: Any, rule: AbstractRule, geometry: Any, a: Tensor, operands: dict[str, Operand]
 ) -> Operation:
-    result = node._input_metadata[0]
+    result = result_of(node)
     shape = torch.Size(result.shape)
     edge = GradientEdge(node, 0)
     return Operation(edge, shape, result.dtype, rule, geometry, a, operands)
@@ -172,7 +174,7 @@ def _matrix_product(
     """Rows times a matrix of shape (in, out)."""
     if weight is None:
         return None if bias is None else _broadcast(node, None, {"bias": bias})
-    width = node._input_metadata[0].shape[-1]
+    width = result_of(node).shape[-1]
     if a is None or a.dim() != weight.view.dim():
         return None
     if a.dim() == 3 and len(a) > 1:
@@ -264,7 +266,7 @@ def _embedding(node: Any, entering: dict[int, Operand]) -> Operation | None:
 def _embedding_bag(node: Any, entering: dict[int, Operand]) -> Operation | None:
     """Bags that are summed or averaged, as a rectangle: shorter ones end in rows times 0."""
     by_frequency, maximum = node._saved_scale_grad_by_freq, node._saved_mode == 2
-    tokens, num_bags = node._saved_indices, node._input_metadata[0].shape[0]
+    tokens, num_bags = node._saved_indices, result_of(node).shape[0]
     if set(entering) != {0} or by_frequency or maximum or not len(tokens):
         return None
     weight, given = entering[0], node._saved_per_sample_weights
@@ -289,10 +291,10 @@ def _embedding_bag(node: Any, entering: dict[int, Operand]) -> Operation | None:
 
 def _broadcast(node: Any, basis: Tensor | None, operands: dict[str, Operand]) -> Operation | None:
     """Gains and shifts; their last dimensions are those of the result."""
-    num_dims = len(node._input_metadata[0].shape)
+    num_dims = len(result_of(node).shape)
     if any(operand.view.dim() > num_dims for operand in operands.values()):
         return None
-    dtype, device = node._input_metadata[0].dtype, next(iter(operands.values())).parameter.device
+    dtype, device = result_of(node).dtype, next(iter(operands.values())).parameter.device
     if basis is None:
         basis = torch.ones((), dtype=dtype, device=device)
     geometry = Broadcast({key: operand.view.shape for key, operand in operands.items()})
@@ -322,7 +324,7 @@ def _affine(
         return None
     operands = {key: entering[i] for i, key in ((1, "weight"), (2, "bias")) if i in entering}
     if channel_first:
-        spatial = len(node._input_metadata[0].shape) - 2
+        spatial = len(result_of(node).shape) - 2
         operands = {k: o.changed(o.view.view(-1, *[1] * spatial)) for k, o in operands.items()}
     return _broadcast(node, basis() if "weight" in operands else None, operands)
 
