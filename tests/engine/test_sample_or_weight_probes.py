@@ -87,3 +87,37 @@ def test_what_is_exact_for_a_large_part_is_swept(data: tuple[Tensor, Tensor]) ->
         ).eval()
     report = sl.measure(model, data, measures="curvature.trace", rtol=0.3, max_passes=8)
     assert "not certified for '0.weight'" in report["curvature.trace"].text
+
+
+class Tokens(nn.Module):
+    """A small transformer that bends the outputs in all of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 64)
+        self.block = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True, dropout=0.0)
+        self.head = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 50), nn.LayerNorm(50))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.block(self.table(x)))
+
+
+def test_a_few_more_probes_of_the_hessian_come_before_a_sweep() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Tokens()
+        x = torch.randint(50, (16, 25)).sort(dim=1).values
+    inputs, targets = x[:, :-1], x[:, 1:]
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    found = trace(model.eval(), (inputs, targets), rtol=0.07)
+    count, _, text = found.text.partition(" sample probes of the Hessian")
+    assert 2 < int(count) <= row_estimator.A_FEW_SAMPLE_PROBES
+    assert text.startswith(": the outputs bend in nearly all weights")
+    many = trace(model, (inputs, targets), method="hutchinson", rtol=0.1)
+    assert found.stderr is not None
+    assert many.stderr is not None
+    assert abs(found.value - many.value) <= 4 * (found.stderr**2 + many.stderr**2) ** 0.5

@@ -18,6 +18,7 @@ from ..errors import NotApplicable
 from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimates_of_columns
+from .row_estimate import RowEstimate
 from .sample_probes import SampleProbes
 from .shared_probes import shared_probes, sketch_size
 from .sweep.sums import Factors, RowKind
@@ -33,22 +34,6 @@ NEARLY_ALL_BEND = "the outputs bend in nearly all weights"
 A_FEW_SAMPLE_PROBES, MANY_SAMPLE_PROBES = 8, 48
 WEIGHT_PROBE = 4  # what one costs, in sample probes: a product needs the gradients of all weights
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
-
-
-@dataclasses.dataclass(frozen=True)
-class RowEstimate:
-    """An estimate, which matrix it is of, and how it was computed."""
-
-    estimate: Estimate
-    quantity: str  # "Hessian" or "GGN"
-    status: Status
-    text: str
-    cost: Cost
-
-    @property
-    def exact(self) -> bool:
-        """Whether the value is exact, and of the matrix that was asked for."""
-        return self.estimate.exact and self.status is Status.OK
 
 
 NEEDS: dict[RowKind, Needs] = {
@@ -141,14 +126,24 @@ class RowEstimator:
         """The Hessian if a few probes of it suffice; otherwise whichever varies less."""
         self._draw_pilot("hessian")
         self.operator = "hessian"
-        if len(self.probed) == len(self.parameters):
-            most = min(A_FEW_SAMPLE_PROBES, self.precision.max_passes) - self._probes.least
-            while self._estimate(self.whole).unknown and self._probes.passes <= most:
-                self._probes.draw(["hessian"], self._probes.least)  # often gives an interval
+        if len(self.probed) == len(self.parameters):  # the residual would need a sweep besides
+            while more := self._more_of_a_few():
+                self._probes.draw(["hessian"], more)
             if self._converged():
                 return
         self._draw_pilot("residual")
         self._take_less_varying()
+
+    def _more_of_a_few(self) -> int:
+        """How many more probes make a few that suffice; 0 if they do already, or never will."""
+        probes, most = self._probes, min(A_FEW_SAMPLE_PROBES, self.precision.max_passes)
+        left = most - probes.passes
+        if self._converged() or left < probes.least:
+            return 0
+        if self._estimate(self.whole).unknown:
+            return probes.least  # often gives an interval
+        needed = 1.05 * self._sufficient()
+        return max(math.ceil(needed) - probes.passes, probes.least) if needed <= most else 0
 
     def _weight_probes_are_better(self) -> bool:
         """Where many sample probes are still needed, whether weight probes would be cheaper.
@@ -158,11 +153,10 @@ class RowEstimator:
         samples, asked = self._probes, self.precision
         if asked.method != "auto" or self._converged():
             return False
-        needed = self._sufficient()
-        more = A_FEW_SAMPLE_PROBES - samples.count(self.operator)
-        if needed >= A_FEW_SAMPLE_PROBES and more >= samples.least <= asked.max_passes:
-            samples.draw([self.operator], more)  # two alone say little about how many are needed
-            needed = self._sufficient()
+        while (needed := self._sufficient()) >= A_FEW_SAMPLE_PROBES:
+            if not (more := self._more_to_tell()):
+                break
+            samples.draw([self.operator], more)
         if self._converged() or needed < MANY_SAMPLE_PROBES:
             return False
         judged = self._of_probed(self.whole)
@@ -171,6 +165,12 @@ class RowEstimator:
             rival.draw(["residual", "hessian"], max(2, min(rival.glance, asked.max_passes // 2)))
         least = min(rival.spread(each, judged, rival.common) for each in rival.values)
         return WEIGHT_PROBE * least < samples.spread(self.operator, judged, samples.common)
+
+    def _more_to_tell(self) -> int:
+        """As many probes again, up to a few: two alone say little about how many are needed."""
+        probes, count = self._probes, self._probes.count(self.operator)
+        left = min(A_FEW_SAMPLE_PROBES - count, self.precision.max_passes - probes.passes)
+        return min(count, left) if left >= probes.least else 0
 
     def _choose(self) -> None:
         """Probe the residual or the Hessian, whichever varies less.

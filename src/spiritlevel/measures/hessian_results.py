@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ..engine.row_estimator import RowEstimate
+from ..engine.row_estimate import RowEstimate
 from ..engine.weight_space.eigenvalues import residual_tolerance
 from ..engine.weight_space.lanczos import Eigenpairs
 from ..engine.workspace import Workspace

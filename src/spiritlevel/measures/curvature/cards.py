@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...engine.data_pass import Needs
-from ...engine.row_estimator import RowEstimate, estimate_rows
+from ...engine.row_estimate import RowEstimate
+from ...engine.row_estimator import estimate_rows
 from ...engine.sweep_text import columns_text, probes_text
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
