@@ -30,7 +30,6 @@ from . import trust
 from .chunk_products import ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace
 
-DIRECTIONS = 2
 TOLERANCE = 1e-3  # a wrong derivative is wrong by its own size; the differences have five digits
 VECTORS = 4  # as large as the weights, at a time
 PIECE = 1 << 22  # numbers of a parameter that are compared in float64 at a time
@@ -39,11 +38,11 @@ Parts = dict[str, Tensor]
 
 
 def untrusted_parameter(
-    surface: Surface, method: ProductMethod, batch: Any, *, at_once: int, seed: int = 0
+    surface: Surface, method: ProductMethod, batch: Any, *, at_once: int, seed: int
 ) -> str | None:
     """The first parameter whose part of a product differs from differences of the gradient.
 
-    `at_once` samples run together.
+    `at_once` samples run together; `seed` gives the direction.
     """
     parts = trust.pieces(surface.received(batch), at_once)
     rounding = _gradient_rounding(surface, parts)
@@ -51,27 +50,22 @@ def untrusted_parameter(
     # A parameter without effect, like a key's bias under softmax, has a gradient of which only the
     # rounding of the terms that cancel is left. These may be as large as any other gradient.
     least = max(rounding.values(), default=0.0) / trust.STEPS[0]
-    for number in range(DIRECTIONS if _batches.num_samples(batch) > 1 else 1):
-        along = trust.Directions(surface, seed + number)
-        claimed = _product(surface, method, parts, along)
-        suspects = set(start)
-        for step in trust.STEPS:
-            change = _change_of_gradient(surface, parts, along, step)
-            judged = sorted(suspects)  # their sizes are read at once: a GPU would wait for each
-            lengths = [
-                _lengths(change.get(name), claimed.get(name), 2 * step, start[name])
-                for name in judged
-            ]
-            del change  # before the next step makes another one
-            for name, (gap, *sizes) in zip(judged, torch.stack(lengths).tolist(), strict=True):
-                if gap <= TOLERANCE * max(sizes) + rounding[name] / step + least:
-                    suspects.discard(name)
-            if not suspects:
-                break
-        if suspects:
-            return next(name for name in start if name in suspects)
-        del claimed
-    return None
+    along = trust.Directions(surface, seed)
+    claimed = _product(surface, method, parts, along)
+    suspects = set(start)
+    for step in trust.STEPS:
+        change = _change_of_gradient(surface, parts, along, step)
+        judged = sorted(suspects)  # their sizes are read at once: a GPU would wait for each
+        lengths = [
+            _lengths(change.get(name), claimed.get(name), 2 * step, start[name]) for name in judged
+        ]
+        del change  # before the next step makes another one
+        for name, (gap, *sizes) in zip(judged, torch.stack(lengths).tolist(), strict=True):
+            if gap <= TOLERANCE * max(sizes) + rounding[name] / step + least:
+                suspects.discard(name)
+        if not suspects:
+            return None
+    return next(name for name in start if name in suspects)
 
 
 def _gradient_rounding(surface: Surface, parts: Sequence[Any]) -> Mapping[str, float]:

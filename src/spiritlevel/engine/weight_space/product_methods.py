@@ -16,7 +16,7 @@ from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
 from . import trust
-from .chunk_products import ProductMethod, make_products, product_of_hessian
+from .chunk_products import ProductMethod, make_products
 from .groups import groups, only
 from .parameter_space import ParameterSpace
 from .product_check import untrusted_parameter
@@ -81,9 +81,8 @@ def _check_gradient(surface: Surface, at_once: int) -> None:
 def _try_method(surface: Surface, method: ProductMethod, num_samples: int) -> None:
     """Raise what the model raises if it does not support a method."""
     batch, where = surface.first_samples(num_samples), BatchLocation(0)
-    if method == "reverse":
+    if method == "reverse":  # the products that are compared next show all else
         _check_second_derivative(surface, batch)
-        product_of_hessian(surface, batch, where, lambda name, p: torch.ones_like(p))
         return
     space = ParameterSpace(surface)
     ones = torch.ones(1, space.size, dtype=space.dtype, device=space.device)
@@ -94,12 +93,13 @@ def _try_method(surface: Surface, method: ProductMethod, num_samples: int) -> No
 def _untrusted_parameter(surface: Surface, method: ProductMethod, at_once: int) -> str | None:
     """A parameter whose products by this method are not differences of gradients, or None."""
 
-    def look(count: int) -> str | None:
+    def look(count: int, seed: int) -> str | None:
         batch = surface.first_samples(count)
-        return untrusted_parameter(surface, method, batch, at_once=at_once)
+        return untrusted_parameter(surface, method, batch, at_once=at_once, seed=seed)
 
-    for count in looked_at(at_once):
-        found = trust.beside_the_parameters(surface, 0, functools.partial(look, count))
+    # another direction each time: one alone may miss a wrong part by chance
+    for seed, count in enumerate((trust.SAMPLES, 1)):
+        found = trust.beside_the_parameters(surface, 0, functools.partial(look, count, seed))
         if found is not None:
             return found
     return None
