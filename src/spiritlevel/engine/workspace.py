@@ -16,7 +16,6 @@ from ..errors import SpiritlevelError
 from ..model.arithmetic import full_precision
 from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
-from ..model.parameters import frozen_text
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
@@ -383,7 +382,7 @@ class Workspace:
             }
             | dataclasses.asdict(self.precision)
             | call_settings()
-            | ({} if (frozen := frozen_text(surface.model)) is None else {"frozen": frozen})
+            | ({} if surface.frozen is None else {"frozen": surface.frozen})
         )
 
     def subject(self) -> dict[str, Any]:

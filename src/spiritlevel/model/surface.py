@@ -31,7 +31,7 @@ from .losses import AnyLoss, as_mask
 from .named_layers import NamedLayers
 from .number_types import NumberTypes
 from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
-from .parameters import select_parameters
+from .parameters import frozen_text, select_parameters
 from .substitution import substituted
 from .weight_matrices import WeightMatrix, find_matrices
 from .widening import choose_width, widened
@@ -175,6 +175,11 @@ class Surface(NamedLayers, NumberTypes):
             if not last.masked or not bool(torch.isfinite(last.finite).all()):
                 refuse_nonfinite(last.finite, last.batch, last.where)
             self.loss.refuse_invalid(last.outputs, last.targets, where=str(last.where))
+
+    @functools.cached_property
+    def frozen(self) -> str | None:
+        """How much of the network is frozen; every measure's settings hold it."""
+        return frozen_text(self.model)
 
     @functools.cached_property
     def matrices(self) -> dict[str, WeightMatrix]:
