@@ -152,7 +152,7 @@ def asked(
                 answer.note = "fails: needs a function that torch removed in 1.9"
         if make is Spiritlevel and is_held_against_it:
             truth = answer.value
-        if answer.value is not None and truth and question != "density":
+        elif answer.value is not None and truth and question != "density":
             answer.error = abs(answer.value - truth) / abs(truth)
         if is_tolerance and answer.note.startswith("not "):
             missed[make.name] = question.removeprefix("trace to ")

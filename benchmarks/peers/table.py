@@ -15,11 +15,23 @@ RESULTS, DOCS = HERE.parent / "results", HERE.parents[1] / "docs"
 MARKS = "<!-- table of peers: {} -->"
 TOOLS = ("spiritlevel", "BackPACK", "PyHessian", "curvlinops", "hessian-eigenthings")
 COLORS = ("#1b6ca8", "#c66b3d", "#7a9a3a", "#8a5a9e", "#6b6b6b")
+NETWORKS = (
+    "MLP",
+    "VGG-small",
+    "ResNet-18",
+    "ResNet-50",
+    "ViT-B/16",
+    "GPT-2 small",
+    "head of GPT-2",
+)
+QUESTIONS = ("exact trace", "trace to 10 %", "trace to 3 %", "trace to 1 %", "default trace")
+QUESTIONS += ("traces of all layers to 10 %", "GGN trace", "largest eigenvalue", "density")
 SHORT = (  # what the README shows
     ("VGG-small", "exact trace"),
     ("ResNet-18", "exact trace"),
     ("VGG-small", "trace to 10 %"),
     ("ResNet-18", "trace to 10 %"),
+    ("GPT-2 small", "trace to 10 %"),
     ("VGG-small", "largest eigenvalue"),
     ("head of GPT-2", "exact trace"),
 )
@@ -52,8 +64,13 @@ def insert(page: pathlib.Path, made: str) -> None:
 
 def table(rows: Rows, machine: dict[str, Any]) -> str:
     """One line a question and network, one column a tool."""
+    return _table(rows, machine, in_order(rows), cell)
+
+
+def in_order(rows: Rows) -> list[tuple[str, str]]:
+    """Networks and questions, the networks by size."""
     asked = dict.fromkeys((r["network"], r["question"]) for r in rows)
-    return _table(rows, machine, list(asked), cell)
+    return sorted(asked, key=lambda each: (NETWORKS.index(each[0]), QUESTIONS.index(each[1])))
 
 
 def short_table(rows: Rows, machine: dict[str, Any]) -> str:
@@ -82,13 +99,18 @@ def _table(
 def cell(row: dict[str, Any] | None) -> str:
     if row is None or row["seconds"] is None:
         return "—" if row is None or row["note"] in ("", "no answer") else row["note"]
-    parts = [f"{row['seconds']:.2g} s"]
+    parts = [f"{short(row['seconds'])} s"]
     if row["error"] is not None:
         same = "exact" if "trace" in row["question"] else "the same value"
         parts.append(same if row["error"] < 1e-5 else f"{row['error']:.1%} off")
     if row["peak_bytes"]:
-        parts.append(f"{row['peak_bytes'] / 1e9:.2g} GB")
+        parts.append(f"{short(row['peak_bytes'] / 1e9)} GB")
     return ", ".join(parts) + (f" ({row['note']})" if row["note"] else "")
+
+
+def short(number: float) -> str:
+    """Two digits, or all before the point."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.2g}"
 
 
 def short_cell(row: dict[str, Any] | None) -> str:
@@ -99,22 +121,22 @@ def short_cell(row: dict[str, Any] | None) -> str:
 
 def picture(rows: Rows, path: pathlib.Path) -> None:
     """Seconds of every tool, one line a question; hollow where the answer is of no use."""
-    questions = list(dict.fromkeys((r["network"], r["question"]) for r in rows))[::-1]
+    questions = in_order(rows)[::-1]
     figure, axes = plt.subplots(figsize=(8, 0.32 * len(questions) + 1.2))
     for tool, color in zip(TOOLS, COLORS, strict=True):
         mine = [r for r in rows if r["tool"] == tool and r["seconds"] is not None]
         places = [questions.index((r["network"], r["question"])) for r in mine]
         faces = ["white" if r["note"] or (r["error"] or 0) > 0.1 else color for r in mine]
-        axes.scatter(
-            [r["seconds"] for r in mine], places, c=faces, edgecolors=color, label=tool, zorder=3
-        )
+        axes.scatter([r["seconds"] for r in mine], places, c=faces, edgecolors=color, zorder=3)
+        axes.scatter([], [], c=color, label=tool)  # filled in the legend, whatever comes first
     axes.set_xscale("log")
     axes.set_xlabel(
         "seconds for the whole call; hollow: more than 10 % off, or tolerance not reached"
     )
     axes.set_yticks(range(len(questions)), [f"{n}, {q}" for n, q in questions], fontsize=8)
     axes.grid(axis="x", alpha=0.3)
-    figure.legend(loc="upper center", ncols=len(TOOLS), fontsize=8, frameon=False)
+    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+    axes.legend(**place, ncols=len(TOOLS), fontsize=8, frameon=False)
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, bbox_inches="tight")
 
