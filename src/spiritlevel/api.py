@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -10,25 +9,18 @@ from torch import Tensor, nn
 
 from . import measures as catalogue
 from .engine.forecast import forecast
-from .engine.head.head_layer import choose_head
-from .engine.options import Options, as_options
-from .engine.plan import make_head_plan
-from .engine.precision import Method, Precision
+from .engine.options import Options
+from .engine.precision import Method
 from .engine.preflight import Preflight
-from .engine.workspace import Workspace
-from .errors import SpiritlevelError
 from .measures.asked import Asked
+from .measures.opening import open_workspace
 from .measures.rounding import with_rounding
-from .model.arithmetic import Arithmetic, full_precision
+from .model.arithmetic import Arithmetic
 from .model.batches import Forward
 from .model.calls import measuring
-from .model.distributed import Processes
-from .model.model_state import check_model
-from .model.surface import Surface
 from .records import Progress, Report
 
 Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
-PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
 
 
 @measuring
@@ -117,16 +109,12 @@ def measure_also(
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
     asked = Asked.read(arguments.pop("measures", None), also)
-    workspace = open_measurement(model, data, **arguments)
+    workspace = open_workspace(model, data, **arguments)
     applied = asked.of(workspace)
     with workspace.surface.preserved():
         measured, refused = applied.measured()
         if workspace.surface.arithmetic != "full":
-
-            def reopened(few: Any, **changed: Any) -> Workspace:
-                return open_measurement(model, few, **arguments | {"progress": None} | changed)
-
-            measured = with_rounding(measured, applied, reopened)
+            measured = with_rounding(measured, applied, model, arguments)
     left_out = applied.left_out | refused
     told = {name: why for name, why in left_out.items() if name in asked.matched}
     return Report(
@@ -161,24 +149,25 @@ def preflight(
     progress: Progress | None = None,
 ) -> Preflight:
     """What `measure` with these arguments will cost at least; runs only a few samples."""
-    arguments = {
-        "loss": loss,
-        "layers": layers,
-        "head": head,
-        "forward": forward,
-        "method": method,
-        "rtol": rtol,
-        "confidence": confidence,
-        "max_passes": max_passes,
-        "options": options,
-        "memory": memory,
-        "arithmetic": arithmetic,
-        "seed": seed,
-        "distributed": distributed,
-        "progress": progress,
-    }
     asked = Asked.read(measures)
-    workspace = open_measurement(model, data, **arguments)
+    workspace = open_workspace(
+        model,
+        data,
+        loss=loss,
+        layers=layers,
+        head=head,
+        forward=forward,
+        method=method,
+        rtol=rtol,
+        confidence=confidence,
+        max_passes=max_passes,
+        options=options,
+        memory=memory,
+        arithmetic=arithmetic,
+        seed=seed,
+        distributed=distributed,
+        progress=progress,
+    )
     cards = asked.of(workspace).cards
     with workspace.surface.preserved():
         further = {c.name: c.further_cost(workspace) for c in cards if c.further_cost}
@@ -192,61 +181,3 @@ def cards(pattern: str = "*") -> list[catalogue.Card]:
     ['neuron.rho_max', 'neuron.rho_sum']
     """
     return [catalogue.get(name) for name in catalogue.names(pattern)]
-
-
-def open_workspace(
-    model: nn.Module,
-    data: Iterable[Any],
-    *,
-    loss: Any = "cross_entropy",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    forward: Forward | None = None,
-    precision: Precision | None = None,
-    options: Options | None = None,
-    memory: int | None = None,
-    arithmetic: Arithmetic = "full",
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
-) -> Workspace:
-    """The workspace every verb starts from: over the chosen layers, with checked arguments."""
-    if memory is not None and memory <= 0:
-        raise SpiritlevelError(
-            f"The 'memory' argument must be a positive number of bytes. Got {memory!r}. "
-            "Leave it out for 640 MiB, or half the free memory of a GPU."
-        )
-    common = {
-        "loss": loss,
-        "forward": forward,
-        "progress": progress,
-        "processes": Processes(join=distributed),
-        "arithmetic": arithmetic,
-    }
-    surface = Surface(model, data, layers=None if layers == "head" else layers, **common)
-    check_model(surface.model)
-    if layers == "head":
-        surface = Surface(model, data, layers=_head_layer(surface, head), **common)
-    return Workspace(
-        surface, head=head, memory=memory, seed=seed, precision=precision, options=options
-    )
-
-
-def _head_layer(surface: Surface, head: str | None) -> str:
-    """What the layers "head" are: the one of this name, or else the head."""
-    if "head" in surface.layers():
-        return "head"
-    with surface.preserved(), full_precision():
-        return choose_head(make_head_plan(surface).heads, head).layer
-
-
-def open_measurement(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Workspace:
-    """As `open_workspace`, from the arguments of `measure` but its measures."""
-    asked = {key: value for key, value in arguments.items() if key in PRECISION}
-    rest = {key: value for key, value in arguments.items() if key not in PRECISION}
-    return open_workspace(
-        model,
-        data,
-        precision=Precision(**asked),
-        **rest | {"options": as_options(rest.get("options"))},
-    )

@@ -14,11 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.api import open_workspace
-from spiritlevel.engine.precision import Precision
 from spiritlevel.engine.row_estimator import NEEDS, SECOND_GLANCE, estimate_rows
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import GLANCE, PILOT, WeightProbes
+from spiritlevel.measures.opening import open_workspace
 from spiritlevel.model.losses import CrossEntropy
 from zoo import references
 from zoo.dense_problem import DenseProblem, DenseProducts
@@ -95,8 +94,8 @@ def variances(model, data):
 
 def counted(model, data, seed, **precision):
     """The trace as `measure` finds it, with products off the dense matrices; how many they were."""
-    loss, asked = CrossEntropy(class_dim=-1), Precision(max_passes=100_000, **precision)
-    workspace = open_workspace(model, data, loss=loss, seed=seed, precision=asked)
+    loss, asked = CrossEntropy(class_dim=-1), {"max_passes": 100_000, **precision}
+    workspace = open_workspace(model, data, loss=loss, seed=seed, **asked)
     names, H, ggn = matrices(model, data)
     workspace.__dict__["products"] = DenseProducts(workspace.surface, names, H, ggn)
     workspace.want(NEEDS["trace"])

@@ -305,6 +305,12 @@ def test_a_start_stays_in_the_folder_of_its_study(tmp_path):
     assert "run of the study's model.init_from" in refusal(lambda: control.check(study))
 
 
+@pytest.mark.parametrize("start", ["a\0b", "y" * 300])
+def test_a_start_that_no_file_can_have_is_refused_with_the_settings(start):
+    model = {"name": "mlp", "init_from": start}
+    assert "study's model.init_from must be a path. Got" in refusal(lambda: tiny(model=model))
+
+
 def test_the_check_names_the_fault():
     assert "leads out" in refusal(lambda: check_name("a/../b", what="name", advice=""))
     assert "longer than 200 bytes" in refusal(lambda: check_name("é" * 101, what="name", advice=""))

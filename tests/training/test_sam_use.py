@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM
+from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM, build_perturbed
 from training.sam_problem import (
     KINDS,
     RHO,
@@ -129,6 +129,7 @@ BAD = [
     (lambda o: SAM(o, every=2.5), r"Got 2\.5"),
     (lambda o: ASAM(o, eta=-1, adaptive_bias=True), r"'eta' argument of ASAM must .* Got -1"),
     (lambda o: NoiseSAM(o, draws=0), r"'draws' argument of NoiseSAM must .* Got 0"),
+    (lambda o: build_perturbed("Sam", o, 0.1), r"one of plain, sam, asam, noise_sam\. Got 'Sam'"),
     (lambda o: SAM(SAM(o)), r"must make one step from one gradient\. Got SAM"),
     (lambda o: SAM(type(o)), r"must be a torch optimizer\. Got <class .*SGD'>\. Write SAM\(torch"),
 ]

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from spiritlevel.api import open_workspace
 from spiritlevel.engine.certificate import Certificate
 from spiritlevel.engine.data_pass import Needs, PassResult
 from spiritlevel.engine.fit import Fit
@@ -30,6 +29,7 @@ from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.weight_space.vector_memory import VectorMemory
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
+from spiritlevel.measures.opening import open_workspace
 from spiritlevel.results import Cost
 from zoo import references
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import api
 from ..engine.workspace import STREAM_FROM
 from ..errors import SpiritlevelError
 from ..math.curvature import SoftmaxCurvature
+from ..measures.opening import open_workspace
 from ..model.calls import measuring
 from ..model.losses import CrossEntropy
 from ..symmetries import temperature_move
@@ -67,9 +67,7 @@ def _logits(
     model: nn.Module, data: Iterable[Any], arguments: Mapping[str, Any]
 ) -> tuple[str, Logits]:
     """The path of the head, and its logits."""
-    workspace = api.open_measurement(
-        model, data, **{k: v for k, v in arguments.items() if k != "layers"}
-    )
+    workspace = open_workspace(model, data, **{k: v for k, v in arguments.items() if k != "layers"})
     surface = workspace.surface
     if not isinstance(surface.loss, CrossEntropy):
         raise SpiritlevelError(

@@ -13,6 +13,7 @@ from .. import api
 from ..engine.precision import Method
 from ..engine.row_estimator import NEEDS, estimate_rows
 from ..measures.layer_weights import measured_weights
+from ..measures.opening import open_workspace
 from ..model.batches import Forward
 from ..model.calls import measuring
 from ..records import Progress
@@ -58,7 +59,7 @@ def neurons(
     >>> bool(torch.allclose(found.values, net.weight[0].detach() ** 2 * 2 / 3))
     True
     """
-    workspace = api.open_measurement(
+    workspace = open_workspace(
         model,
         data,
         loss=loss,

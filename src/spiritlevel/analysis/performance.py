@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import api
 from ..engine.fit import Fit
+from ..measures.opening import open_workspace
 from ..model.batches import num_samples
 from ..model.calls import measuring
 
@@ -37,7 +37,7 @@ def performance(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Perf
     0.667
     """
     wanted = {key: value for key, value in arguments.items() if key not in ("layers", "measures")}
-    workspace = api.open_measurement(model, data, **wanted)
+    workspace = open_workspace(model, data, **wanted)
     surface = workspace.surface
     fit, count = Fit(surface.loss, surface.device), torch.zeros((), dtype=torch.int64)
     with surface.preserved(), torch.no_grad():

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..api import Loss, open_workspace
+from ..api import Loss
 from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
@@ -19,6 +19,7 @@ from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError
+from ..measures.opening import open_workspace
 from ..model.batches import Forward
 from ..model.calls import call_settings, measuring
 from ..notebooks import Shown

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
-from ..engine.workspace import Workspace
+from torch import nn
+
 from ..records import Measurement
 from .asked import Applied, Asked
+from .opening import open_workspace
 from .registry import Measured
 
 SAMPLES = 3  # on which both are compared, with the same random numbers
 
 
 def with_rounding(
-    measured: dict[str, Measured], applied: Applied, reopened: Callable[..., Workspace]
+    measured: dict[str, Measured], applied: Applied, model: nn.Module, arguments: Mapping[str, Any]
 ) -> dict[str, Measured]:
     """The measurements with what the faster arithmetic costs, where they were computed in it.
 
-    `reopened` gives a workspace of the same network on other data, with arguments changed.
+    `arguments` are those that the workspace was opened with.
     """
     names = [card.name for card in applied.cards if card.needs.sweep and card.name in measured]
     if not names:
         return measured
+    asked = Asked.read(names)
     surface = applied.workspace.surface
-    few, asked = [surface.first_samples(SAMPLES)], Asked.read(names)
+    few = [surface.first_samples(SAMPLES)]
     both = []
     for kind in ("full", surface.arithmetic):
-        again = asked.of(reopened(few, rtol=0.5, arithmetic=kind))
+        changed = {"progress": None, "rtol": 0.5, "arithmetic": kind}
+        again = asked.of(open_workspace(model, few, **{**arguments, **changed}))
         with again.workspace.surface.preserved():
             both.append(again.measured()[0])
         surface.cost += again.workspace.surface.cost

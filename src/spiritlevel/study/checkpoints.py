@@ -59,7 +59,11 @@ def load_checkpoint(
     The module named by `keep`, such as a head for other classes, stays as it is in `model`.
     """
     check_arguments("load_checkpoint", {"model": model})
-    name = os.fspath(as_path(path, what="checkpoint"))
+    return load_weights(model, os.fspath(as_path(path, what="checkpoint")), keep=keep)
+
+
+def load_weights(model: nn.Module, name: str, *, keep: str | None = None) -> Loaded:
+    """As `load_checkpoint`, where it is known that this is a network and the name of a file."""
     tensors, container = _read_all(name)
     wanted = _tensors_of(model)
     prefix = _choose_prefix(tensors, wanted)

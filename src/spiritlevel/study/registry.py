@@ -18,7 +18,7 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any, Protocol
 
-from .. import plugins
+from .. import plugins, user_code
 from ..errors import SpiritlevelError, suggestion
 from .runs.results import RunResult
 from .settings.run import RunSettings
@@ -110,13 +110,25 @@ def registered_task(name: str) -> RegisteredTask | None:
     return _tasks.get(name)
 
 
-def unknown_task(name: str) -> SpiritlevelError:
-    """The error for a name that is no registered task."""
-    return SpiritlevelError(
-        f"The study's task {name!r} must be 'module:function' or one of "
-        f"{', '.join(sorted(_tasks))}.{suggestion(name, _tasks)} Run from the folder that holds "
-        "the module."
-    )
+def find_task(name: str) -> Task:
+    """The function of a registered task, or that of "module:function"."""
+    if ":" not in name:
+        registered = registered_task(name)
+        if registered is None:
+            raise SpiritlevelError(
+                f"The study's task {name!r} must be 'module:function' or one of "
+                f"{', '.join(sorted(_tasks))}.{suggestion(name, _tasks)} Run from the folder that "
+                "holds the module."
+            )
+        return registered.function
+    function = user_code.imported(name, what="task")
+    if not callable(function):
+        raise SpiritlevelError(
+            f"The study's task {name!r} must name a function (settings, device) -> RunResult. "
+            f"Got {function!r}."
+        )
+    user_function: Task = function
+    return user_function
 
 
 def _all_studies() -> dict[str, StudyFile]:

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss, open_workspace
+from ...api import Loss
 from ...errors import SpiritlevelError, suggestion
 from ...math.curvature import scaled_to_one
+from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
 from ...model.linearity import bends

@@ -16,6 +16,7 @@ from ...engine.workspace import EXACT_COLUMNS
 from ...errors import SpiritlevelError
 from ...measures import registered_cards
 from ...measures.confounders import MEASURED_ALONG
+from ...measures.opening import open_workspace
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation, Forward
@@ -225,7 +226,7 @@ def _find(
     **surface: Any,
 ) -> tuple[symmetries.FoundMoves, int]:
     """The symmetries of the network, looked for on its first samples; and its number of outputs."""
-    workspace = api.open_workspace(model, data, head=head, distributed=distributed, **surface)
+    workspace = open_workspace(model, data, head=head, distributed=distributed, **surface)
     with workspace.surface.preserved():
         batch = workspace.surface.first_samples(NUM_SAMPLES)
         more = workspace.surface.first_samples(NUM_VARIED)

@@ -11,9 +11,10 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from ...api import Loss, cards, open_workspace
+from ...api import Loss, cards
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
+from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import call_settings, measuring
 from ...records import Progress, Report

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss, open_workspace
+from ...api import Loss
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError, require
+from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
 from ...records import Cost, Progress

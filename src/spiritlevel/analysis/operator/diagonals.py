@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...api import Loss, open_workspace
+from ...api import Loss
 from ...engine.diagonal import ggn_diagonal, residual_diagonal
 from ...errors import SpiritlevelError
+from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
 from ...records import Cost, Progress

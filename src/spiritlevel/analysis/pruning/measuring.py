@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss, open_workspace
+from ...api import Loss
 from ...engine.data_pass import Needs
 from ...engine.diagonal import ggn_diagonal
 from ...engine.directions.column_pass import run_column_pass, spans
@@ -17,6 +17,7 @@ from ...engine.directions.families import NeuronDeletions
 from ...engine.directions.usable import reasons_against
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
+from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
 from ...model.layers.embedding import EmbeddingRule

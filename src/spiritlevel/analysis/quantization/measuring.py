@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import measures as catalogue
-from ...api import Loss, open_workspace
+from ...api import Loss
 from ...engine.data_pass import Needs
 from ...engine.directions.column_pass import run_column_pass, spans
 from ...engine.directions.families import GivenChanges
@@ -19,6 +19,7 @@ from ...engine.directions.tally import Directional
 from ...engine.directions.usable import reasons_against
 from ...engine.workspace import Workspace
 from ...errors import NotApplicable, SpiritlevelError
+from ...measures.opening import open_workspace
 from ...model.arithmetic import Arithmetic
 from ...model.batches import Forward
 from ...model.calls import measuring

@@ -16,6 +16,7 @@ from torch import nn
 from ... import api
 from ...analysis.landscape.fingerprints import of_data
 from ...errors import SpiritlevelError
+from ...measures.opening import open_workspace
 from ..checkpoints import load_checkpoint
 from ..executors.local import run_here
 from ..executors.progress import Watch
@@ -163,7 +164,7 @@ class _Networks:
         for name, part in parts.items():
             if part is not None:
                 model = _built(self.given[0], self.factory, self.arguments[0])
-                task[name] = of_data(api.open_measurement(model, part, loss=loss).surface)
+                task[name] = of_data(open_workspace(model, part, loss=loss).surface)
         return task
 
 

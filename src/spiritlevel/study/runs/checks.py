@@ -14,7 +14,7 @@ from ...errors import SpiritlevelError, is_out_of_memory
 from ...training.penalties.registry import check_penalty
 from ..given.checks import check_given
 from ..models.registry import find_factory
-from ..registry import registered_task
+from ..registry import find_task, registered_task
 from ..settings.definition import Study
 from ..settings.run import RunSettings
 from ..settings.task_arguments import read_task
@@ -24,7 +24,6 @@ from .networks import build_model, find_start
 from .results import describe
 from .run_data import load_data
 from .steps import make_penalty
-from .tasks import find_task
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 # Interventions that decide which network is built, or which outputs it needs.

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...files.names import as_path, check_name
+from ...files.names import check_name
 from ...training.norm_control.control import NORMS, constrain_weights_, replace_norms
-from ..checkpoints import load_checkpoint
+from ..checkpoints import load_weights
 from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
 from ..settings.run import RunSettings
@@ -154,12 +154,12 @@ def load_start(
         head: the name of the head, where that is not "head".
     """
     path = find_start(start, seed)
-    load_checkpoint(model, path, keep=head_path(model, head) if fresh_head else None)
+    load_weights(model, str(path), keep=head_path(model, head) if fresh_head else None)
 
 
 def find_start(start: str, seed: int) -> pathlib.Path:
     """The checkpoint that `start` stands for."""
-    path = as_path(os.path.expanduser(start), what="study's model.init_from")
+    path = pathlib.Path(os.path.expanduser(start))
     folder, _, run = start.partition("#")
     if path.is_file() or not (run or path.is_dir()):
         return path  # if it is not there, loading it fails with a clear error

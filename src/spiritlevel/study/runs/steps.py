@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from ...training.norm_control.control import WeightConstraint
 from ...training.penalties.penalty import Penalty
 from ...training.penalties.registry import build_penalty
-from ...training.sam.optimizers import ASAM, SAM, NoiseSAM
-from ...training.sam.perturbed_optimizer import AbstractPerturbedOptimizer
+from ...training.sam.optimizers import build_perturbed
 from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
 from .cuda_graphs import Captured, Recorded, recordable
@@ -41,7 +40,15 @@ class Steps:
         self._rates = [group["lr"] for group in self._plain.param_groups]
         if training.norm_control:
             WeightConstraint(model).attach(self._plain)
-        self._perturbed = _perturbed(self._plain, model, settings)
+        self._perturbed = build_perturbed(
+            training.method,
+            self._plain,
+            training.rho,
+            draws=training.draws,
+            generator=derived_generator(settings.seed, "displacements"),
+            every=training.every,
+            model=model,
+        )
         self._penalty = make_penalty(model, settings)
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
@@ -174,27 +181,6 @@ def _groups(
         {"params": backbone, "lr": training.lr_backbone},
         {"params": list(head.parameters())},
     ]
-
-
-def _perturbed(
-    optimizer: torch.optim.Optimizer, model: nn.Module, settings: RunSettings
-) -> AbstractPerturbedOptimizer | None:
-    training = settings.training
-    rho, every = training.rho, training.every
-    if training.method == "plain":
-        return None
-    if training.method == "sam":
-        return SAM(optimizer, rho, every=every, model=model)
-    if training.method == "asam":
-        return ASAM(optimizer, rho, adaptive_bias=False, every=every, model=model)
-    return NoiseSAM(
-        optimizer,
-        rho,
-        draws=training.draws,
-        generator=derived_generator(settings.seed, "displacements"),
-        every=every,
-        model=model,
-    )
 
 
 def make_penalty(model: nn.Module, settings: RunSettings) -> Penalty | None:

@@ -17,32 +17,14 @@ from typing import Any
 
 import torch
 
-from ... import user_code
 from ...errors import SpiritlevelError
 from ...results import Measurement, Report, Status
-from ..registry import Task, registered_task, unknown_task
+from ..registry import find_task
 from ..settings.run import RunSettings
 from .measuring import machine
 from .results import MeasurementRow, RunResult, row_of, rows_of
 
 DONE = "done"
-
-
-def find_task(name: str) -> Task:
-    """From "module:function", or the name of a registered task."""
-    if ":" not in name:
-        registered = registered_task(name)
-        if registered is None:
-            raise unknown_task(name)
-        return registered.function
-    task = user_code.imported(name, what="task")
-    if not callable(task):
-        raise SpiritlevelError(
-            f"The study's task {name!r} must name a function (settings, device) -> RunResult. "
-            f"Got {task!r}."
-        )
-    user_task: Task = task
-    return user_task
 
 
 def run_task(settings: RunSettings, device: str | torch.device) -> RunResult:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from ...errors import SpiritlevelError, suggestion
+from ...files.names import as_path
 
 CHECK = "check"  # where a dataclass field holds its check
 
@@ -110,6 +112,16 @@ class ListCheck(Check):
         return tuple(super(ListCheck, self).read(where, each) for each in value)
 
 
+class PathCheck(Check):
+    """The path of a file or folder, which need not be there."""
+
+    def read(self, where: str, value: object) -> Any:
+        """The text as it was given."""
+        given = super().read(where, value)
+        as_path(os.path.expanduser(given), what=f"study's {where}")
+        return given
+
+
 # Any, as for dataclasses.field: the annotation of the field says its type.
 def checked(reader: Reader, default: Any) -> Any:
     """A field of a section whose values are read by `reader`."""
@@ -125,6 +137,11 @@ def one_of(*names: str, default: str | None) -> Any:
 def text(need: str) -> Any:
     """A text that is not empty; None by default."""
     return checked(Check(str, need, bool), None)
+
+
+def path(need: str) -> Any:
+    """A text that the system can be asked for as a path; None by default."""
+    return checked(PathCheck(str, need, bool), None)
 
 
 def flag() -> Any:

@@ -13,6 +13,7 @@ from .keys import (
     flag,
     number,
     one_of,
+    path,
     read_values,
     readers_of,
     text,
@@ -31,7 +32,7 @@ class ModelSettings:
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its factory
     init: str | None = one_of("xavier_normal", "kaiming_uniform", "uniform", "normal", default=None)
     init_bias: str = one_of("keep", "zero", default="keep")
-    init_from: str | None = text("the path of a checkpoint, or the folder of a study")
+    init_from: str | None = path("the path of a checkpoint, or the folder of a study")
     init_head: str = one_of("keep", "fresh", default="keep")
 
     @classmethod

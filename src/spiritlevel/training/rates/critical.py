@@ -16,8 +16,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss, open_workspace
+from ...api import Loss
 from ...engine.weight_space.perturbed import OVERFLOW
+from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
 from ...records import Cost, Progress

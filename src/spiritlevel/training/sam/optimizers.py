@@ -142,5 +142,37 @@ class NoiseSAM(AbstractPerturbedOptimizer):
         return draw_in_ball(blocks, self._generator)
 
 
+def build_perturbed(
+    method: str,
+    optimizer: Optimizer,
+    rho: float,
+    *,
+    draws: int = 1,
+    generator: torch.Generator | None = None,
+    every: int = 1,
+    model: nn.Module | None = None,
+) -> AbstractPerturbedOptimizer | None:
+    """The wrapper that a study calls "sam", "asam" or "noise_sam"; None for "plain" steps.
+
+    `draws` and `generator` are those of NoiseSAM; ASAM is that of its paper.
+
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    >>> type(build_perturbed("asam", optimizer, 0.5)).__name__
+    'ASAM'
+    """
+    if method == "plain":
+        return None
+    if method == "sam":
+        return SAM(optimizer, rho, every=every, model=model)
+    if method == "asam":
+        return ASAM(optimizer, rho, adaptive_bias=False, every=every, model=model)
+    if method == "noise_sam":
+        return NoiseSAM(optimizer, rho, draws=draws, generator=generator, every=every, model=model)
+    raise SpiritlevelError(
+        "The 'method' argument of build_perturbed must be one of plain, sam, asam, noise_sam. "
+        f"Got {method!r}."
+    )
+
+
 def _gradients(blocks: list[Block]) -> list[list[Tensor]]:
     return [[w.grad for w in block.weights if w.grad is not None] for block in blocks]
