@@ -1,22 +1,22 @@
 import datetime
 import gc
+import os
 import shutil
 import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-import torch
 from _pytest.doctest import DoctestModule
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Tests choose their dtype themselves; the thread count is fixed so that sums run in one order.
-torch.set_num_threads(1)
 
 
 @pytest.fixture
-def generator() -> torch.Generator:
+def generator() -> Any:
+    import torch  # here, for the process that only hands tests to workers does without
+
     return torch.Generator().manual_seed(0)
 
 
@@ -38,6 +38,25 @@ def browser() -> Iterator[Any]:
 def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Files of tests have no doctests, and looking for some takes seconds."""
     return [found for found in (yield) if not isinstance(found, DoctestModule)]
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Workers are forked from a process that has imported what they need."""
+    if not hasattr(os, "fork"):
+        return
+    import fork_server
+
+    for spec in specs:
+        if spec.popen and not spec.python:
+            spec.python = fork_server.program("libraries")
+
+
+def pytest_collection() -> None:
+    """Tests choose their dtype themselves; one thread, so that sums run in one order."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def pytest_collection_finish() -> None:
