@@ -1,4 +1,6 @@
+import contextlib
 import datetime
+import functools
 import gc
 import os
 import shutil
@@ -53,10 +55,16 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
 
 
 def pytest_collection() -> None:
-    """Tests choose their dtype themselves; one thread, so that sums run in one order."""
+    """Before the first file of tests is imported."""
     import torch
 
+    # Tests choose their dtype themselves; one thread, so that sums run in one order.
     torch.set_num_threads(1)
+    with contextlib.suppress(ImportError):  # an extra
+        import typer.main
+
+        # Making all commands from their signatures takes longer than most of them.
+        typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def pytest_collection_finish() -> None:
