@@ -2,9 +2,9 @@ import contextlib
 import datetime
 import functools
 import gc
-import os
 import shutil
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -45,7 +45,7 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_setupnodes(specs: list[Any]) -> None:
     """Workers are forked from a process that has imported what they need."""
-    if not hasattr(os, "fork"):
+    if sys.platform != "linux":  # on others some libraries do not survive a fork
         return
     import fork_server
 

@@ -61,7 +61,7 @@ def start() -> str:
 
     @atexit.register
     def end() -> None:
-        server.communicate()
+        server.communicate()  # closes its input, which ends it
         shutil.rmtree(folder)
         del os.environ[FOLDER]
 
@@ -172,6 +172,8 @@ def become(request: dict, descriptors: list[int], changed: dict[str, str]) -> No
     os.environ.clear()
     os.environ.update(changed | request["env"])
     os.chdir(request["cwd"])
+    if sys.modules["torch"].cuda._is_in_bad_fork():  # a library has looked for a GPU: none is left
+        os.execv(sys.executable, [sys.executable, *request["arguments"]])
     sys.path[:0] = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
     first, *others = request["arguments"]
     if first == "-c":
