@@ -54,8 +54,12 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
             spec.python = fork_server.program("libraries")
 
 
-def pytest_collection() -> None:
+def pytest_collection(session: pytest.Session) -> None:
     """Before the first file of tests is imported."""
+    options = session.config.option
+    if getattr(options, "dist", "no") != "no" and not hasattr(session.config, "workerinput"):
+        return  # this process only hands tests to workers
+    gc.disable()  # nothing that is imported or collected goes away again
     import torch
 
     # Tests choose their dtype themselves; one thread, so that sums run in one order.
@@ -71,6 +75,8 @@ def pytest_collection_finish() -> None:
     """Whatever was imported stays: the collector need not walk through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(5000)  # tests that look at memory collect themselves
 
 
 # -- what a run of the tests leaves to the night -----------------------------------------------
