@@ -91,6 +91,7 @@ def run(stage, arguments, descriptors: dict[int, int], env=None, cwd=None) -> in
 
 def as_new_interpreter(stage: str, *arguments: str) -> None:
     """Wait for a process that is forked with all open files of this one, and end as it did."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches that process too
     inherited = [int(name) for name in os.listdir("/dev/fd")]
     descriptors = {number: number for number in inherited if _is_open(number)}
     # options of the interpreter itself are left out
