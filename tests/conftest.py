@@ -1,22 +1,24 @@
+import contextlib
 import datetime
+import functools
 import gc
 import shutil
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-import torch
 from _pytest.doctest import DoctestModule
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Tests choose their dtype themselves; the thread count is fixed so that sums run in one order.
-torch.set_num_threads(1)
 
 
 @pytest.fixture
-def generator() -> torch.Generator:
+def generator() -> Any:
+    import torch  # here, for the process that only hands tests to workers does without
+
     return torch.Generator().manual_seed(0)
 
 
@@ -40,10 +42,41 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [found for found in (yield) if not isinstance(found, DoctestModule)]
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Workers are forked from a process that has imported what they need."""
+    if sys.platform != "linux":  # on others some libraries do not survive a fork
+        return
+    import fork_server
+
+    for spec in specs:
+        if spec.popen and not spec.python:
+            spec.python = fork_server.program("libraries")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Before the first file of tests is imported."""
+    options = session.config.option
+    if getattr(options, "dist", "no") != "no" and not hasattr(session.config, "workerinput"):
+        return  # this process only hands tests to workers
+    gc.disable()  # nothing that is imported or collected goes away again
+    import torch
+
+    # Tests choose their dtype themselves; one thread, so that sums run in one order.
+    torch.set_num_threads(1)
+    with contextlib.suppress(ImportError):  # an extra
+        import typer.main
+
+        # Making all commands from their signatures takes longer than most of them.
+        typer.main.get_command = functools.cache(typer.main.get_command)
+
+
 def pytest_collection_finish() -> None:
     """Whatever was imported stays: the collector need not walk through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(5000)  # tests that look at memory collect themselves
 
 
 # -- what a run of the tests leaves to the night -----------------------------------------------

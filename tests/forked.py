@@ -5,7 +5,11 @@ a test is about the imports themselves, or about memory, it needs a new interpre
 """
 
 import dataclasses
+import functools
 import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.spawn
 import os
 import pathlib
 import runpy
@@ -40,7 +44,22 @@ def forks() -> multiprocessing.context.BaseContext:
     context = multiprocessing.get_context("forkserver")
     # An optimizer imports the last of them.
     context.set_forkserver_preload(["spiritlevel.study", "spiritlevel.cli.app", "torch._dynamo"])
+    _start_from_torch()
     return context
+
+
+@functools.cache
+def _start_from_torch() -> None:
+    """Start the server of `multiprocessing` as a fork of ours, which has imported torch."""
+    import fork_server
+
+    python = multiprocessing.spawn.get_executable()
+    multiprocessing.resource_tracker.ensure_running()  # by the usual one: it needs no torch
+    multiprocessing.set_executable(fork_server.program("torch"))
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        multiprocessing.set_executable(python)
 
 
 def run_script(path, *arguments) -> str:

@@ -14,19 +14,27 @@ EVERYWHERE |= {"SIGINT", "SIGTERM", "SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV"}
 POSIX = {"fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"}
 
 
-def names_of(node):
-    """What is called, as written: `os.fork`, `open`."""
-    return ast.unparse(node.func)
+def names_of(call):
+    """What is called, as written: `os.fork`, `open`; of a longer expression only the last name."""
+    return dotted(call.func) or getattr(call.func, "attr", "")
 
 
-def is_text_without_encoding(call):
-    name = names_of(call).rsplit(".", 1)[-1]
+def dotted(node):
+    """A name with its attributes, as written; `ast.unparse` would take seconds for all files."""
+    if isinstance(node, ast.Name):
+        return node.id
+    before = dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return before and f"{before}.{node.attr}"
+
+
+def is_text_without_encoding(call, called):
+    name = called.rsplit(".", 1)[-1]
     given = {keyword.arg for keyword in call.keywords}
     if name == "read_text":
         return not call.args and "encoding" not in given
     if name == "write_text":
         return len(call.args) < 2 and "encoding" not in given
-    if names_of(call) not in ("open", "io.open", "os.fdopen"):
+    if called not in ("open", "io.open", "os.fdopen"):
         return False
     modes = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode")]
     return not any("b" in ast.unparse(mode) for mode in modes) and "encoding" not in given
@@ -38,15 +46,16 @@ def offences(source):
     guarded = {inner for each in tried for inner in each.body}  # an import that may be missing
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            if is_text_without_encoding(node):
+            name = names_of(node)
+            if is_text_without_encoding(node, name):
                 found.append(f"line {node.lineno}: text without encoding='utf-8'")
-            if names_of(node) in ("os.fork", "os.killpg", "os.setsid"):
-                found.append(f"line {node.lineno}: {names_of(node)} is not on Windows")
+            if name in ("os.fork", "os.killpg", "os.setsid"):
+                found.append(f"line {node.lineno}: {name} is not on Windows")
         if isinstance(node, ast.Import | ast.ImportFrom) and node not in guarded:
             modules = {alias.name for alias in node.names} | {getattr(node, "module", None)}
             level = getattr(node, "level", 0)
             found += [f"line {node.lineno}: imports {m}" for m in modules & POSIX if not level]
-        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        text = dotted(node) if isinstance(node, ast.Attribute) else ""
         if text.startswith("signal.SIG") and text.removeprefix("signal.") not in EVERYWHERE:
             found.append(f"line {node.lineno}: {text} is not on Windows")
     return found
@@ -61,6 +70,7 @@ def test_nothing_that_only_posix_has():
     "line",
     [
         "path.read_text()",
+        "(folder / 'a').read_text()",
         "path.write_text(page)",
         "open(path)",
         "open(path, mode='a')",

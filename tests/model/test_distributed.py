@@ -59,6 +59,11 @@ def test_two_processes_equal_one(alone, together, case):
             same_numbers(found[case], alone[case], keys=("data_stderr",))
 
 
+def test_what_is_told_may_be_long_in_one_process_and_short_in_another(together):
+    for found in together:
+        assert found["told"] == ["0" * 10, "1" * 5010]
+
+
 def test_the_cost_is_that_of_all_processes(alone, together):
     expected = alone["exact"]["measures"]["head.trace"]["cost"]
     for found in together:

@@ -119,12 +119,17 @@ def assert_same(before, after):
             assert after[part] == expected, part
 
 
-MEASURES = ["*.*"]
+# Few draws and steps: one of them disturbs what many do.
+EVERYTHING = {
+    "measures": "*.*",
+    "max_passes": 4,
+    "options": {"draws": 4, "ascent_steps": 4, "restarts": 1},
+}
 
 
 def test_a_measurement_leaves_no_trace(model, data):
     before = state_of(model, data)
-    sl.measure(model, data, measures=MEASURES)
+    sl.measure(model, data, **EVERYTHING)
     assert model.calls > 2
     assert_same(before, state_of(model, data))
 
@@ -166,7 +171,7 @@ def test_an_exception_in_forward_leaves_no_trace(model, data, call):
     model.fail_at = call
     before = state_of(model, data)
     with pytest.raises(RuntimeError, match="planted in forward"):
-        sl.measure(model, data, measures=MEASURES)
+        sl.measure(model, data, **EVERYTHING)
     assert_same(before, state_of(model, data))
 
 
@@ -184,7 +189,7 @@ def test_an_exception_in_the_second_batch_leaves_no_trace(data):
         model = FailsAtTheSecondBatch().double().eval()
     before = state_of(model, data)
     with pytest.raises(RuntimeError, match="planted in the second batch"):
-        sl.measure(model, data, measures=MEASURES)
+        sl.measure(model, data, **EVERYTHING)
     assert_same(before, state_of(model, data))
 
 
@@ -199,7 +204,7 @@ def test_an_interrupt_leaves_no_trace(model, data, at):
 
     before = state_of(model, data)
     with pytest.raises(KeyboardInterrupt):
-        sl.measure(model, data, measures=MEASURES, progress=progress)
+        sl.measure(model, data, **EVERYTHING, progress=progress)
     assert calls == [(4, 9), (9, 9)][:at]
     assert_same(before, state_of(model, data))
 
@@ -215,7 +220,7 @@ def test_an_exception_in_a_column_leaves_no_trace(model, data):
     model.norm.register_forward_hook(explode)
     before = state_of(model, data)
     with pytest.raises(ZeroDivisionError):
-        sl.measure(model, data, measures=MEASURES)
+        sl.measure(model, data, **EVERYTHING)
     assert_same(before, state_of(model, data))
 
 
@@ -223,7 +228,7 @@ def test_a_shuffling_loader_leaves_the_global_rng(model, data):
     x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
     loader = DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
     before = state_of(model, data)
-    sl.measure(model, loader, measures=MEASURES)
+    sl.measure(model, loader, **EVERYTHING)
     assert_same(before, state_of(model, data))
 
 
@@ -240,13 +245,13 @@ def test_a_refused_shuffling_loader_leaves_the_global_rng(model, data):
     loader = DataLoader(TensorDataset(x, y + 9), batch_size=4, shuffle=True)
     before = state_of(model, data)
     with pytest.raises(sl.SpiritlevelError, match="Labels must lie in"):
-        sl.measure(model, loader, measures=MEASURES)
+        sl.measure(model, loader, **EVERYTHING)
     assert_same(before, state_of(model, data))
 
 
 def test_measuring_does_not_change_the_next_training_step(model, data):
     twin = copy.deepcopy(model)
-    sl.measure(model, data, measures=MEASURES)
+    sl.measure(model, data, **EVERYTHING)
     for net in (model, twin):
         torch.manual_seed(3)
         net.train()
@@ -269,7 +274,7 @@ def test_it_works_under_no_grad_and_inference_data(model, data):
 def test_own_forward_hooks_still_run(model, data):
     seen = []
     model.fc.register_forward_hook(lambda module, args, output: seen.append(len(output)))
-    sl.measure(model, data, measures=MEASURES)
+    sl.measure(model, data, **EVERYTHING)
     assert {4, 5} <= set(seen)
     assert len(model.fc._forward_hooks) == 1
 

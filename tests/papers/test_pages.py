@@ -14,7 +14,7 @@ from spiritlevel.pages.content import Figure, Series, Table
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.pages.markdown import escape, table
 from spiritlevel.papers import Record, ScaleResult, find, names, pages, record, render, write_pages
-from spiritlevel.papers.judging.judged import judged
+from spiritlevel.papers.publishing.pages import analysed
 from spiritlevel.papers.publishing.records import load, save
 from spiritlevel.study import control
 
@@ -25,8 +25,13 @@ RECORDED = [name for name in names() if load(RESULTS, name)]
 
 
 @pytest.fixture(scope="module")
-def made():
-    return pages(RESULTS)
+def found():
+    return analysed(RESULTS)
+
+
+@pytest.fixture(scope="module")
+def made(found):
+    return pages(RESULTS, found)
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +66,19 @@ def test_figures_are_those_in_the_repository(made):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_every_page_says_what_it_must(name, made):
+def test_every_page_says_what_it_must(name, found, made):
     page = made[f"experiments/{name}.md"].decode()
-    experiment, scales = find(name), load(RESULTS, name)
+    experiment, scales = find(name), found[name]
     for text in (experiment.claim, experiment.rule, str(experiment.trained)):
         assert escape(text) in page
-    for found in scales:
-        assert escape(experiment.scaled_down[found.preset]) in page
-        assert f"{len(found.rows)} runs" in page
-        outcome = judged(experiment, found.rows)
-        assert escape(outcome.conclusion) in page
-        assert escape(outcome.left_out) in page
+    assert [scale.record.preset for scale in scales] == [
+        each.preset for each in load(RESULTS, name)
+    ]
+    for scale in scales:
+        assert escape(experiment.scaled_down[scale.record.preset]) in page
+        assert f"{len(scale.record.rows)} runs" in page
+        assert escape(scale.outcome.conclusion) in page
+        assert escape(scale.outcome.left_out) in page
     assert page.count("Machine: ") == len(scales)
     for value in experiment.paper_values:
         assert escape(value) in page

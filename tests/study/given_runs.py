@@ -1,6 +1,8 @@
 """Small trained networks as files, and what a user says of them, for tests of given networks."""
 
+import copy
 import csv
+import functools
 
 import torch
 from torch import nn
@@ -13,7 +15,12 @@ RATES, SIZES, SEEDS = (0.1, 1.0), (10, 40), 2
 
 
 def trained(lr, size, seed):
-    """A few steps of SGD on 80 digits, in float64."""
+    """A few steps of SGD on 80 digits, in float64; a copy of one's own."""
+    return copy.deepcopy(_trained(lr, size, seed))
+
+
+@functools.cache
+def _trained(lr, size, seed):
     x, y = digits("train")
     model = build("mlp", seed=seed, hidden=6).double()
     optimizer = torch.optim.SGD(model.parameters(), lr)

@@ -49,14 +49,13 @@ def form_of(batch: Any) -> Hashable:
 
 def tensors(batch: Any) -> list[Tensor]:
     """Every tensor of a nested batch, in order."""
-    leaves: list[Tensor] = []
-
-    def collect(tensor: Tensor) -> Tensor:
-        leaves.append(tensor)
-        return tensor
-
-    map_tensors(collect, batch)
-    return leaves
+    if isinstance(batch, Tensor):
+        return [batch]
+    if isinstance(batch, Mapping):
+        batch = batch.values()
+    elif not isinstance(batch, list | tuple):
+        return []
+    return [tensor for part in batch for tensor in tensors(part)]
 
 
 def rebuild(batch: Any, leaves: Iterable[Tensor]) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pickle
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,9 @@ from torch import Tensor
 
 from ..errors import NotApplicable, SpiritlevelError
 from ..records import Cost
+
+SHORT = 1000  # bytes of a message that is sent in one round
+HEADER = 8  # bytes before it, which say how long it is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +131,8 @@ class Processes:
         """The contents of all processes; raises if one of them tells of an error."""
         if _blocks.left is not None and _blocks.error is not None:
             raise _blocks.error
-        messages: list[Any] = [None] * self.size
         with self._connected():
-            dist.all_gather_object(messages, message)
+            messages = self._told_by_all(message)
         if failed := [rank for rank, each in enumerate(messages) if each.error is not None]:
             left = min(messages[rank].level for rank in failed)
             first = messages[failed[0]]
@@ -147,6 +150,28 @@ class Processes:
             self._abandon(1, error)
             raise error
         return [each.content for each in messages]
+
+    def _told_by_all(self, message: _Message) -> list[Any]:
+        """As `all_gather_object`, whose two rounds only a long message needs."""
+        if dist.get_backend() != "gloo":  # it may not send from the memory of the host
+            messages: list[Any] = [None] * self.size
+            dist.all_gather_object(messages, message)
+            return messages
+        own = pickle.dumps(message)
+        parcels = self._bytes_of_all(len(own).to_bytes(HEADER, "big") + own[:SHORT], HEADER + SHORT)
+        lengths = [int.from_bytes(parcel[:HEADER], "big") for parcel in parcels]
+        if max(lengths) <= SHORT:
+            parcels = [parcel[HEADER:] for parcel in parcels]
+        else:
+            parcels = self._bytes_of_all(own, max(lengths))
+        return [pickle.loads(parcel) for parcel in parcels]  # which ends before the padding
+
+    def _bytes_of_all(self, own: bytes, length: int) -> list[bytes]:
+        """The bytes of every process, padded to a length that is the same in all of them."""
+        sent = torch.frombuffer(bytearray(own.ljust(length, b"\0")), dtype=torch.uint8)
+        received = [torch.empty_like(sent) for _ in range(self.size)]
+        dist.all_gather(received, sent)
+        return [bytes(part.tolist()) for part in received]
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:

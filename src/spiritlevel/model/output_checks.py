@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,6 +34,17 @@ def check_targets(targets: Any, where: BatchLocation) -> None:
             "forward=lambda model, batch: (outputs, targets) that picks the tensor your loss "
             "needs; several can be stacked into one and taken apart in the loss."
         )
+
+
+def any_bad(invalid: Tensor, numbers: Iterable[Tensor]) -> Tensor:
+    """Whether a target is invalid or a number is not finite, on their device."""
+    bad = invalid.any()
+    for tensor in numbers:
+        # a sum is finite only if all of it is; on a GPU one would have to wait for it
+        quick = tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
+        if not (quick and math.isfinite(tensor.sum().item())):
+            bad = bad | ~torch.isfinite(tensor).all()
+    return bad
 
 
 def refuse_nonfinite(outputs: Tensor, batch: Any, where: BatchLocation) -> None:

@@ -18,21 +18,23 @@ from torch import Tensor, nn
 def substituted(model: nn.Module, values: Mapping[Tensor, Tensor]) -> Iterator[None]:
     """Let the model compute with `values` in place of the tensors they belong to."""
     replaced: list[tuple[dict[str, Any], str, Tensor]] = []
+    by_identity = {id(tensor): value for tensor, value in values.items()}
+    modules = list(model.modules())
     # recurrent layers notice other weights and list them anew
     listed = [
         (module, module._flat_weights, module._flat_weight_refs)
-        for module in model.modules()
+        for module in modules
         if isinstance(module, nn.RNNBase)
     ]
     try:
-        for module in model.modules():
+        for module in modules:
             # not by setattr, which refuses what is not a Parameter
             tables: list[dict[str, Any]] = [module._parameters, module._buffers]
             for registered in tables:
                 for name, tensor in registered.items():
-                    if tensor is not None and tensor in values:
+                    if id(tensor) in by_identity:
                         replaced.append((registered, name, tensor))
-                        registered[name] = values[tensor]
+                        registered[name] = by_identity[id(tensor)]
         yield
     finally:
         for registered, name, tensor in replaced:

@@ -30,7 +30,7 @@ from .layer_hooks import recording_calls, returning_zeros
 from .losses import AnyLoss, as_mask
 from .named_layers import NamedLayers
 from .number_types import NumberTypes
-from .output_checks import DeferredFlag, check_rows, check_targets, refuse_nonfinite
+from .output_checks import DeferredFlag, any_bad, check_rows, check_targets, refuse_nonfinite
 from .parameters import frozen_text, select_parameters
 from .substitution import substituted
 from .weight_matrices import WeightMatrix, find_matrices
@@ -38,6 +38,7 @@ from .widening import choose_width, widened
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 FIRST_RUN = 2  # of them that show what the model does
+NOTHING = torch.zeros(())  # in the place of outputs that need not be finite
 
 
 class Surface(NamedLayers, NumberTypes):
@@ -109,7 +110,7 @@ class Surface(NamedLayers, NumberTypes):
         self._find_label_shift(batch)
         with recording_calls(watch) as self.watched, self.observer():
             outputs, targets, mask = self._run(batch, parameters or {})
-        finite = outputs.new_zeros(()) if may_overflow else outputs.detach()
+        finite = NOTHING if may_overflow else outputs.detach()
         return outputs, self._checked(outputs, targets, mask, finite, batch, where)
 
     def _find_label_shift(self, batch: Any) -> None:
@@ -149,18 +150,16 @@ class Surface(NamedLayers, NumberTypes):
             targets = targets.long()  # in eight bits −100 would be another number
         check_rows(outputs, batch, where)
         self.loss.check(outputs, targets, where=str(where))
-        bad = ~torch.isfinite(finite).all()
         invalid, counted = self.loss.invalid(outputs, targets), targets
+        numbers = [finite]
         if mask is None:
-            for tensor in _batches.tensors(batch):
-                if tensor.is_floating_point():
-                    bad = bad | ~torch.isfinite(tensor).all()
+            numbers += [tensor for tensor in _batches.tensors(batch) if tensor.is_floating_point()]
         else:  # what a mask hides need not be valid
             counted = self.loss.apply_mask(targets, mask, where=str(where))
             shown = as_mask(mask, targets.shape)
             assert shown is not None  # or `apply_mask` would have refused it
             invalid = invalid & shown
-        bad = bad | invalid.any()
+        bad = any_bad(invalid, numbers)
         self._unchecked = _UncheckedBatch(
             DeferredFlag(bad), finite, outputs, counted, batch, where, mask is not None
         )

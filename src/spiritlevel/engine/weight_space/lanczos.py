@@ -304,9 +304,10 @@ class Lanczos:
         R = torch.zeros(count, count, dtype=torch.float64)
         for i in range(count):
             row = self._basis[first + i : first + i + 1]
-            before = norm(row)
-            R[:rank, i] = self._project(row, self._basis[first : first + rank])[0]
-            after = norm(row)
+            before = after = norm(row)
+            if rank:
+                R[:rank, i] = self._project(row, self._basis[first : first + rank])[0]
+                after = norm(row)
             if after <= floor or rank == limit:
                 continue
             row /= after

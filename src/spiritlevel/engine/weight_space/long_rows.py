@@ -27,8 +27,9 @@ def columns(num_rows: int, like: Tensor) -> Iterator[slice]:
 
 def inner(A: Tensor, B: Tensor) -> Tensor:
     """A Bᵀ, summed in float64."""
-    total = torch.zeros(len(A), len(B), dtype=torch.float64, device=A.device)
-    for part in columns(len(A) + len(B), A):
+    num_rows = A.shape[0] + B.shape[0]
+    total = torch.zeros(A.shape[0], B.shape[0], dtype=torch.float64, device=A.device)
+    for part in columns(num_rows, A):
         total += A[:, part].double() @ B[:, part].double().T
     return total
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Mapping
 
 from ...files import write_atomically
 from ...pages.figures.series import svg
-from ..experiment import Experiment
 from ..registry import find, names
 from . import audited, records
 from .render import ScaleResult, render
@@ -15,26 +15,35 @@ from .summary import summary
 from .what_holds import what_holds
 
 
-def pages(results: str | os.PathLike[str]) -> dict[str, bytes]:
-    """By path below docs/: the two summaries, and page and figures of every experiment."""
-    results_by_experiment: list[list[ScaleResult]] = []
-    waiting: list[Experiment] = []
+def analysed(results: str | os.PathLike[str]) -> dict[str, list[ScaleResult]]:
+    """By experiment: what was recorded at each scale, and what it says; empty if not run yet."""
+    return {
+        name: [ScaleResult.of(record, find(name)) for record in records.load(results, name)]
+        for name in names()
+    }
+
+
+def pages(
+    results: str | os.PathLike[str], found: Mapping[str, list[ScaleResult]] | None = None
+) -> dict[str, bytes]:
+    """By path below docs/: the two summaries, and page and figures of every experiment.
+
+    `found` is what `analysed` returns, where that is there already.
+    """
+    found = analysed(results) if found is None else found
     written: dict[str, bytes] = {}
-    for name in names():
-        experiment = find(name)
-        scales = [ScaleResult.of(record, experiment) for record in records.load(results, name)]
-        if not scales:
-            waiting.append(experiment)
-            continue
-        results_by_experiment.append(scales)
-        written[f"experiments/{name}.md"] = render(scales).encode()
+    for name, scales in found.items():
+        if scales:
+            written[f"experiments/{name}.md"] = render(scales).encode()
         for scale in scales:
             if scale.outcome.figure is not None:
                 written[f"experiments/{scale.stem}.svg"] = svg(scale.outcome.figure)
-    text = summary(results_by_experiment, waiting, audited.load_all(results))
+    waiting = [find(name) for name, scales in found.items() if not scales]
+    run = [scales for scales in found.values() if scales]
+    text = summary(run, waiting, audited.load_all(results))
     top = {"experiments.md": text.encode()}
-    if results_by_experiment:
-        top["what-holds.md"] = what_holds(results_by_experiment).encode()
+    if run:
+        top["what-holds.md"] = what_holds(run).encode()
     return top | written
 
 
