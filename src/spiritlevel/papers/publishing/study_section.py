@@ -34,11 +34,11 @@ def claim_section(judgement: Judgement) -> Section:
     experiment = judgement.experiment
     first = [judgement.source, f"The claim: {experiment.claim}"]
     last = [f"What was done: {experiment.set_up}", *judgement.scale, judgement.count]
-    parts: list[Part]
-    if judgement.outcome is None:
-        parts = [Text([judgement.conclusion]), Text(judgement.missing, bullets=True)]
-    else:
+    parts: list[Part] = [Text([judgement.conclusion])]
+    if judgement.outcome is not None:
         parts = _outcome_parts(experiment, judgement.outcome)
+    if judgement.missing:
+        parts.insert(1, Text(judgement.missing, bullets=True))
     return Section(
         "experiment",
         f"The paper's claim: {judgement.verdict}",
