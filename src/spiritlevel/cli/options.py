@@ -17,6 +17,15 @@ from . import completion, console, inputs
 
 Several = list[str] | None
 LARGEST = 2**63 - 1  # of whole numbers that torch takes
+
+
+def _for_torch(number: int | None) -> int | None:
+    """Refuse what torch does not take; as a range of the option, all help texts would show it."""
+    if number is not None and abs(number) > LARGEST:
+        raise typer.BadParameter(f"{number} is too large for torch, which takes {LARGEST} at most.")
+    return number
+
+
 Model = Annotated[
     str,
     typer.Option(
@@ -50,10 +59,15 @@ Split = Annotated[str, typer.Option(metavar="PART", help="train, test or all.")]
 Samples = Annotated[
     int | None,
     typer.Option(
-        min=1, max=LARGEST, metavar="N", help="Use at most this many samples, drawn at random."
+        min=1,
+        metavar="N",
+        help="Use at most this many samples, drawn at random.",
+        callback=_for_torch,
     ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, max=LARGEST, metavar="N", help="Samples per batch.")]
+BatchSize = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Samples per batch.", callback=_for_torch)
+]
 LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
 Layers = Annotated[
     Several,
@@ -105,10 +119,9 @@ Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
 Seed = Annotated[
     int,
     typer.Option(
-        min=-LARGEST,
-        max=LARGEST,
         metavar="N",
         help="Seed of initial weights, drawn samples and probes.",
+        callback=_for_torch,
     ),
 ]
 Confounders = Annotated[
