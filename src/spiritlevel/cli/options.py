@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -16,6 +16,7 @@ from ..pages.figures import KINDS
 from . import completion, console, inputs
 
 Several = list[str] | None
+Path = TypeVar("Path", str | None, pathlib.Path | None)
 LARGEST = 2**63 - 1  # of whole numbers that torch takes
 
 
@@ -141,9 +142,10 @@ Confidence = Annotated[
 ]
 
 
-def _unwritten(json: str | None) -> str | None:
-    console.free(json)
-    return json
+def unwritten(path: Path) -> Path:
+    """Raise now if a file would be replaced, not after an hour of measuring."""
+    console.free(path)
+    return path
 
 
 Json = Annotated[
@@ -151,17 +153,16 @@ Json = Annotated[
     typer.Option(
         metavar="PATH",
         help="Write JSON here. Use '-' for stdout; messages go to stderr.",
-        callback=_unwritten,
+        callback=unwritten,
     ),
 ]
 
 
 def _before_measuring(html: pathlib.Path | None) -> pathlib.Path | None:
-    """Raise now if the page cannot be made, not after an hour of measuring."""
+    """Raise now if the page cannot be made."""
     if html is not None:
         require("plotly", what="An HTML page", extra="report")
-    console.free(html)
-    return html
+    return unwritten(html)
 
 
 Html = Annotated[
@@ -175,13 +176,13 @@ Html = Annotated[
 
 
 def drawable(plot: pathlib.Path | None) -> pathlib.Path | None:
-    """Raise now if the file cannot be drawn, not after an hour of measuring."""
+    """Raise now if the file cannot be drawn."""
     if plot is not None and plot.suffix[1:] not in KINDS:
         endings = ", ".join(f".{kind}" for kind in KINDS)
         raise SpiritlevelError(
             f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
         )
-    return plot
+    return unwritten(plot)
 
 
 Plot = Annotated[
