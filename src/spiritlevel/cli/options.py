@@ -212,6 +212,16 @@ class DataOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What is measured, and of which layers."""
+
+    measures: Measures = None
+    option: Options = None
+    layers: Layers = None
+    head: HeadName = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MachineOptions:
     """Where it is computed, and with which random numbers."""
 
