@@ -12,7 +12,7 @@ from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.judging.judgement import judge
 from spiritlevel.papers.library_studies import library_study
 from spiritlevel.papers.publishing import records
-from spiritlevel.papers.publishing.study_section import claim_section
+from spiritlevel.papers.publishing.study_section import claim_first, claim_section
 
 RESULTS = pathlib.Path(__file__).parents[2] / "experiments" / "results"
 MOST = 24  # rows: enough to miss some
@@ -83,7 +83,7 @@ def test_a_report_names_what_is_not_finished_yet():
         for run in study.runs()
     ]
     done = [row | {"status": "done", "outcome": "epochs"} for row in penalty_rows(0.0, 0.1)]
-    judgement = judge(study, [*done, *rows])
+    [judgement] = judge(study, [*done, *rows])
     assert judgement.verdict == "partly reproduced, so far"
     assert judgement.missing == ("No run is finished yet with task.weight: 0.001, 0.01, 1.0.",)
     _, here, missing, *_ = claim_section(judgement).parts
@@ -94,3 +94,25 @@ def test_a_report_names_what_is_not_finished_yet():
 def test_what_no_run_shows_is_undecided():
     assert every("all of them", []).result == "undecided"
     assert fact("it does", None, "no run").result == "undecided"
+
+
+def test_figures_are_judged_with_the_table_whose_runs_they_look_at():
+    study = library_study("000-table-3")
+    [found] = [each for each in records.load(RESULTS, "000-table-3") if each.preset == "h200"]
+    added = {"status": "done", "train_accuracy": 1.0, "test_accuracy": 0.8}
+    rows = [added | row for row in found.rows]  # of an older version, which recorded fewer columns
+    table, bound, rates = judge(study, rows)
+    names = [judgement.experiment.name for judgement in (table, bound, rates)]
+    assert names == ["000-table-3", "000-fig-3", "000-fig-4"]
+    assert bound.outcome.agrees == judged(find("000-fig-3"), found.rows).agrees
+    sections = claim_first(study, rows).sections
+    assert [each.id for each in sections] == [
+        *("experiment", "experiment-000-fig-3", "experiment-000-fig-4")
+    ]
+    ids = [part.id for each in sections for part in each.parts if getattr(part, "id", "")]
+    assert len(set(ids)) == len(ids)
+    assert {"experiment-figure", "experiment-000-fig-3-figure-4"} <= set(ids)
+    assert sections[1].title == "Fig. 3 (b): partly reproduced"
+    for row in rows:  # some presets do not measure the bound
+        del row["bound.generalization"]
+    assert [each.experiment.name for each in judge(study, rows)] == ["000-table-3", "000-fig-4"]

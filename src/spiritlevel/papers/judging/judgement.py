@@ -16,7 +16,7 @@ from .. import registry
 from ..experiment import Experiment, Outcome
 from ..library_studies import library_study
 from .judged import judged
-from .rows import experiment_rows
+from .rows import experiment_rows, missing_columns
 from .scale import verdict_in_words
 
 # What an analysis runs into where a group of runs, or a number of them, is not there.
@@ -98,17 +98,26 @@ class Judgement:
         }
 
 
-def judge(study: Study, rows: Rows) -> Judgement | None:
-    """The paper's claim by these runs; None for a study that is no experiment, or has no run yet.
+def judge(study: Study, rows: Rows) -> list[Judgement]:
+    """The paper's claims by these runs; none for a study of no experiment, or without a run yet.
+
+    The experiment of the study's name comes first, then others that look at the same runs, if
+    these have all that they look at.
 
     Args:
-        study: whose name says which experiment it is.
+        study: whose name says which experiments it is for.
         rows: every run of it, as `Population.rows` has them.
     """
     done = [row for row in rows if row["status"] == "done"]
-    if not done or study.name not in registry.names():
-        return None
-    experiment = registry.find(study.name)
+    if not done:
+        return []
+    every = [registry.find(name) for name in registry.names()]
+    own = [each for each in every if each.name == study.name]
+    own += [e for e in every if e.rows_of == study.name and not missing_columns(e, done)]
+    return [_judgement(each, study, rows, done) for each in own]
+
+
+def _judgement(experiment: Experiment, study: Study, rows: Rows, done: Rows) -> Judgement:
     origin = _origin(study, experiment.scaled_down)
     missing = _unfinished(study, rows)
     outcome: Outcome | None = None
