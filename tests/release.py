@@ -33,8 +33,8 @@ def links(root: pathlib.Path = ROOT) -> re.Pattern[str]:
     """Whatever belongs to a repository of our name: itself, its files, Colab, and its pages."""
     name = re.escape(address(root).rsplit("/", 1)[1])
     hosts = "|".join(map(re.escape, HOSTS))
-    own = rf"(?P<host>https://(?:{hosts})/)(?P<path>[\w.-]+/{name})\b"
-    return re.compile(rf"{own}|https://(?P<owner>[\w-]+)\.github\.io/(?P<name>{name})\b")
+    own = rf"(?P<host>https://(?:{hosts})/)(?P<path>[\w.-]+/{name})(?![\w-])"
+    return re.compile(rf"{own}|https://(?P<owner>[\w-]+)\.github\.io/(?P<name>{name})(?![\w-])")
 
 
 def files(root: pathlib.Path = ROOT) -> list[pathlib.Path]:

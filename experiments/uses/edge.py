@@ -157,6 +157,7 @@ def drawn(runs: list[dict[str, Any]], edge: Edge, kind: str) -> bytes:
     """Sharpness over its threshold, one panel per optimizer, one line per run."""
     figure = figures.new_figure(3.6 + 2.3 * len(edge.rates), 3.0)
     panels = figure.subplots(1, len(edge.rates), sharey=True)
+    largest = max(max(run["sharpness"]) / run["threshold"] for run in runs)
     for ax, ((name, batch), rates) in zip(panels, edge.rates.items(), strict=True):
         for i, rate in enumerate(rates):
             for j, run in enumerate(runs_at(runs, name, batch, rate)):
@@ -168,7 +169,7 @@ def drawn(runs: list[dict[str, Any]], edge: Edge, kind: str) -> bytes:
         ax.set_xlabel(f"steps of {name} {where}", fontsize=figures.FONT)
         ax.legend(frameon=False, fontsize=figures.FONT - 1, loc="best")
         ax.tick_params(labelsize=figures.FONT - 1)
-        ax.set_ylim(0.0, 1.6)
+        ax.set_ylim(0.0, max(1.6, 1.05 * largest))
         for side in ("top", "right"):
             ax.spines[side].set_visible(False)
     panels[0].set_ylabel("sharpness / edge of stability", fontsize=figures.FONT)

@@ -178,13 +178,15 @@ def main() -> None:
     parser.add_argument("--optimizers", nargs="+", choices=list(OPTIMIZERS), help="of an edge")
     parser.add_argument("--merge", type=pathlib.Path, nargs="+", help="files; nothing is trained")
     asked = parser.parse_args()
+    if asked.picture is not None and asked.part == "warnings":
+        parser.error("--picture draws an edge: give --part edge or images")
     warnings.simplefilter("ignore", RuntimeWarning)
     path = asked.results / f"{pathlib.Path(__file__).stem}.json"
     names = (*EDGES, "warnings")
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     host: dict[str, str] = {}
-    for file in [path, *(asked.merge or [])]:
-        recorded = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    for file in [*([path] if path.exists() else []), *(asked.merge or [])]:
+        recorded = json.loads(file.read_text("utf-8"))
         host = host or recorded.get("machine", {})
         for name in names:
             known = {key_of(each) for each in runs[name]}

@@ -80,7 +80,7 @@ def main() -> None:
     x, y = (each[:3000, :LENGTH].contiguous() for each in language.text("train"))
     model, data = train(x, y), (x[:SAMPLES], y[:SAMPLES])
     exact = sl.pruning(model, data, layers=LAYERS, check=False)
-    best = {share: curvature(exact, exact.choose(share).units) for share in SHARES}
+    best = {share: curvature(exact, exact.choose(share, by="joint").units) for share in SHARES}
     measuring.MOST_COLUMNS = 0  # the same network by probes
     rows = []
     for num_probes in PROBES:
@@ -96,7 +96,7 @@ def main() -> None:
 
 def compared(found: Pruning, exact: Pruning, share: float, best: float) -> dict[str, Any]:
     """A joint choice of one set of probes, and one by ½ρ(j) alone."""
-    joint, alone = found.choose(share), found.choose(share, by="curvature")
+    joint, alone = (found.choose(share, by=rule) for rule in ("joint", "curvature"))
     slope = sum(float(exact.first[name][gone].sum()) for name, gone in joint.units.items())
     truth = curvature(exact, joint.units)
     assert joint.rise is not None

@@ -84,7 +84,7 @@ def heading(network: str, summary: dict[str, Any]) -> str:
 
 
 def differences(rows: list[dict[str, Any]], outcome: str) -> list[str]:
-    """The default rule against the others, paired by seed."""
+    """The joint rule, or ½ρ(j) where there is none, against the others, paired by seed."""
     lines = []
     for when, keys in (("at once", AT_ONCE), ("fine-tuned", TUNED)):
         for share in dict.fromkeys(each["share"] for row in rows for each in row["rows"]):
@@ -93,14 +93,14 @@ def differences(rows: list[dict[str, Any]], outcome: str) -> list[str]:
                 for each in row["rows"]:
                     if each["share"] == share:
                         by_rule.setdefault(each["rule"], []).append(each[keys[outcome]])
-            default = "joint" if "joint" in by_rule else "curvature"
+            first = "joint" if "joint" in by_rule else "curvature"
             told = []
             for rule in ("curvature", "fisher", "magnitude"):
-                if rule != default:
-                    gaps = [a - b for a, b in zip(by_rule[default], by_rule[rule], strict=True)]
+                if rule != first:
+                    gaps = [a - b for a, b in zip(by_rule[first], by_rule[rule], strict=True)]
                     told.append(f"{rule} {text(mean_and_interval(gaps), len(gaps))}")
             lines.append(
-                f"{default} at {share:.0%} {when}, {outcome} minus that by {', '.join(told)}"
+                f"{first} at {share:.0%} {when}, {outcome} minus that by {', '.join(told)}"
             )
     return lines
 

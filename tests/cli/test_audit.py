@@ -105,11 +105,11 @@ def test_compare_two_checkpoints(checkpoints, tmp_path):
 def test_ctrl_c_keeps_what_was_measured(checkpoints, monkeypatch):
     real, calls = compare_command.subject.load, []
 
-    def load(**options):
-        calls.append(options["checkpoint"])
+    def load(network, on, at):
+        calls.append(network.checkpoint)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(**options)
+        return real(network, on, at)
 
     monkeypatch.setattr(compare_command.subject, "load", load)
     names = [f"{name}={checkpoints[i % 2]}" for i, name in enumerate("abc")]

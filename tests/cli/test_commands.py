@@ -278,6 +278,7 @@ def test_own_model_and_data(workshop):
         (["--layers", "fc9"], "Nothing matches 'fc9'. Available: fc1, fc2, head."),
         (["--head", "fc1"], "The layer 'fc1' cannot be measured in closed form as the head"),
         (["--samples", "0"], "Invalid value for '--samples': "),
+        (["--seed", f"-{2**63}"], f"Invalid value for '--seed': -{2**63} is too large for torch"),
         (["--wat"], "No such option: --wat"),
         (["--model", "lenet5"], "The model 'lenet5' failed on the data 'digits', whose samples"),
     ],
@@ -289,7 +290,7 @@ def test_refusals_are_one_line_with_the_next_step(args, expected):
 
 
 def test_usage_errors_name_the_right_help():
-    assert refusal("measure", code=2).endswith("See `spiritlevel measure --help`.")
+    assert refusal("measure", code=2).endswith(". See `spiritlevel measure --help`.")
     assert "No such command 'mesure'" in refusal("mesure", code=2)
 
 

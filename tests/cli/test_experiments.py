@@ -99,12 +99,13 @@ def test_every_study_is_listed_with_presets_and_description():
 def test_the_list_fits_the_terminal():
     text = said("study", "list").stdout
     assert max(map(len, text.splitlines())) <= 80
-    assert re.search(r"^ 002-fig-4 +quick, paper +Do flatness and a", text, re.MULTILINE)
-    assert "  002  Relative Flatness and Generalization\n" in text
+    assert re.search(r"^ 002-fig-4 +Do flatness and a", text, re.MULTILINE)
+    assert "? (quick, paper)\n" in text
+    assert "\nRelative Flatness and Generalization\n" in text
     assert "spiritlevel study run NAME --preset quick" in text
     quiet = said("-q", "study", "list").stdout
     assert "NAME" not in quiet
-    assert "Relative Flatness and Generalization" not in quiet
+    assert "\nRelative Flatness and Generalization\n" in quiet  # a heading of the list
 
 
 def test_run_says_where_the_names_are():
@@ -202,6 +203,22 @@ def test_a_study_that_is_no_experiment_has_statistics_alone(tmp_path):
     planted(tmp_path).close()
     assert report(tmp_path).startswith("planted: how the measures relate")
     assert "experiment" not in json.loads(report(tmp_path, "--json", "-"))
+
+
+def test_an_experiment_without_runs_of_its_own_names_the_study_to_run():
+    text = said("study", "run", "000-fig-3", code=1).stderr
+    assert "it looks at those of '000-table-3'. Run that study; its report judges both." in text
+
+
+def test_all_experiments_on_the_same_runs_are_reported(folder, monkeypatch):
+    own = dataclasses.replace(EXPERIMENT, analyse=lambda rows: OUTCOME)
+    other = dataclasses.replace(own, name="001-fig-99", title="another look", rows_of=NAME)
+    monkeypatch.setattr(registry, "_all", lambda: {"001-fig-99": other, NAME: own})
+    text = one_line(report(folder))
+    assert text.index(own.title) < text.index("another look")
+    found = json.loads(report(folder, "--json", "-"))
+    assert found["experiment"]["name"] == NAME
+    assert [each["name"] for each in found["more_experiments"]] == ["001-fig-99"]
 
 
 # -- python -m -------------------------------------------------------------------------------

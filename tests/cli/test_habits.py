@@ -32,6 +32,24 @@ def test_a_file_is_not_replaced_silently(option, tmp_path):
     assert path.read_text() != "an hour of work"
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("spectrum",), "--plot"),
+        (("landscape",), "--plot"),
+        (("prune",), "--plot"),
+        (("prune", "--share", "0.3"), "--save"),
+        (("quantize", "--mean-bits", "4"), "--save"),
+    ],
+)
+def test_neither_are_figures_and_weights(command, option, tmp_path):
+    path = tmp_path / "kept.png"
+    path.write_text("the trained weights")
+    result = run(*command, *SMALL, option, path, code=1)
+    assert "exists already, and would be replaced." in result.stderr
+    assert path.read_text() == "the trained weights"
+
+
 def test_leave_to_overwrite_is_not_kept_for_the_next_command(tmp_path):
     path = tmp_path / "list.json"
     run("list", "head.*", "--json", path, "--overwrite")

@@ -39,7 +39,10 @@ def test_every_character_of_the_package_has_a_spelling():
 
 
 def test_a_stream_that_cannot_be_changed_is_left_alone():
-    spell_what_cannot_be_shown(io.StringIO(), None)  # no console at all, as pythonw has none
+    stream = io.StringIO()
+    spell_what_cannot_be_shown(stream, None)  # no console at all, as pythonw has none
+    stream.write("κ ≤ 2")
+    assert stream.getvalue() == "κ ≤ 2"
 
 
 @pytest.mark.parametrize("arguments", [["list", "relative.kappa"], ["show", "relative.kappa"]])

@@ -81,6 +81,17 @@ def test_files_stay_small():
     assert {path: lines for path, lines in long.items() if lines > rooms.MAX_LINES} == {}
 
 
+def test_files_that_could_hold_code_are_read_in_one_place():
+    """Which asks first whether this version of torch is safe."""
+    words = ("torch.load(", "pickle.load", "np.load(")
+    callers = [
+        path.relative_to(SRC).as_posix()
+        for path in SRC.rglob("*.py")
+        if any(word in path.read_text(encoding="utf-8") for word in words)
+    ]
+    assert callers == ["files/torch_files.py"]
+
+
 def test_every_room_of_the_table_exists():
     there = {path.relative_to(SRC).with_suffix("").parts[0] for path in FILES if path != TOP}
     assert there == set(rooms.ROOMS)

@@ -15,7 +15,7 @@ def project(tmp_path):
     written = {
         "pyproject.toml": f'version = "1.2.0"\nSource = "{OLD}"\n',
         "CHANGELOG.md": "## [1.2.0] - 2026-11-17\n",
-        "docs/a.md": f"{OLD}/issues https://old.github.io/level/ https://github.com/other/thing",
+        "docs/a.md": f"{OLD}/issues https://old.github.io/level/ https://github.com/old/level-tools",
         "docs/b.ipynb": "https://colab.research.google.com/github/old/level/blob/main/docs/b.ipynb",
     }
     for name, text in written.items():
@@ -43,7 +43,7 @@ def test_an_address_that_is_not_where_it_is_published_from_is_refused(project):
 def test_moving_changes_every_link_and_nothing_else(project):
     assert release.move(NEW, project) == ["docs/a.md", "docs/b.ipynb", "pyproject.toml"]
     assert release.problems("v1.2.0", NEW, project) == []
-    moved = f"{NEW}/issues https://new.github.io/water-level/ https://github.com/other/thing"
+    moved = f"{NEW}/issues https://new.github.io/water-level/ https://github.com/old/level-tools"
     assert (project / "docs" / "a.md").read_text("utf-8") == moved
     assert "/github/new/water-level/blob" in (project / "docs" / "b.ipynb").read_text("utf-8")
 

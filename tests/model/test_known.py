@@ -13,6 +13,7 @@ import spiritlevel as sl
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.model.autograd_graph import shape_of_graph
 from spiritlevel.model.known import known_about, share
+from zoo.wrong_gradients import Scaled
 
 
 class Switched(nn.Module):
@@ -80,21 +81,9 @@ def test_a_gradient_that_has_become_wrong_is_refused(
         model.options["detached"] = True
     else:
         plain = model.first.forward
-        model.first.forward = lambda x: Doubled.apply(plain(x))  # type: ignore[method-assign]
+        model.first.forward = lambda x: Scaled.apply(plain(x))  # type: ignore[method-assign]
     with pytest.raises(SpiritlevelError, match="is not that of the loss"):
         sl.measure(model, data, measures=measures)
-
-
-class Doubled(torch.autograd.Function):
-    """The identity, with a gradient that is twice too large."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return 2 * gradient
 
 
 def test_data_of_another_form_are_looked_at_anew() -> None:

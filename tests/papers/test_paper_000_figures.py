@@ -101,7 +101,18 @@ def test_optimizers_without_a_rate_in_common_are_not_compared():
         if row["variant"] in ("sgd-slow", "adamw-fast")
     ]
     outcome = find("000-fig-4").analyse(rows)
-    assert (results(outcome), outcome.agrees) == ([], "undecided")
+    assert (results(outcome), outcome.agrees) == (["undecided"] * 3, "undecided")
+
+
+def test_all_three_parts_are_needed():
+    """With one rate each, nothing can be seen of what a larger rate does."""
+    rows = [
+        row
+        for row in optimizer_rows((5.0, 2.0, 10.0, 50.0), (1.0, 1.0, 2.0, 2.0))
+        if row["variant"] in ("sgd", "adamw-fast")
+    ]
+    outcome = find("000-fig-4").analyse(rows)
+    assert (results(outcome), outcome.agrees) == (["held", "held", "undecided"], "partly")
 
 
 def test_rates_of_the_preset_paper_are_in_the_names_of_its_ways():

@@ -51,7 +51,7 @@ def test_page_of_every_experiment_can_be_written(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_preset_makes_runs_with_the_columns_asked_for(name):
     study, experiment = control.find(name), find(name)
-    assert set(study.presets) == {"quick", "h200", "paper"}
+    assert {"quick", "h200", "paper"} <= set(study.presets)
     for each in (study, *map(study.with_preset, study.presets)):
         for run in each.runs():
             assert set(experiment.columns) & {*run.axes} == {*run.axes}

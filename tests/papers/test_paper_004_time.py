@@ -4,9 +4,11 @@ import numpy
 import pytest
 from scipy import stats
 
+import spiritlevel as sl
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.paper_004.time import METHODS
+from spiritlevel.study import control
 from spiritlevel.study import find as find_study
 from spiritlevel.study.runs.running import run_one
 
@@ -62,3 +64,20 @@ def test_training_ends_with_the_time_or_the_last_epoch():
     few = study.with_values({"task.seconds": 1000.0, "epochs": 2}).runs()[0]
     found = {row.measure: row.value for row in run_one(few).measurements}
     assert found["task.epochs"] == 2.0
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1])
+def test_there_must_be_some_time(seconds):
+    with pytest.raises(
+        sl.SpiritlevelError, match=rf"task\.seconds must be above 0\. Got {seconds}"
+    ):
+        control.check(
+            find_study("004-time").with_preset("quick").with_values({"task.seconds": seconds})
+        )
+
+
+def test_a_network_without_a_flatness_is_not_drawn():
+    given = rows(0.31, 5.0)
+    given[0]["head.kappa"] = None
+    plain, *_ = find("004-time").analyse(given).figure.series
+    assert len(plain.x) == 4

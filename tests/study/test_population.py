@@ -136,6 +136,7 @@ def test_report_figures_and_watch_show_the_same_runs(population, store):
     drawn = [
         (float(x), float(y))
         for line in ax.lines
+        if line.get_linestyle() == "None"  # marks, not the line through them
         for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
     ]
     assert sorted(drawn) == expected

@@ -82,3 +82,12 @@ def test_however_the_closure_clears(clear):
 
     for _ in range(3):
         optimizer.step(closure)
+    plain = network()
+    optimizer = sam(plain)
+    for _ in range(3):
+        for _ in optimizer.passes():
+            plain.zero_grad()
+            loss_of(plain, *batch()).backward()
+        optimizer.step()
+    for name, weight in weights_of(net).items():
+        assert torch.equal(weight, weights_of(plain)[name])

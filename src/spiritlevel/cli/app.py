@@ -73,7 +73,8 @@ def _explain(error: Exception) -> str:
     if format_message is not None:  # the command line itself was wrong
         context = getattr(error, "ctx", None)
         command = "spiritlevel" if context is None else context.command_path
-        return f"{format_message()} See `{command} --help`."
+        text = format_message()
+        return f"{text}{'' if text.endswith(('.', '?')) else '.'} See `{command} --help`."
     if isinstance(error, SpiritlevelError):
         return str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:

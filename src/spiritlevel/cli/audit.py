@@ -30,10 +30,7 @@ def audit(
     *,
     network: options.NetworkOptions,
     on: options.DataOptions,
-    measures: options.Measures = None,
-    option: options.Options = None,
-    layers: options.Layers = None,
-    head: options.HeadName = None,
+    asked: options.MeasureOptions,
     method: Annotated[
         str | None,
         typer.Option(
@@ -68,13 +65,13 @@ def audit(
     talk = console.talk(json)
     loaded = subject.load(network, on, at)
     loaded.introduce(talk)
-    also = [] if measures else [card.name for card in api.cards() if card.in_audit]
+    also = [] if asked.measures else [card.name for card in api.cards() if card.in_audit]
     arguments: dict[str, Any] = {
         "loss": on.loss,
-        "options": loaded.options(option, measures, also),
-        "measures": measures or None,
-        "layers": subject.one_or_many(layers),
-        "head": head,
+        "options": loaded.options(asked.option, asked.measures, also),
+        "measures": asked.measures or None,
+        "layers": subject.one_or_many(asked.layers),
+        "head": asked.head,
         "rtol": rtol,
         "max_passes": max_passes,
         "draws": draws,

@@ -32,10 +32,7 @@ def compare(
     model: options.Model,
     model_arg: options.ModelArguments = None,
     on: options.DataOptions,
-    measures: options.Measures = None,
-    option: options.Options = None,
-    layers: options.Layers = None,
-    head: options.HeadName = None,
+    asked: options.MeasureOptions,
     method: Annotated[
         str,
         typer.Option(
@@ -64,9 +61,9 @@ def compare(
     paths = named_paths(checkpoints)
     arguments: dict[str, Any] = {
         "loss": on.loss,
-        "measures": measures or None,
-        "layers": subject.one_or_many(layers),
-        "head": head,
+        "measures": asked.measures or None,
+        "layers": subject.one_or_many(asked.layers),
+        "head": asked.head,
         "method": method,
         "rtol": rtol,
         "max_passes": max_passes,
@@ -81,7 +78,7 @@ def compare(
         for name, path in paths.items():
             network = options.NetworkOptions(model=model, model_arg=model_arg, checkpoint=path)
             loaded = subject.load(network, on, at)
-            given = loaded.options(option, measures, _counterparts(measures))
+            given = loaded.options(asked.option, asked.measures, _counterparts(asked.measures))
             if not reports:
                 loaded.introduce(talk)
                 _tell_plan(talk, loaded, total, arguments | {"options": given})

@@ -14,10 +14,7 @@ def measure(
     *,
     network: options.NetworkOptions,
     on: options.DataOptions,
-    measures: options.Measures = None,
-    option: options.Options = None,
-    layers: options.Layers = None,
-    head: options.HeadName = None,
+    asked: options.MeasureOptions,
     method: Annotated[
         str,
         typer.Option(
@@ -40,9 +37,9 @@ def measure(
     talk = console.talk(json)
     arguments: dict[str, Any] = {
         "loss": on.loss,
-        "measures": measures or None,
-        "layers": subject.one_or_many(layers),
-        "head": head,
+        "measures": asked.measures or None,
+        "layers": subject.one_or_many(asked.layers),
+        "head": asked.head,
         "method": method,
         "rtol": rtol,
         "confidence": confidence,
@@ -52,7 +49,7 @@ def measure(
         "seed": at.seed,
     }
     loaded = subject.load(network, on, at)
-    arguments["options"] = loaded.options(option, measures)
+    arguments["options"] = loaded.options(asked.option, asked.measures)
     loaded.introduce(talk)
     first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
     console.note(talk, f"planned: {first}")

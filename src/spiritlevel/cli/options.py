@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -16,7 +16,17 @@ from ..pages.figures import KINDS
 from . import completion, console, inputs
 
 Several = list[str] | None
+Path = TypeVar("Path", str | None, pathlib.Path | None)
 LARGEST = 2**63 - 1  # of whole numbers that torch takes
+
+
+def _for_torch(number: int | None) -> int | None:
+    """Refuse what torch does not take; as a range of the option, all help texts would show it."""
+    if number is not None and abs(number) > LARGEST:
+        raise typer.BadParameter(f"{number} is too large for torch, which takes {LARGEST} at most.")
+    return number
+
+
 Model = Annotated[
     str,
     typer.Option(
@@ -50,10 +60,15 @@ Split = Annotated[str, typer.Option(metavar="PART", help="train, test or all.")]
 Samples = Annotated[
     int | None,
     typer.Option(
-        min=1, max=LARGEST, metavar="N", help="Use at most this many samples, drawn at random."
+        min=1,
+        metavar="N",
+        help="Use at most this many samples, drawn at random.",
+        callback=_for_torch,
     ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, max=LARGEST, metavar="N", help="Samples per batch.")]
+BatchSize = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Samples per batch.", callback=_for_torch)
+]
 LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
 Layers = Annotated[
     Several,
@@ -105,10 +120,9 @@ Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
 Seed = Annotated[
     int,
     typer.Option(
-        min=-LARGEST,
-        max=LARGEST,
         metavar="N",
         help="Seed of initial weights, drawn samples and probes.",
+        callback=_for_torch,
     ),
 ]
 Confounders = Annotated[
@@ -128,9 +142,10 @@ Confidence = Annotated[
 ]
 
 
-def _unwritten(json: str | None) -> str | None:
-    console.free(json)
-    return json
+def unwritten(path: Path) -> Path:
+    """Raise now if a file would be replaced, not after an hour of measuring."""
+    console.free(path)
+    return path
 
 
 Json = Annotated[
@@ -138,17 +153,16 @@ Json = Annotated[
     typer.Option(
         metavar="PATH",
         help="Write JSON here. Use '-' for stdout; messages go to stderr.",
-        callback=_unwritten,
+        callback=unwritten,
     ),
 ]
 
 
 def _before_measuring(html: pathlib.Path | None) -> pathlib.Path | None:
-    """Raise now if the page cannot be made, not after an hour of measuring."""
+    """Raise now if the page cannot be made."""
     if html is not None:
         require("plotly", what="An HTML page", extra="report")
-    console.free(html)
-    return html
+    return unwritten(html)
 
 
 Html = Annotated[
@@ -162,13 +176,13 @@ Html = Annotated[
 
 
 def drawable(plot: pathlib.Path | None) -> pathlib.Path | None:
-    """Raise now if the file cannot be drawn, not after an hour of measuring."""
+    """Raise now if the file cannot be drawn."""
     if plot is not None and plot.suffix[1:] not in KINDS:
         endings = ", ".join(f".{kind}" for kind in KINDS)
         raise SpiritlevelError(
             f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
         )
-    return plot
+    return unwritten(plot)
 
 
 Plot = Annotated[
@@ -195,6 +209,16 @@ class DataOptions:
     samples: Samples = None
     batch_size: BatchSize = 256
     loss: LossName = "cross_entropy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What is measured, and of which layers."""
+
+    measures: Measures = None
+    option: Options = None
+    layers: Layers = None
+    head: HeadName = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

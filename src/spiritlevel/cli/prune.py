@@ -49,7 +49,12 @@ def prune(
     ] = 8,
     save_to: Annotated[
         pathlib.Path | None,
-        typer.Option("--save", metavar="PATH", help="Write the weights, zeros where deleted."),
+        typer.Option(
+            "--save",
+            metavar="PATH",
+            help="Write the weights, zeros where deleted.",
+            callback=options.unwritten,
+        ),
     ] = None,
     plot: options.Plot = None,
     layers: options.Layers = None,

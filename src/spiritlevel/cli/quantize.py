@@ -50,7 +50,12 @@ def quantize(
     ] = None,
     save_to: Annotated[
         pathlib.Path | None,
-        typer.Option("--save", metavar="PATH", help="Write the rounded weights (.safetensors)."),
+        typer.Option(
+            "--save",
+            metavar="PATH",
+            help="Write the rounded weights (.safetensors).",
+            callback=options.unwritten,
+        ),
     ] = None,
     plot: options.Plot = None,
     layers: options.Layers = None,

@@ -15,6 +15,7 @@ from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..pages.report import render
 from ..pages.report import study as study_page
+from ..papers import registry as experiments
 from ..papers.experiment import PAPERS
 from ..papers.judging.judgement import judge
 from ..plain_text import visible
@@ -122,6 +123,7 @@ def run(
     json: options.Json = None,
 ) -> None:
     """Run a study, or what is left of it. You can stop it at any time and resume it later."""
+    _refuse_without_runs(study)
     chosen = control.find(study)
     if preset is not None:
         chosen = chosen.with_preset(preset)
@@ -132,6 +134,14 @@ def run(
         where = {"device": device, "address": address, "per_gpu": per_gpu}
         study_work.work(
             store, json, executor=executor, workers=workers, allow_code=allow_code, **where
+        )
+
+
+def _refuse_without_runs(name: str) -> None:
+    if name in experiments.names() and (runs := experiments.find(name).rows_of):
+        raise SpiritlevelError(
+            f"The experiment {name!r} has no runs of its own: it looks at those of {runs!r}. Run "
+            "that study; its report judges both."
         )
 
 
@@ -235,13 +245,13 @@ def report(
                 )
         counts = population.counts
         study = store.study
-        with console.progress("the paper's claim"):
-            judged = judge(study, population.rows)
+        with console.progress("the paper's claims"):
+            judgements = judge(study, population.rows)
     talk = console.talk(json)
     described = target
     if target in TARGETS:
         described = f"the {target.replace('_', ' ')} ({TARGETS[target]})"
-    if judged is not None:
+    for judged in judgements:
         claims.print_claim(talk, judged)
         talk.print()
     heading = f"{study.name}: how the measures relate to {described}"
@@ -249,8 +259,9 @@ def report(
     text = f"{heading}\n\n{statistics}\n{left if counts.remaining else ''}"
     talk.file.write(visible(text, keep="\n"))
     result = statistics.to_dict()
-    if judged is not None:
-        result["experiment"] = judged.to_dict()
+    if judgements:
+        result["experiment"], *others = [judged.to_dict() for judged in judgements]
+        result |= {"more_experiments": others} if others else {}
     subject.write_json(talk, json, json_text.dumps(result, indent=2, allow_nan=False))
     if html is not None:
         write_atomically(html, render(page).encode())

@@ -156,13 +156,13 @@ def measure(
     checks.check_number(networks, judged=judged)
     section = {"name": model or networks[0]["model"]["name"]}
     section |= inputs.parse_pairs(model_arg or [], "--model-arg width=16")
-    options = inputs.parse_pairs(option or [], "--option rho=0.1")
-    if "initial" in options:
+    chosen = inputs.parse_pairs(option or [], "--option rho=0.1")
+    if "initial" in chosen:
         raise SpiritlevelError(
             "The weights before training are given for each network: put their paths in a column "
             "'initial' of the table."
         )
-    inputs.refuse_unread(options, measures, ())
+    inputs.refuse_unread(chosen, measures, ())
     # A model that was typed is the user's own word; one in a table may be somebody else's.
     trusted = allow_code or not any("name" in network["model"] for network in networks)
     asked = {
@@ -172,7 +172,7 @@ def measure(
         "max_passes": max_passes,
         "layers": subject.one_or_many(layers),
         "head": head,
-        "options": options or None,
+        "options": chosen or None,
     }
     how: dict[str, Any] = {
         "name": _name(paths),

@@ -9,6 +9,7 @@ import spiritlevel as sl
 from spiritlevel.model.losses import CrossEntropy, resolve
 from zoo.torch_losses import WEIGHTS
 from zoo.user_losses import LABELS, NUMBERS, SHARES, some_ignored
+from zoo.wrong_gradients import Scaled
 
 N, C = NUMBERS.shape
 OUTPUTS = torch.randn(N, C, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
@@ -196,18 +197,6 @@ class FixedSlope(torch.autograd.Function):
         return gradient * ctx.saved_tensors[0]
 
 
-class HalfGradient(torch.autograd.Function):
-    """The identity with another gradient."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient / 2
-
-
 class SaysSo(torch.autograd.Function):
     """A square that declares that it is differentiable once; torch then takes 0 for the second."""
 
@@ -233,7 +222,7 @@ def half_detached(z, y):
         (half_detached, LABELS),
         (lambda z, y: half_detached(z, y).mean(), LABELS),
         (lambda z, y: (FixedSlope.apply(z) - y).square().sum(dim=1), NUMBERS),
-        (lambda z, y: (HalfGradient.apply(z) - y).square().sum(dim=1), NUMBERS),
+        (lambda z, y: (Scaled.apply(z) - y).square().sum(dim=1), NUMBERS),
         (lambda z, y: SaysSo.apply(z).sum(dim=1), NUMBERS),
         (lambda z, y: (z + (z.round() - z).detach() - y).square().sum(dim=1), NUMBERS),
     ],
@@ -241,7 +230,7 @@ def half_detached(z, y):
         "detached",
         "mean of detached",
         "fixed slope",
-        "half gradient",
+        "scaled gradient",
         "says so",
         "straight through",
     ],

@@ -40,8 +40,8 @@ def ratios(groups: Groups, plain: str, names: Sequence[str]) -> Table:
         if group == plain:
             continue
         for name in names:
-            ratio = factor_by_seed(groups[plain], groups[group], name)
-            change = difference(groups[group], groups[plain], name)
+            ratio = factor_by_seed(groups.get(plain, ()), groups[group], name)
+            change = difference(groups[group], groups.get(plain, ()), name)
             rows.append([group, name, ratio.n, ratio, change])
     return titled(
         "As ratios",

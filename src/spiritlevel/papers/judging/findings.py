@@ -11,6 +11,7 @@ from .numbers import IntervalEstimate
 
 Result = Literal["held", "not held", "undecided", "not refuted", "not judged"]
 Agreement = Literal["yes", "partly", "no", "undecided", "untrained"]
+NOT_YET = "no runs that show it yet"
 VERDICTS: dict[Agreement, str] = {
     "yes": "reproduced",
     "partly": "partly reproduced",
@@ -108,13 +109,15 @@ def unmoved(part: str, number: WithInterval) -> Finding:
     return Finding(part, result, found, None, getattr(number, "clusters", None), found)
 
 
-def fact(part: str, true: bool, seen: str) -> Finding:
-    """What can be seen in the runs without an interval."""
-    return Finding(part, "held" if true else "not held", seen)
+def fact(part: str, true: bool | None, seen: str) -> Finding:
+    """What can be seen in the runs without an interval; None where none of them can show it."""
+    return Finding(part, "undecided" if true is None else "held" if true else "not held", seen)
 
 
 def every(part: str, findings: Sequence[Finding]) -> Finding:
-    """Several parts as one: held if all are, not held if one is not."""
+    """Several parts as one: held if all are, not held if one is not, undecided without any."""
+    if not findings:
+        return Finding(part, "undecided", NOT_YET)
     worst: tuple[Result, ...] = ("not held", "undecided", "not refuted", "held")
     result = next(r for r in worst if any(finding.result == r for finding in findings))
     said = "; ".join(f"{finding.part}: {finding.seen}" for finding in findings)

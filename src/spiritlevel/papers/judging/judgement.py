@@ -16,7 +16,7 @@ from .. import registry
 from ..experiment import Experiment, Outcome
 from ..library_studies import library_study
 from .judged import judged
-from .rows import experiment_rows
+from .rows import experiment_rows, missing_columns
 from .scale import verdict_in_words
 
 # What an analysis runs into where a group of runs, or a number of them, is not there.
@@ -34,7 +34,7 @@ class Judgement:
     experiment: Experiment
     study: Study
     outcome: Outcome | None  # None: the claim cannot be judged by these runs
-    missing: tuple[str, ...]  # then, what is not there
+    missing: tuple[str, ...]  # what is not there yet
     scale: tuple[str, ...]  # how far the runs are from the paper's
     num_done: int
     num_failed: int
@@ -98,32 +98,41 @@ class Judgement:
         }
 
 
-def judge(study: Study, rows: Rows) -> Judgement | None:
-    """The paper's claim by these runs; None for a study that is no experiment, or has no run yet.
+def judge(study: Study, rows: Rows) -> list[Judgement]:
+    """The paper's claims by these runs; none for a study of no experiment, or without a run yet.
+
+    The experiment of the study's name comes first, then others that look at the same runs, if
+    these have all that they look at.
 
     Args:
-        study: whose name says which experiment it is.
+        study: whose name says which experiments it is for.
         rows: every run of it, as `Population.rows` has them.
     """
     done = [row for row in rows if row["status"] == "done"]
-    if not done or study.name not in registry.names():
-        return None
-    experiment = registry.find(study.name)
+    if not done:
+        return []
+    every = [registry.find(name) for name in registry.names()]
+    own = [each for each in every if each.name == study.name]
+    own += [e for e in every if e.rows_of == study.name and not missing_columns(e, done)]
+    return [_judgement(each, study, rows, done) for each in own]
+
+
+def _judgement(experiment: Experiment, study: Study, rows: Rows, done: Rows) -> Judgement:
     origin = _origin(study, experiment.scaled_down)
-    missing: tuple[str, ...] = ()
+    missing = _unfinished(study, rows)
     outcome: Outcome | None = None
     try:
         outcome = judged(experiment, experiment_rows(experiment, done))
     except INCOMPLETE as error:
         if origin.preset is not None and _complete(rows):
             raise  # nothing is missing: the analysis itself is at fault
-        missing = _missing(study, rows, origin, error)
+        missing = _missing(missing, origin, error)
     failed = sum(row["status"] == "failed" for row in rows)
     return Judgement(
         experiment=experiment,
         study=study,
         outcome=outcome,
-        missing=missing,
+        missing=tuple(missing),
         scale=_scale(experiment, origin),
         num_done=len(done),
         num_failed=failed,
@@ -140,13 +149,9 @@ class Origin:
     lacks: Mapping[str, list[Any]]  # values that the study in the library varies and this one not
 
 
-def _missing(study: Study, rows: Rows, origin: Origin, error: Exception) -> tuple[str, ...]:
+def _missing(unfinished: list[str], origin: Origin, error: Exception) -> list[str]:
     """What is missing, where it can be told; else what the analysis ran into."""
-    missing = [
-        f"No run is finished yet with {axis}: {', '.join(values)}."
-        for axis, values in _unfinished(study, rows).items()
-    ]
-    missing += [
+    missing = unfinished + [
         f"The study of this name in the library also has {axis}: {', '.join(map(label, values))}. "
         "This one has not."
         for axis, values in origin.lacks.items()
@@ -154,7 +159,7 @@ def _missing(study: Study, rows: Rows, origin: Origin, error: Exception) -> tupl
     if isinstance(error, SpiritlevelError) or not missing:
         kind = "" if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: "
         missing.append(f"What the analysis ran into: {kind}{error}")
-    return tuple(missing)
+    return missing
 
 
 def _complete(rows: Rows) -> bool:
@@ -162,15 +167,15 @@ def _complete(rows: Rows) -> bool:
     return all(row["status"] == "done" and row["outcome"] != "diverged" for row in rows)
 
 
-def _unfinished(study: Study, rows: Rows) -> dict[str, list[str]]:
-    """Of each setting, the values that no finished run has."""
-    unfinished: dict[str, list[str]] = {}
+def _unfinished(study: Study, rows: Rows) -> list[str]:
+    """Of each setting, the values that no finished run has, in words."""
+    unfinished = []
     for axis in study.axes:
         every = dict.fromkeys(label(row[axis]) for row in rows)
         done = {label(row[axis]) for row in rows if row["status"] == "done"}
         values = [value for value in every if value not in done]
         if values:
-            unfinished[axis] = values
+            unfinished.append(f"No run is finished yet with {axis}: {', '.join(values)}.")
     return unfinished
 
 

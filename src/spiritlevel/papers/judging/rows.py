@@ -31,6 +31,11 @@ def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
     return {value: [row for row in rows if row[name] == value] for value in values}
 
 
+def missing_columns(experiment: Experiment, done: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Those that it looks at and no run has."""
+    return [c for c in experiment.columns if not any(c in row for row in done)]
+
+
 def experiment_rows(
     experiment: Experiment, done: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
@@ -38,8 +43,7 @@ def experiment_rows(
 
     Those of other measures follow, if it keeps them.
     """
-    missing = [c for c in experiment.columns if not any(c in row for row in done)]
-    if missing:
+    if missing := missing_columns(experiment, done):
         raise SpiritlevelError(
             f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
             "has them: the store is of another version of this study. Run it again in a new folder."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...study.statistics import regression
 from ..experiment import Cell, Experiment, Outcome, Panels, Row, Table
 from ..judging.factors import factor
-from ..judging.findings import above, estimate, every, fact, verdict
+from ..judging.findings import NOT_YET, Finding, above, estimate, every, fact, verdict
 from ..judging.numbers import IntervalEstimate, plain
 from ..judging.population import CONFOUNDERS, GAP
 from ..judging.rows import column
@@ -40,10 +40,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         ),
         every(
             f"flatness spans at least a factor of {ORDERS:g} in each network",
-            [
-                fact(NETWORKS[name], span >= ORDERS, f"a factor of {plain(span, 3)}")
-                for name, span in spans.items()
-            ],
+            [_wide(NETWORKS[name], span) for name, span in spans.items()],
         ),
         above("in VGG-16 AdamW ends sharper than SGD (flatness over SGD's)", sharper, 1.0),
     ]
@@ -81,6 +78,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 def _span(group: Sequence[Row]) -> float:
     values = column(group, HEAD)
     return max(values) / min(values) if values else math.nan
+
+
+def _wide(network: str, span: float) -> Finding:
+    if math.isnan(span):
+        return fact(network, None, NOT_YET)
+    return fact(network, span >= ORDERS, f"a factor of {plain(span, 3)}")
 
 
 def _sharper(group: Sequence[Row]) -> IntervalEstimate:

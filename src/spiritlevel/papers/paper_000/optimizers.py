@@ -19,8 +19,6 @@ Way = tuple[str, float]  # optimizer and learning rate
 def optimizers_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
     """Fig. 4: SGD against AdamW at the same rate, with the same batch size and seed."""
     shared = [rate for optimizer, rate in ways if optimizer == SGD and (ADAMW, rate) in ways]
-    if not shared:
-        return []
     pairs = {rate: _pairs(ways[ADAMW, rate], ways[SGD, rate]) for rate in shared}
     flatter = {
         rate: factor((adamw.get(HEAD), sgd.get(HEAD)) for adamw, sgd in each)
@@ -48,8 +46,6 @@ def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]
 
 def rates_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
     """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
-    if any(sum(optimizer == name for optimizer, _ in ways) < 2 for name in (SGD, ADAMW)):
-        return []
     trends = {}
     for name in (SGD, ADAMW):
         points = [

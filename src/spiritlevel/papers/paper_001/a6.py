@@ -8,6 +8,7 @@ from ..experiment import Experiment, Outcome, Row
 from ..judging.contrasts import Groups, difference, group_points, group_table, groups_of
 from ..judging.factors import ratios
 from ..judging.findings import below, verdict
+from ..judging.numbers import IntervalEstimate
 from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 
@@ -21,8 +22,8 @@ MEASURES = (TRACE, "curvature.lambda_max", "relative.kappa", "softmax.gini")
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Compare each method with plain training of the same seed."""
     groups = groups_of(rows, VARIANT, VARIANTS)
-    flatter = {name: difference(groups[name], groups[PLAIN], TRACE) for name in VARIANTS[1:]}
-    better = {n: difference(groups[n], groups[PLAIN], "test_accuracy") for n in VARIANTS[1:]}
+    flatter = {name: _change(groups, name, TRACE) for name in VARIANTS[1:]}
+    better = {name: _change(groups, name, "test_accuracy") for name in VARIANTS[1:]}
     said = "; ".join(
         f"{name}: trace {flatter[name]}, test accuracy {better[name]} "
         f"({_pairs(groups, name, flatter[name].n)})"
@@ -44,12 +45,16 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
+def _change(groups: Groups, name: str, measure: str) -> IntervalEstimate:
+    return difference(groups.get(name, ()), groups.get(PLAIN, ()), measure)
+
+
 def _pairs(groups: Groups, name: str, n: int) -> str:
     """How many seeds both have, and which ones are missing."""
     seeds = {row["seed"] for group in groups.values() for row in group}
     gone = []
     for group in (PLAIN, name):
-        missing = sorted(seeds - {row["seed"] for row in groups[group]})
+        missing = sorted(seeds - {row["seed"] for row in groups.get(group, ())})
         if missing:
             gone.append(f"no run of {group} with seed {', '.join(map(str, missing))}")
     return "; ".join([f"n = {n}", *gone])

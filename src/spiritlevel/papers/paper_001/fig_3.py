@@ -31,7 +31,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     """Compare augmented with plain training at one training accuracy, paired by seed."""
     groups = groups_of(rows, VARIANT, (PLAIN, AUGMENTED))
     names = ("test_accuracy", LARGEST, ACTIVATIONS, WEIGHTS, FREQUENCY)
-    changes = {name: difference(groups[AUGMENTED], groups[PLAIN], name) for name in names}
+    plain, augmented = groups.get(PLAIN, []), groups.get(AUGMENTED, [])
+    changes = {name: difference(augmented, plain, name) for name in names}
     findings = [
         above("test accuracy is higher with augmentation", changes["test_accuracy"]),
         below("the largest eigenvalue is smaller", changes[LARGEST]),
@@ -49,8 +50,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, LARGEST, "test_accuracy", "largest eigenvalue of the Hessian", "test accuracy"
         ),
         beside={
-            f"{title}, {group}": mean(column(groups[group], key))
-            for group in (PLAIN, AUGMENTED)
+            f"{title}, {name}": mean(column(group, key))
+            for name, group in ((PLAIN, plain), (AUGMENTED, augmented))
             for title, key in COMPARED.items()
         },
         findings=findings,

@@ -30,4 +30,5 @@ def trend_in_words(trend: Correlation) -> str:
 def noise_line(title: str, rows: Sequence[Row], name: str) -> Series:
     """Means with intervals by noise, divided by the mean without noise."""
     means = {noise: mean(column(group, name)) for noise, group in grouped(rows, NOISE).items()}
-    return line(title, list(means), list(means.values()), unit=next(iter(means.values())).value)
+    unit = next((each.value for each in means.values()), 1.0)
+    return line(title, list(means), list(means.values()), unit)

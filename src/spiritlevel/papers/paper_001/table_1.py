@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..judging.contrasts import difference
 from ..judging.factors import ratios
 from ..judging.findings import below, verdict
 from ..judging.numbers import IntervalEstimate, mean
@@ -63,7 +64,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         more=[
             ratios(
                 {WORDS[mask]: group for mask, group in groups.items()},
-                WORDS[min(groups)],
+                WORDS[0.0],
                 (LARGEST, "curvature.trace"),
             )
         ],
@@ -75,8 +76,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _masked_less_plain(groups: dict[float, list[Row]], name: str) -> IntervalEstimate:
-    plain = {row["seed"]: row[name] for row in groups[0.0]}
-    return mean(row[name] - plain[row["seed"]] for row in groups[0.7] if row["seed"] in plain)
+    return difference(groups.get(0.7, []), groups.get(0.0, []), name)
 
 
 EXPERIMENT = Experiment(

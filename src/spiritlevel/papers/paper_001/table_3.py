@@ -36,23 +36,20 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     rows = [{**row, EVENNESS: _evenness(row)} for row in rows]
     groups = groups_of(rows, LEAKAGE, (LEAK, CONTROL))
     names = (TRACE, GINI, JACOBIAN, "test_accuracy")
-    changes = {name: difference(groups[LEAK], groups[CONTROL], name) for name in names}
+    leak, control = groups.get(LEAK, []), groups.get(CONTROL, [])
+    changes = {name: difference(leak, control, name) for name in names}
     findings = [
         below("the trace is smaller with a patch that tells the class", changes[TRACE]),
         below("1 − ‖p‖² is smaller, outputs are closer to one-hot", changes[GINI]),
         above("the Jacobian norm is larger", changes[JACOBIAN]),
     ]
-    without = {kind: mean(column(group, EVENNESS)) for kind, group in groups.items()}
+    without, without_in_control = (mean(column(group, EVENNESS)) for group in (leak, control))
     added = [
-        below("without the patch the Jacobian norm is smaller, with the leak", without[LEAK], 1.0),
-        below(
-            "this ratio is smaller than in the control",
-            difference(groups[LEAK], groups[CONTROL], EVENNESS),
-        ),
+        below("without the patch the Jacobian norm is smaller, with the leak", without, 1.0),
+        below("this ratio is smaller than in the control", difference(leak, control, EVENNESS)),
     ]
     said = ", ".join(
-        f"{name} by {change} ({lower_in(groups[LEAK], groups[CONTROL], name)})"
-        for name, change in changes.items()
+        f"{name} by {change} ({lower_in(leak, control, name)})" for name, change in changes.items()
     )
     return Outcome(
         table=group_table("patch", groups, (*ACCURACIES, "epoch", *MEASURES, EVENNESS)),
@@ -60,7 +57,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             groups, TRACE, "test_accuracy", "trace of the Hessian", "test accuracy"
         ),
         beside={
-            f"{name}, {WORDS[group]}": mean(column(groups[group], name))
+            f"{name}, {WORDS[group]}": mean(column(groups.get(group, []), name))
             for group in PAPER
             for name in MEASURES[:4]
         },
@@ -70,8 +67,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         conclusion=(
             f"Against the control of the same seed, a patch that tells the class changes {said}; "
             f"{how_many(rows)} of {len(rows)} networks reached the target training accuracy. "
-            f"Without the pixels of the patch the Jacobian norm is {without[LEAK]} of that of as "
-            f"many pixels of the whole image, and {without[CONTROL]} of it in the control."
+            f"Without the pixels of the patch the Jacobian norm is {without} of that of as "
+            f"many pixels of the whole image, and {without_in_control} of it in the control."
         ),
     )
 

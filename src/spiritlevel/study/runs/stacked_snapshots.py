@@ -1,7 +1,8 @@
 """Networks that train together, saved while they train: what was interrupted goes on from there.
 
 A snapshot is taken after an epoch, so that training from it gives the same bits as training that
-was never interrupted. It holds tensors and plain values only, and nothing in it is ever executed.
+was never interrupted. It holds tensors and plain values only, and nothing in it is ever executed:
+a torch that a prepared file could make do so does not read it, and training starts anew.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...files.torch_files import load_torch_file
 from ...records import __version__
 from .results import EpochMeasurementRow, EpochRow, History
 
@@ -80,7 +82,8 @@ class SnapshotFile:
     def load(self) -> Snapshot | None:
         """The last snapshot; None if there is none that fits these networks."""
         try:
-            found = torch.load(self._path, map_location="cpu", weights_only=True)
+            with self._path.open("rb") as file:
+                found: Any = load_torch_file(file, what=repr(str(self._path)))
             if (found["version"], found["ids"]) != (__version__, self._ids):
                 return None
             return Snapshot(
