@@ -20,7 +20,6 @@ def three_products(chunk, *, keep, names=(None, None, ["2.bias"])):
     x = normal(4)(6, torch.Generator().manual_seed(0))
     surface = Surface(model, (x, torch.arange(6) % CLASSES))
     products = Products(surface, chunk=chunk)
-    assert products.together > 1  # found out with forwards of its own, which are not counted here
     images, forwards = [], []
     with products.keeping_graph() if keep else contextlib.nullcontext():
         for number, block in enumerate(ParameterSpace(surface, each) for each in names):

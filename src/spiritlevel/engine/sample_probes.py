@@ -40,7 +40,9 @@ from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import FEW, Factors, RowKind, cautious
+from .weight_space import trust
 from .weight_space.chunk_products import Operator
+from .weight_space.product_methods import choose_method
 from .weight_space.products import SMALL
 
 if TYPE_CHECKING:
@@ -93,7 +95,8 @@ class SampleProbes:
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
         if odd := self.unknown_uses(self.plan, self.row_of):
             raise NotApplicable(f"the uses of {odd[0]!r} are not known")
-        if workspace.products.method != "reverse":
+        at_once = trust.samples_at_once(self.surface, workspace.product_chunk)
+        if choose_method(self.surface, at_once) != "reverse":
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
         self._noise = SampleNoise(self.surface, kind, self.row_of, workspace.seed)
@@ -162,7 +165,7 @@ class SampleProbes:
         }
         kept: dict[Operator, list[tuple[Tensor, Tensor]]] = {operator: [] for operator in operators}
         with self.surface.processes.together(), full_precision(), twice_differentiable():
-            for where, batch in self.surface.chunks(self.workspace.products.chunk):
+            for where, batch in self.surface.chunks(self.workspace.product_chunk):
                 streams = range(first, first + count)
                 noting = any(keeping.values())
                 found, weights = self._run(batch, where, streams, operators, noting=noting)
@@ -186,7 +189,7 @@ class SampleProbes:
         assert groups is not None
         sums = [drawn.new_sums() for _ in counts]
         with self.surface.processes.together(), full_precision(), twice_differentiable():
-            for where, batch in self.surface.chunks(self.workspace.products.chunk):
+            for where, batch in self.surface.chunks(self.workspace.product_chunk):
                 length = _batches.num_samples(batch)
                 group_of = groups.group_of[where.first : where.first + length]
                 for group, count in enumerate(counts):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -67,7 +66,7 @@ class Products:
                 "first that the model supports."
             )
         self.method = method or choose_method(surface, trust.samples_at_once(surface, chunk))
-        self._together = together
+        self.together = together or self._choose_together()
         self._keeps = False
         self._only: tuple[Any, BatchLocation] | None = None  # the data, if it is a single chunk
         self._kept: _Graph | None = None
@@ -83,11 +82,6 @@ class Products:
             yield
         finally:
             self._keeps, self._only, self._kept = False, None, None
-
-    @functools.cached_property
-    def together(self) -> int:
-        """How many vectors share a backward; found out when it is first asked for."""
-        return self._together or self._choose_together()
 
     def _choose_together(self) -> int:
         """1 if a backward is worth more than Python, or an operation cannot be batched."""
@@ -148,7 +142,6 @@ class Products:
                 self._kept = self._graph(*self._only, requests)
             yield self._kept.weight, self._multiplied(self._kept, requests)
             return
-        _ = self.together  # found out on the first samples, before the data are gone through
         num_chunks, last = 0, None
         for where, batch in self.surface.chunks(size):
             num_chunks, last = num_chunks + 1, (batch, where)
