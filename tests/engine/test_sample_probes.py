@@ -249,9 +249,14 @@ def diagonal(model, x, y):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(("most", "rtol"), [(8, 0.5), (40, 0.15)])
 @pytest.mark.parametrize("count", [8, 64])
-def test_few_probes_of_a_large_trained_network_hold_the_truth(count, generator):
-    """200 seeds; there an interval is given from three degrees of freedom on."""
+def test_few_probes_of_a_large_trained_network_hold_the_truth(count, most, rtol, generator):
+    """200 seeds; there an interval is given from three degrees of freedom on.
+
+    95 % minus three standard deviations of 200 draws are 90 %. Pairs of probes, with which 64
+    samples start, gave 84 % on 8 of them.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = nn.Sequential(
@@ -272,12 +277,23 @@ def test_few_probes_of_a_large_trained_network_hold_the_truth(count, generator):
     model.eval()
     expected, ends = diagonal(model, x, y), []
     for seed in range(200):
-        asked = {"max_passes": 40, "rtol": 0.15, "seed": seed}
+        asked = {"max_passes": most, "rtol": rtol, "seed": seed}
         m = measured((model, [(x, y)]), "curvature.trace", **asked)["curvature.trace"]
         if m.interval is not None:
             ends.append(m.interval)
     assert len(ends) >= 180
-    assert sum(low <= expected <= high for low, high in ends) >= 0.9 * len(ends)
+    inside = sum(low <= expected <= high for low, high in ends)
+    assert inside >= 0.9 * len(ends), f"{inside} of {len(ends)}"
+
+
+@pytest.mark.parametrize(("count", "probes"), [(31, 3), (32, 2)])
+def test_few_samples_start_with_more_than_two_probes(count, probes, generator):
+    """With four if that is allowed; a single one more is not added to a pair."""
+    model = nn.Sequential(nn.Linear(5, 128), nn.Tanh(), nn.LayerNorm(128), nn.Linear(128, 160))
+    model.append(nn.LayerNorm(160))  # all weights bend, and there are more than SMALL
+    data = [(torch.randn(count, 5, generator=generator), torch.arange(count) % 160)]
+    found = measured((model.eval(), data), "curvature.trace", max_passes=3)["curvature.trace"]
+    assert found.text.startswith(f"{probes} sample probes")
 
 
 @pytest.mark.sampled(3)
