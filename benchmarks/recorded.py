@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spiritlevel.study import Store, Study, execute
 from spiritlevel.study.runs.ending import Ending
+from spiritlevel.study.runs.network_run import NetworkRun
 from spiritlevel.study.runs.networks import build_model
 from spiritlevel.study.runs.run_data import RunData
 from spiritlevel.study.runs.running import repeatable
@@ -54,8 +55,8 @@ def steps(name: str, model: dict, batch: int, device: torch.device, repeats: int
     x = torch.rand(batch, 3, 32, 32, device=device)
     y = torch.randint(10, (batch,), device=device)
     with repeatable(settings.training.threads):
-        recorded, asked = (made(settings, device) for _ in range(2))
-        asked._found = asked._found._work  # as where nothing can be recorded
+        recorded, asked = (made(settings, x, y) for _ in range(2))
+        asked._gradients = asked._gradients._captured  # as where nothing can be recorded
         row = compare(
             f"{name}, batch {batch}: a step kernel by kernel over one recorded",
             lambda: several(asked, x, y),
@@ -68,10 +69,12 @@ def steps(name: str, model: dict, batch: int, device: torch.device, repeats: int
     return row
 
 
-def made(settings: RunSettings, device: torch.device) -> Steps:
-    found = Steps(build_model(settings, device), settings, steps_an_epoch=STEPS)
-    found.start_epoch()
-    return found
+def made(settings: RunSettings, x: Tensor, y: Tensor) -> Steps:
+    data = RunData(x, y, x, y, num_classes=10)
+    run = NetworkRun(settings, data, build_model(settings, x.device), initial={})
+    training = Steps(run, steps_an_epoch=STEPS)
+    training.start_epoch()
+    return training
 
 
 def several(step: Callable[[Tensor, Tensor], None], x: Tensor, y: Tensor) -> None:
