@@ -57,8 +57,9 @@ CAUTION_IF_LARGE, CAUTION_IF_SMALL = (3, 1.0), (FEW, 2.0)
 # Probes to start with, and to add, in a small network or on few samples. The values of a sample are
 # skewed, those of a trained network by 3 to 4. Two of each that seem to tell their spread are those
 # of which none is large: of 95 % intervals that rested on pairs, 57 to 90 % held the truth, and at
-# least 92 % from four together, which on few samples take fewer probes in the end.
+# least 90 % from four together, which on few samples take fewer probes in the end.
 PILOT_IF_SKEWED, FEW_SAMPLES = 4, 32
+_METHOD = "method of products"
 _CURVATURES = "curvatures at the outputs"  # by first sample of a chunk, for all kinds
 
 
@@ -97,8 +98,10 @@ class SampleProbes:
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
         if odd := self.unknown_uses(self.plan, self.row_of):
             raise NotApplicable(f"the uses of {odd[0]!r} are not known")
-        at_once = trust.samples_at_once(self.surface, workspace.product_chunk)
-        if choose_method(self.surface, at_once) != "reverse":
+        if _METHOD not in workspace.cache:  # the same for all kinds: it takes a run of the model
+            at_once = trust.samples_at_once(self.surface, workspace.product_chunk)
+            workspace.cache[_METHOD] = choose_method(self.surface, at_once)
+        if workspace.cache[_METHOD] != "reverse":
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
         self._noise = SampleNoise(self.surface, kind, self.row_of, workspace.seed)

@@ -35,15 +35,6 @@ def choose_method(surface: Surface, at_once: int = trust.SAMPLES) -> ProductMeth
     return surface.known.recall(key, lambda: _find_method(surface, at_once))
 
 
-def looked_at(at_once: int) -> tuple[int, ...]:
-    """Numbers of samples to look at.
-
-    On one sample too: what is a copy for several can be a view for one, with odd strides, for which
-    torch's derivatives of batch norm are wrong (2.13). Where all run alone, that has been seen.
-    """
-    return (trust.SAMPLES, 1) if at_once > 1 else (trust.SAMPLES,)
-
-
 def _find_method(surface: Surface, at_once: int) -> ProductMethod:
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
         look = functools.partial(_check_gradient, surface, at_once)
@@ -73,7 +64,7 @@ def _find_method(surface: Surface, at_once: int) -> ProductMethod:
 
 
 def _check_gradient(surface: Surface, at_once: int) -> None:
-    for count in looked_at(at_once):
+    for count in (trust.SAMPLES, 1) if at_once > 1 else (trust.SAMPLES,):
         batch = surface.first_samples(count)
         trust.check_gradient(surface, batch, BatchLocation(0), at_once=at_once)
 
@@ -97,7 +88,9 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod, at_once: int) 
         batch = surface.first_samples(count)
         return untrusted_parameter(surface, method, batch, at_once=at_once, seed=seed)
 
-    # another direction each time: one alone may miss a wrong part by chance
+    # On one sample too: what is a copy for several can be a view for one, with odd strides, for
+    # which torch's derivatives of batch norm are wrong (2.13). It has another direction, since one
+    # alone may miss a wrong part by chance.
     for seed, count in enumerate((trust.SAMPLES, 1)):
         found = trust.beside_the_parameters(surface, 0, functools.partial(look, count, seed))
         if found is not None:
