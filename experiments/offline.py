@@ -7,8 +7,8 @@
 
 `pack` downloads wheels for the other machine, which has torch, numpy, scipy, pandas and pyarrow of
 its own. `run` unpacks all wheels below a folder, continues the study from `--store` if it is there,
-ends it after the time as Ctrl-C does, and packs what is done, without weights, beside it. Several
-workers share a GPU better through NVIDIA's MPS, which is started where it is installed.
+ends it after the time as Ctrl-C does, and packs what is done, without weights, into `--out`.
+Several workers share a GPU better through NVIDIA's MPS, which is started where it is installed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 
 CORE = ("typer", "click", "rich", "markdown-it-py", "mdurl", "pygments", "shellingham", "pyyaml")
@@ -50,7 +51,9 @@ def main() -> None:
     running.add_argument("--workers", type=int, default=1, help="(default: 1)")
     running.add_argument("--device", default="cuda", help="(default: cuda)")
     running.add_argument("--store", type=pathlib.Path, default=pathlib.Path("studies"))
-    running.add_argument("--out", type=pathlib.Path, default=None, help="for the packed store")
+    running.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("build"), help="(default: build)"
+    )
     running.set_defaults(call=run)
     arguments = parser.parse_args()
     arguments.call(arguments)
@@ -69,27 +72,26 @@ def run(arguments: argparse.Namespace) -> None:
     """Run, or continue, for the time given, and pack what is done."""
     name = f"{arguments.study}-{arguments.preset}"
     store = arguments.store / name
-    unpacked = arguments.store / "packages"
-    for wheel in arguments.packages.rglob("*.whl"):
-        with zipfile.ZipFile(wheel) as content:
-            content.extractall(unpacked)
-    source = pathlib.Path(__file__).resolve().parents[1] / "src"
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(source), str(unpacked.resolve())]),
-        "OMP_NUM_THREADS": "1",
-    }
-    if arguments.device == "cuda" and shutil.which(MPS):
-        subprocess.run([MPS, "-d"], check=False)  # fails where it runs already
     command = [sys.executable, "-m", "spiritlevel", "study", "run", arguments.study]
     command += ["--preset", arguments.preset, "--out", str(store), "--device", arguments.device]
     command += ["--workers", str(arguments.workers), "--quiet"]
-    with subprocess.Popen(command, env=environment) as process:
-        try:
-            process.wait(arguments.seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-    with tarfile.open((arguments.out or arguments.store) / f"{name}.tgz", "w:gz") as packed:
+    if arguments.device == "cuda" and shutil.which(MPS):
+        subprocess.run([MPS, "-d"], check=False)  # fails where it runs already
+    with tempfile.TemporaryDirectory() as unpacked:
+        for wheel in arguments.packages.rglob("*.whl"):
+            with zipfile.ZipFile(wheel) as content:
+                content.extractall(unpacked)
+        source = pathlib.Path(__file__).resolve().parents[1] / "src"
+        paths = os.pathsep.join([str(source), unpacked])
+        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen(command, env=environment) as process:
+            try:
+                process.wait(arguments.seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                process.wait()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(arguments.out / f"{name}.tgz", "w:gz") as packed:
         packed.add(store, name, filter=without_weights)
 
 
