@@ -7,9 +7,10 @@
 Whole calls on a network that the tool has not seen before: what a user waits for. A tool that does
 not know when to stop is given 3, 9, 27, … products until three runs with other seeds all lie within
 the tolerance; that last budget counts, although a user would not know it. Every answer is held
-against ours: the exact trace, or one to 5 % where there is none, and the largest eigenvalue. What a
-tool cannot answer, or not within `--limit` seconds, stays empty, with the reason. A trace that a
-tool did not find to some precision is not asked of it to a higher one.
+against ours: the largest eigenvalue, and the exact trace, or where there is none one to 5 %, or to
+the tolerance if that is smaller. What a tool cannot answer, or not within `--limit` seconds, stays
+empty, with the reason. A trace that a tool did not find to some precision is not asked of it to a
+higher one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ NETWORKS: dict[str, Callable[[torch.device], networks.Network]] = {
     "GPT-2 small": networks.gpt2,
     "head of GPT-2": networks.language_model_head,
 }
+REFERENCE = 0.05  # relative half-width of the interval of a trace that is not certified
 CERTIFIED = ("MLP", "VGG-small", "ResNet-18", "head of GPT-2")  # whose exact trace is known
 ON_CPU = ("MLP", "VGG-small")
 QUESTIONS = ("exact trace", "trace to 10 %", "trace to 3 %", "trace to 1 %", "default trace")
@@ -53,6 +55,7 @@ PRODUCTS = 27  # for a tool that does not stop by itself, where no tolerance is 
 BUDGETS = (3, 9, 27, 81, 243)
 SEEDS = 3
 PATIENCE = 10.0  # seconds from which a tool is not given more products
+NOT_ASKED = "not asked:"
 SHORT = 10.0  # seconds up to which a call is made again
 Fresh = Callable[[], Tool]  # a tool on a network that it has not seen
 Question = Callable[[Tool], float | None]
@@ -99,7 +102,7 @@ def main() -> None:
     chosen = options.networks or (ON_CPU if device.type == "cpu" else list(NETWORKS))
     terms = Terms(device, options.budgets, options.limit)
     for network in chosen:
-        missed: dict[str, str] = {}  # by tool, the lowest precision that it did not reach
+        missed = tolerances_missed(network, answers)
         for question in options.questions:
             for answer in asked(network, question, options.tools, terms, missed):
                 known = (answer.network, answer.question, answer.tool)
@@ -118,22 +121,26 @@ def asked(
     question: str,
     names: Collection[str] | None,
     terms: Terms,
-    missed: dict[str, str],
+    missed: dict[str, float],
 ) -> Iterator[Answer]:
-    """One question to all tools, or to those with these names, each on a network of its own."""
+    """One question to all tools, or to those with these names, each on a network of its own.
+
+    `missed` has the largest tolerance that a tool did not reach, and learns of new ones.
+    """
     device = terms.device
     ours_is_asked = names is None or Spiritlevel.name in names
     is_held_against_it = question in ("largest eigenvalue", "GGN trace") and ours_is_asked
     truth = None if is_held_against_it else reference(network, question, device)
-    is_tolerance = question.startswith("trace to")
+    rtol = tolerance(question)
     for make in TOOLS:
         if names is not None and make.name not in names:
             continue
         answer = Answer(network, question, make.name)
-        if is_tolerance and make.name in missed:
-            answer.note = f"not asked: missed {missed[make.name]}"
+        if rtol is not None and rtol < missed.get(make.name, 0.0):
+            answer.note = f"{NOT_ASKED} missed {100 * missed[make.name]:.0f} %"
             yield answer
             continue
+        missed.pop(make.name, None)
         model, data = made(network, device)
 
         def fresh(make: type[Tool] = make, model: nn.Module = model, data: Data = data) -> Tool:
@@ -154,13 +161,23 @@ def asked(
             truth = answer.value
         elif answer.value is not None and truth and question != "density":
             answer.error = abs(answer.value - truth) / abs(truth)
-        if is_tolerance and answer.note.startswith("not "):
-            missed[make.name] = question.removeprefix("trace to ")
+        missed |= tolerances_missed(network, [answer])
         yield answer
         del model, data, fresh
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def tolerances_missed(network: str, answers: Sequence[Answer]) -> dict[str, float]:
+    """By tool, the largest tolerance that it did not reach on this network."""
+    missed: dict[str, float] = {}
+    for answer in answers:
+        rtol = tolerance(answer.question)
+        is_miss = answer.note.startswith("not ") and not answer.note.startswith(NOT_ASKED)
+        if rtol is not None and is_miss and answer.network == network:
+            missed[answer.tool] = max(rtol, missed.get(answer.tool, 0.0))
+    return missed
 
 
 class TooLong(Exception):
@@ -190,10 +207,10 @@ def made(network: str, device: torch.device) -> networks.Network:
 
 
 @functools.cache
-def trace_of(network: str, device: torch.device) -> float | None:
-    """By us: exactly, or to 5 %."""
+def trace_of(network: str, device: torch.device, rtol: float) -> float | None:
+    """By us: exactly, or to this precision."""
     tool = Spiritlevel(*made(network, device))
-    return tool.exact_trace() if network in CERTIFIED else tool.trace(0.05, 0, seed=17)
+    return tool.exact_trace() if network in CERTIFIED else tool.trace(rtol, 0, seed=17)
 
 
 def reference(network: str, question: str, device: torch.device) -> float | None:
@@ -204,7 +221,12 @@ def reference(network: str, question: str, device: torch.device) -> float | None
         return None
     if question == "GGN trace":
         return Spiritlevel(*made(network, device)).ggn_trace(PRODUCTS)
-    return trace_of(network, device)
+    return trace_of(network, device, min(REFERENCE, tolerance(question) or REFERENCE))
+
+
+def tolerance(question: str) -> float | None:
+    """The relative one that a question names."""
+    return float(question.split()[2]) / 100 if question.startswith("trace to") else None
 
 
 def ask(answer: Answer, fresh: Fresh, truth: float | None, terms: Terms) -> None:
@@ -220,8 +242,8 @@ def ask(answer: Answer, fresh: Fresh, truth: float | None, terms: Terms) -> None
         timed(answer, fresh, simple[question], terms)
     elif question.startswith("traces of all layers"):
         layer_traces(answer, fresh, terms)
-    else:
-        to_tolerance(answer, fresh, truth, float(question.split()[2]) / 100, terms)
+    elif (rtol := tolerance(question)) is not None:
+        to_tolerance(answer, fresh, truth, rtol, terms)
     if answer.value is None and not answer.note:
         answer.note, answer.seconds, answer.peak_bytes = "no answer", None, None
 
