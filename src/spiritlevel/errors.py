@@ -17,6 +17,10 @@ class NotApplicable(SpiritlevelError):
     """A measure does not apply to this network, which only the pass over all data showed."""
 
 
+class NotFinite(SpiritlevelError):
+    """Outputs or a loss that are not finite: the training has diverged, or the data are bad."""
+
+
 class MissingExtra(SpiritlevelError, ImportError):
     """An optional package is missing; the text shows the pip command that installs it.
 

@@ -83,6 +83,16 @@ def test_every_penalty_trains_as_the_loop_written_by_hand(name):
     assert any(not torch.equal(plain[path], value) for path, value in weights.items())
 
 
+@pytest.mark.parametrize("name", ["trace_squared", "head_kappa"])
+def test_a_run_that_diverges_is_a_result_as_without_a_penalty(name):
+    linear, penalty = {"name": "mlp", "hidden": []}, {"name": name, "weight": 0.1}
+    training = {"epochs": 9, "lr": 1e38, "penalty": penalty}
+    [settings] = tiny(grid={}, seeds=1, model=linear, training=training).runs()
+    result = run_one(settings)
+    assert (result.outcome, result.error) == ("diverged", None)
+    assert len(result.epochs) < 9
+
+
 def test_a_factory_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "half_penalty.py").write_text(OWN)

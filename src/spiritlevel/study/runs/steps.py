@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...errors import NotFinite
 from ...training.norm_control.control import WeightConstraint
 from ...training.penalties.penalty import Penalty
 from ...training.penalties.registry import build_penalty
@@ -97,8 +99,10 @@ class Steps:
         else:
             self._plain.zero_grad()
             with self._penalty.shared_forward():
-                loss = F.cross_entropy(self._model(x), y)
-            (loss + self._penalty(x, y, loss=loss)).backward()
+                loss = total = F.cross_entropy(self._model(x), y)
+            with contextlib.suppress(NotFinite):  # then as without one: the run ends as diverged
+                total = loss + self._penalty(x, y, loss=loss)
+            total.backward()
             self._saw(loss)
         self._plain.step()
 

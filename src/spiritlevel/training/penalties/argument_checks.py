@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import NotFinite, SpiritlevelError
 from ...model.losses import CrossEntropy, Loss
 
 
@@ -61,7 +61,7 @@ def check_loss_value(loss: Tensor) -> None:
             "before loss.backward() and without .detach() or .item()."
         )
     if not bool(torch.isfinite(loss.detach())):
-        raise SpiritlevelError(
+        raise NotFinite(
             f"The loss of the batch must be finite. Got {float(loss.detach())}. The training has "
             "diverged, or the batch holds NaN or infinity: lower the learning rate or look at the "
             "data. Nothing was changed by the penalty."
@@ -94,7 +94,7 @@ def check_labels(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, 
         )
     values = outputs.detach()
     if not all(map(math.isfinite, map(float, values.aminmax()))):  # NaN is passed on
-        raise SpiritlevelError(
+        raise NotFinite(
             "The outputs of the batch must be finite. Got NaN or infinity. The training has "
             "diverged, or the batch holds NaN or infinity: lower the learning rate or look at the "
             "data. Nothing was changed by the penalty."
