@@ -17,8 +17,6 @@ from spiritlevel.study import RunSettings, Study, find
 from spiritlevel.study.registry import study_names
 from spiritlevel.study.runs.run_data import derived_seed
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
-
 RECORDED = json.loads((pathlib.Path(__file__).parent / "run_ids.json").read_text("utf-8"))
 CHECKSUMS, IDS = RECORDED["studies"], RECORDED["cases"]
 

@@ -49,6 +49,16 @@ def assert_weights(result, model, *, tolerance: float = 0.0) -> None:
         torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("method", ["plain", "sam"])
+def test_a_gradient_is_clipped_before_the_step(method):
+    clip, rate = 0.02, 0.5
+    settings = only(clip=clip, lr=rate, epochs=1, batch_size=60, method=method)
+    start = build_model(settings, "cpu").state_dict()
+    moved = [value - start[name] for name, value in load(run_one(settings).checkpoint).items()]
+    length = torch.linalg.vector_norm(torch.cat([part.flatten() for part in moved]))
+    assert float(length) == pytest.approx(rate * clip, rel=1e-4)  # torch adds 1e-6 to the norm
+
+
 # -- schedules -------------------------------------------------------------------------------
 
 

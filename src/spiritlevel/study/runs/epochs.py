@@ -17,11 +17,11 @@ from .steps import Steps
 class Epochs:
     """What a run is trained with; every epoch goes through all of its data in another order."""
 
-    def __init__(self, run: NetworkRun) -> None:
+    def __init__(self, run: NetworkRun, *, may_record: bool = True) -> None:
         settings = run.settings
         self._data, self._size = run.data, settings.training.batch_size
         self.num_batches = math.ceil(len(run.data.x) / self._size)
-        self.step = Steps(run, steps_an_epoch=self.num_batches)
+        self.step = Steps(run, steps_an_epoch=self.num_batches, may_record=may_record)
         self._generator = derived_generator(settings.seed, "shuffling")
         self._change = BatchChanges(
             settings.interventions,

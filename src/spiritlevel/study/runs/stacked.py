@@ -39,6 +39,7 @@ EVALUATED = 1 << 31  # and bytes of what leads to them
 ALONE = {  # keys of `training` that work for a single network only, and why
     "method": "looks at displaced weights of one network",
     "penalty": "is computed for one network",
+    "clip": "looks at the gradient of one network",
     "norm_control": "sets the weights of one network after each step",
     "freeze": "trains a part of one network",
     "autocast": "computes the steps of one network",

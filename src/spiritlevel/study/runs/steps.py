@@ -28,7 +28,7 @@ from .step_means import EpochSteps, StepMeans
 class Steps:
     """The optimizer of a run, with its schedule, method and penalty; called with each batch."""
 
-    def __init__(self, run: NetworkRun, *, steps_an_epoch: int) -> None:
+    def __init__(self, run: NetworkRun, *, steps_an_epoch: int, may_record: bool = True) -> None:
         model, settings, training = run.model, run.settings, run.settings.training
         channels_last(model, settings)
         self._model, self._training = model, training
@@ -54,12 +54,14 @@ class Steps:
         self._penalty = make_penalty(model, settings)
         groups = self._plain.param_groups
         self._trained = [p for group in groups for p in group["params"] if p.requires_grad]
+        if training.clip is not None:
+            self._plain.register_step_pre_hook(self._clip)
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._means = StepMeans([settings.stop], run.head) if settings.stop.of_steps else None
         self._gradients: Captured = functools.partial(
             gradients, model, self._trained, autocast=training.autocast != "none"
         )
-        if recordable(settings.model.name, next(model.parameters()).device):
+        if may_record and recordable(settings.model.name, next(model.parameters()).device):
             self._gradients = Recorded(self._gradients)
 
     def start_epoch(self) -> None:
@@ -84,6 +86,11 @@ class Steps:
             self._one(x, y)
             self._done += 1
 
+    def schedule_at(self, share: float) -> None:
+        """Go on in the schedule as if this share of all epochs were done."""
+        epochs = self._training.epochs
+        self._done = int(share * epochs * self._repeats * self._steps_an_epoch)
+
     def _one(self, x: Tensor, y: Tensor) -> None:
         if self._perturbed is not None:
             for _ in self._perturbed.passes():
@@ -105,6 +112,10 @@ class Steps:
             total.backward()
             self._saw(loss)
         self._plain.step()
+
+    def _clip(self, *_: object) -> None:
+        assert self._training.clip is not None
+        nn.utils.clip_grad_norm_(self._trained, self._training.clip)
 
     def _saw(self, loss: Tensor | None) -> None:
         if self._means is None:

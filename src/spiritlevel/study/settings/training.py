@@ -53,6 +53,8 @@ class TrainingSettings:
     )
     gamma: float = number(float, 0.1, "a number above 0", lambda v: v > 0)
     warmup: int = number(int, 0, "a whole number of epochs of at least 0", lambda v: v >= 0)
+    # the norm of the whole gradient above which it is made shorter, as torch's clip_grad_norm_ does
+    clip: float | None = number(float, None, "a number above 0", lambda v: v > 0)
     method: str = one_of("plain", *RADII, default="plain")
     rho: float = number(float, RADII["sam"], "a number above 0", lambda v: v > 0)
     draws: int = number(int, 1, "a whole number of at least 1", lambda v: v >= 1)
