@@ -1,12 +1,17 @@
 """Methods at equal time: what counts as time, and what is judged."""
 
+import itertools
+import math
+
 import numpy
 import pytest
+import torch
 from scipy import stats
 
 import spiritlevel as sl
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.judged import judged
+from spiritlevel.papers.paper_004 import tasks_equal_time
 from spiritlevel.papers.paper_004.time import METHODS
 from spiritlevel.study import control
 from spiritlevel.study import find as find_study
@@ -64,6 +69,22 @@ def test_training_ends_with_the_time_or_the_last_epoch():
     few = study.with_values({"task.seconds": 1000.0, "epochs": 2}).runs()[0]
     found = {row.measure: row.value for row in run_one(few).measurements}
     assert found["task.epochs"] == 2.0
+
+
+def test_the_rate_falls_with_the_time_that_is_left(monkeypatch):
+    ticks, rates = itertools.count(), []
+    monkeypatch.setattr(tasks_equal_time, "clock", lambda on: next(ticks) / 10)  # a tenth a look
+    monkeypatch.setattr(
+        torch.optim.Optimizer,
+        "zero_grad",
+        lambda self, **_: rates.append(self.param_groups[0]["lr"]),
+    )
+    changed = {"seeds": 1, "task.seconds": 0.4, "schedule": "cosine", "lr": 1.0}
+    _, penalized, *_ = find_study("004-time").with_preset("quick").with_values(changed).runs()
+    run_one(penalized)
+    expected = [0.5 * (1 + math.cos(math.pi * share)) for share in (0, 0.25, 0.5, 0.75)]
+    assert len(rates) == 40  # the clock is looked at after every tenth
+    assert rates[::10] == pytest.approx(expected, abs=1e-3)  # the schedule goes on in between
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1])

@@ -42,7 +42,7 @@ class TimeArguments:
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """As many steps as fit into the time, which depends on the machine; then all is measured.
 
-    `training.epochs` is the most there may be.
+    `training.epochs` is the most there may be. A schedule goes by the share of the time.
     """
     arguments = read_task(settings, TimeArguments)
     run = NetworkRun.start(settings, device)
@@ -69,15 +69,20 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
 
 def _train(run: NetworkRun, most: float) -> tuple[float, float]:
     """Seconds and epochs of training."""
-    epochs, place = Epochs(run), run.data.x
+    # Only plain steps can be recorded, and would then take a fifth of their time beside others.
+    epochs, place = Epochs(run, may_record=False), run.data.x
     done, started = 0, clock(place)
     for _ in range(run.settings.training.epochs):
         epochs.step.start_epoch()
         for x, y in epochs.batches():
             epochs.step(x, y)
             done += 1
-            if done % TOGETHER == 0 and clock(place) - started >= most:
+            if done % TOGETHER:
+                continue
+            share = (clock(place) - started) / most
+            if share >= 1.0:
                 epochs.step.end_epoch()
-                return clock(place) - started, done / epochs.num_batches
+                return share * most, done / epochs.num_batches
+            epochs.step.schedule_at(share)
         epochs.step.end_epoch()
     return clock(place) - started, done / epochs.num_batches

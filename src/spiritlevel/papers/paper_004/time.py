@@ -111,6 +111,7 @@ EXPERIMENT = Experiment(
         "Plain SGD with momentum 0.9, the paper's penalty at λ = 0.01, penalties on relative "
         "flatness of the head and of the first layer with a weight of 0.01, SAM (radius 0.05) and "
         "ASAM (0.5), each for the same seconds of training; evaluation and measures do not count. "
+        "Gradients are clipped at a norm of 1, as in the paper's table. "
         "Weights and radii are usual ones and were not tuned. How many steps fit depends on the "
         "machine, so these runs do not repeat to the last digit; run them one at a time."
     ),
@@ -124,7 +125,8 @@ EXPERIMENT = Experiment(
             "quick": "The same with {task.seconds} seconds and {seeds} seeds each: a trial.",
             "h200": (
                 "{data.samples} images of CIFAR-100 instead of 50,000, cropped and flipped, a "
-                "width of {model.hidden}, {task.seconds} seconds for each of {runs} networks."
+                "width of {model.hidden}, a rate that falls from {training.lr} to 0 over the time, "
+                "{task.seconds} seconds for each of {runs} networks."
             ),
             "paper": (
                 "All {data.samples} training images, {task.seconds} seconds for each network, as "
