@@ -9,6 +9,7 @@
 its own. `run` unpacks all wheels below a folder, continues the study from `--store` if it is there,
 ends it after the time as Ctrl-C does, and packs what is done, without weights, into `--out`.
 Several workers share a GPU better through NVIDIA's MPS, which is started where it is installed.
+Other options, such as `--executor vmap`, are those of `spiritlevel study run`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def main() -> None:
         "--out", type=pathlib.Path, default=pathlib.Path("build"), help="(default: build)"
     )
     running.set_defaults(call=run)
-    arguments = parser.parse_args()
+    arguments, others = parser.parse_known_args()
+    if others and arguments.call is not run:
+        parser.error(f"unknown: {' '.join(others)}")
+    arguments.others = others
     arguments.call(arguments)
 
 
@@ -74,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
     store = arguments.store / name
     command = [sys.executable, "-m", "spiritlevel", "study", "run", arguments.study]
     command += ["--preset", arguments.preset, "--out", str(store), "--device", arguments.device]
-    command += ["--workers", str(arguments.workers), "--quiet"]
+    command += ["--workers", str(arguments.workers), "--quiet", *arguments.others]
     if arguments.device == "cuda" and shutil.which(MPS):
         subprocess.run([MPS, "-d"], check=False)  # fails where it runs already
     with tempfile.TemporaryDirectory() as unpacked:
@@ -90,6 +94,8 @@ def run(arguments: argparse.Namespace) -> None:
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGINT)
                 process.wait()
+    if not store.exists():
+        sys.exit(process.returncode)  # the study was refused, which has been said
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tarfile.open(arguments.out / f"{name}.tgz", "w:gz") as packed:
         packed.add(store, name, filter=without_weights)
