@@ -12,7 +12,7 @@ from torch import nn
 import spiritlevel as sl
 from measures.forms.bound import c2_by_hand
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 
 def linear(num_features, num_outputs=3, count=8, seed=0, scale=1.0):

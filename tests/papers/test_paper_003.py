@@ -23,7 +23,7 @@ from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 from spiritlevel.study.runs.running import run_one
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 NAMES = ("003-fig-1", "003-fig-3")
 

@@ -28,6 +28,7 @@ def recorded(name):
     return [{c: row[c] for c in columns} for row in few], [axis for axis in axes if axis in columns]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_experiment_judges_the_runs_that_are_there(name):
     rows, axes = recorded(name)
