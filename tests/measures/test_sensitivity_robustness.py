@@ -13,7 +13,7 @@ import spiritlevel as sl
 from zoo import references
 from zoo.plain import drawn, mlp, normal
 
-pytestmark = pytest.mark.sampled(4)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 DELTAS = (0.3, 0.1, 0.03, 0.01)
 

@@ -19,7 +19,7 @@ from spiritlevel.measures import get, names
 from spiritlevel.measures.opening import open_workspace
 from spiritlevel.measures.sharpness.worst_case import Ball
 
-pytestmark = pytest.mark.sampled(4)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 SHARPNESS = names("sharpness.*")
 
