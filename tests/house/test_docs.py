@@ -61,7 +61,7 @@ def test_there_is_something_to_run():
     assert sum(len(blocks(page, "console")) for page in PAGES) >= 5
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=name_of)
 def test_blocks_run_in_order(page, tmp_path, monkeypatch):
     for word, package in NEEDED.items():

@@ -108,7 +108,7 @@ def test_the_counterpart_does_not_change_with_the_scale(card):
         assert get(card.counterpart).direction == card.direction
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @each_card
 def test_results_carry_the_name_and_the_settings(card):
     result = usual(card, suitable(card, "relu_mlp", "relu_convnet"))
@@ -146,7 +146,7 @@ def test_finite_and_the_same_in_both_precisions(card, name):
 # -- 3. state -----------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @each_card
 def test_state_is_untouched(card):
     problem = suitable(card, "relu_convnet")
