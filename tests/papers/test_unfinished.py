@@ -114,6 +114,7 @@ def test_figures_are_judged_with_the_table_whose_runs_they_look_at():
     assert len(set(ids)) == len(ids)
     assert {"experiment-figure", "experiment-000-fig-3-figure-4"} <= set(ids)
     assert sections[1].title == "Fig. 3 (b): partly reproduced"
-    for row in rows:  # some presets do not measure the bound
+    few = rows[::8]
+    for row in few:  # some presets do not measure the bound
         del row["bound.generalization"]
-    assert [each.experiment.name for each in judge(study, rows)] == ["000-table-3", "000-fig-4"]
+    assert [each.experiment.name for each in judge(study, few)] == ["000-table-3", "000-fig-4"]
