@@ -75,6 +75,7 @@ def dense(model, x, target, kind, loss):
     return J.T @ torch.func.hessian(of_outputs)(outputs(flat)) @ J
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
 @pytest.mark.parametrize("kind", ["hessian", "ggn"])
 @pytest.mark.parametrize("name", ["relu", "gelu", "attention"])

@@ -90,6 +90,7 @@ def test_the_model_comes_back_as_it_was(model, error, phase):
             forward=forward,
             measures=CHOSEN,
             max_passes=3,
+            draws=1,
             progress=lambda done, total, text: texts.append(text),
         )
 

@@ -17,6 +17,8 @@ from spiritlevel.measures import get
 from spiritlevel.measures.confounders import MEASURED_ALONG
 from spiritlevel.pages import report as pages
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 MEASURES = ["curvature.trace", "relative.kappa", "head.kappa"]
 
 

@@ -14,6 +14,8 @@ from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.analysis.landscape import Landscape, filters, landscape, num_points
 from spiritlevel.model.surface import Surface
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def state(model):
     return {

@@ -13,6 +13,8 @@ from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.analysis.landscape import fingerprints, landscape
 from spiritlevel.model.surface import Surface
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 class Counter:
     """Samples that went through a model, and a stop after some of them."""

@@ -26,6 +26,8 @@ from spiritlevel.study.checkpoints import load_checkpoint, save_checkpoint
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 HOSTILE = "<img src=x onerror=alert(1)> $x$"
 SMALL = ["--model", "mlp", "--model-arg", "hidden=8", "--samples", "60", "--dtype", "float64"]
 

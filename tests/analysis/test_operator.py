@@ -14,6 +14,8 @@ from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 NAMED = [
     "mlp",
     "conv2d",
@@ -61,6 +63,7 @@ def small(activation=nn.ReLU):
 # -- products --------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMED)
 def test_vectors_and_blocks_agree_with_the_dense_matrix(name, kind, generator):
@@ -193,6 +196,7 @@ def test_too_few_passes_are_reported(generator):
 # -- the diagonal ----------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMED)
 def test_the_diagonal_of_the_ggn_is_exact(name):
     model, batches, loss, truth = made(name)

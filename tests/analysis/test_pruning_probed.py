@@ -18,6 +18,8 @@ from spiritlevel.engine.directions import column_pass
 from spiritlevel.engine.directions.tally import ProbeGroups
 from spiritlevel.results import Pruning
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 NAMES = ("first.weight", "second.weight", "head.weight")
 LAYERS = [name.removesuffix(".weight") for name in NAMES]
 VOCABULARY, LENGTH, WIDTH, HIDDEN = 3, 2, 5, 6

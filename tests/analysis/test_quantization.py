@@ -15,6 +15,8 @@ from spiritlevel.analysis.quantization import Rounding
 from spiritlevel.results import Quantization
 from zoo import references
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def network(activation=nn.ReLU, dtype=torch.float64):
     with torch.random.fork_rng():

@@ -14,6 +14,8 @@ from spiritlevel.pages import figures as plots
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 SMALL = ["--model", "mlp", "--model-arg", "hidden=8", "--samples", "60", "--dtype", "float64"]
 
 

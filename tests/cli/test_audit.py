@@ -11,7 +11,7 @@ from spiritlevel.cli import compare as compare_command
 from spiritlevel.cli.app import app
 from spiritlevel.study.models import build
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 FEW = ("--model", "mlp", "--model-arg", "hidden=8,8", "--samples", "60")
 MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")

@@ -15,6 +15,8 @@ from spiritlevel.analysis.reference_problems import ALL
 from spiritlevel.cli import check, check_device
 from spiritlevel.cli.app import app
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference-values.md"
 LOSSES = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
 

@@ -22,7 +22,7 @@ from spiritlevel.study.data.samples import load_samples
 from spiritlevel.study.models import build, mlp
 from spiritlevel.symmetries import SYMMETRIES
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 ROOT = pathlib.Path(__file__).parents[2]
 FEW = ["--samples", "40"]

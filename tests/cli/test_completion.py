@@ -43,6 +43,7 @@ def test_the_file_is_that_of_the_commands():
     assert written == completion_index.as_text(typer.main.get_command(app))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("line", "names"),
     [

@@ -17,7 +17,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.study.data import CATALOGUE
 from spiritlevel.symmetries import SYMMETRIES
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 ROOT = typer.main.get_command(app)
 SMALL = ("--model", "mlp", "--model-arg", "hidden=8", "--samples", "20")

@@ -19,7 +19,7 @@ from spiritlevel.papers.judging.findings import Finding
 from spiritlevel.papers.judging.numbers import IntervalEstimate
 from spiritlevel.study import control
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 NAME = "001-table-2"
 EXPERIMENT = registry.find(NAME)

@@ -93,7 +93,7 @@ def test_an_option_that_nothing_reads_is_refused(command):
 
 
 def test_an_audit_reads_the_options_of_what_it_adds():
-    few = ("--option", "restarts=0", "--option", "ascent_steps=2")
+    few = ("--option", "restarts=0", "--option", "ascent_steps=2", "--max-passes", "4")
     result = run("audit", *SMALL, "--option", "rho=0.01", *few, "--json", "-")
     original = json.loads(result.stdout)["original"]
     assert original["measures"]["sharpness.worst"]["settings"]["rho"] == 0.01

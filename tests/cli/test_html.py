@@ -12,6 +12,8 @@ from spiritlevel.cli.app import app
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 pytest.importorskip("plotly")
 SMALL = ("--model", "mlp", "--model-arg", "hidden=6", "--samples", "30")
 MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")

@@ -45,6 +45,7 @@ def harmless(text: str) -> bool:
     return not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", text)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MARKUP)
 def test_a_study_with_brackets_in_its_name_is_run_and_reported(tmp_path, name):
     if name.startswith("\\"):  # on Windows the name of a folder cannot

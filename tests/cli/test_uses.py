@@ -13,6 +13,8 @@ from spiritlevel.results import Quantization
 from spiritlevel.study.checkpoints import load_checkpoint
 from spiritlevel.study.models import build
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 SMALL = ("--model", "mlp", "--model-arg", "hidden=8", "--samples", "40")
 
 

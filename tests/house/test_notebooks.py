@@ -1,7 +1,10 @@
 """The notebooks in docs/: they run from top to bottom, and show what is stored in them."""
 
+import ast
 import html
+import importlib.util
 import json
+import operator
 import pathlib
 import re
 
@@ -9,6 +12,7 @@ import pytest
 
 import fresh
 import release
+import spiritlevel as sl
 from house.shown import without_numbers
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -40,7 +44,36 @@ def test_there_are_four():
     assert all(f"(notebooks/{name}.ipynb)" in page for name in names)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_it_takes_from_the_library_is_there(path):
+    """All that can be said of the cells without running them, which takes until the night."""
+    tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells(path, "code")))
+    found = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spiritlevel"):
+            module = importlib.import_module(node.module)
+            assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+            found += 1
+    for names in re.findall(r"\bsl\.([a-zA-Z_]\w*(?:\.[a-zA-Z_]\w*)*)\(", ast.unparse(tree)):
+        assert callable(operator.attrgetter(names)(sl)), names
+        found += 1
+    assert found >= 2
+
+
+def test_cells_run_in_order_and_what_they_show_is_stored():
+    spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sources = ["x = 2\nprint('two')", "x += 1\nx", "x = 0"]
+    book = {"cells": [{"cell_type": "code", "source": [source]} for source in sources]}
+    first, second, third = module.executed(book)["cells"]
+    assert [cell["execution_count"] for cell in (first, second, third)] == [1, 2, 3]
+    assert shown(first) == [("text/plain", ["two"])]
+    assert [output["data"] for output in second["outputs"]] == [{"text/plain": ["3"]}]
+    assert third["outputs"] == []
+
+
+@pytest.mark.nightly  # each takes ten seconds; pages with the same calls are run by day
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_shows_what_is_stored(path, tmp_path):
     for package in ("matplotlib", "plotly", "transformers", "scipy", "pandas"):

@@ -41,10 +41,10 @@ def is_text_without_encoding(call, called):
 
 
 def offences(source):
-    tree, found = ast.parse(source), []
-    tried = [each for each in ast.walk(tree) if isinstance(each, ast.Try)]
+    nodes, found = list(ast.walk(ast.parse(source))), []
+    tried = [each for each in nodes if isinstance(each, ast.Try)]
     guarded = {inner for each in tried for inner in each.body}  # an import that may be missing
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
             name = names_of(node)
             if is_text_without_encoding(node, name):

@@ -38,7 +38,7 @@ def options_for(problem):
         bandwidth=1.0,  # under a narrow kernel the loss around a sample is its own, whatever moves
         sigma=0.1,  # and under little noise the rise of the loss drowns in its error bar
         target="loss",  # labels are random here: the error cannot rise
-        draws=20,
+        draws=8,
         ascent_steps=8,  # the claims hold after any number of steps
         restarts=1,
     )

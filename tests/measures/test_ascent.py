@@ -7,6 +7,8 @@ from measures.forms.sharpness import highest_in_ball
 from spiritlevel.math.ball import peak_in_ball
 from spiritlevel.measures.sharpness.ascent import Point, ascend
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 RADIUS = 0.5
 SIZE = 12
 
@@ -64,6 +66,7 @@ def test_the_top_where_the_linear_term_misses_the_largest_eigenvector():
     assert z.abs().tolist() == pytest.approx([0.99**0.5, 0.1], rel=1e-13)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1e-3, 0.1, 10.0])
 @pytest.mark.parametrize("name", SPECTRA)
 def test_a_climb_along_the_gradient_finds_the_exact_peak(name, size):

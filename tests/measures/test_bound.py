@@ -12,7 +12,7 @@ from torch import nn
 import spiritlevel as sl
 from measures.forms.bound import c2_by_hand
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 
 def linear(num_features, num_outputs=3, count=8, seed=0, scale=1.0):
@@ -136,13 +136,13 @@ def test_c1_by_quadrature(m):
 def test_c1_asks_for_more_passes_where_they_are_spent():
     model, x, y = linear(3)
     data, options = (x, y), {"bandwidth": 0.3}
-    few = sl.measure(model, data, measures="bound.c1", options=options, rtol=0.002, max_passes=10)[
+    few = sl.measure(model, data, measures="bound.c1", options=options, rtol=0.006, max_passes=10)[
         "bound.c1"
     ]
     assert few.status is sl.results.Status.NOT_CONVERGED
     enough = int(few.text.split("max_passes=")[1].split()[0])
     more = sl.measure(
-        model, data, measures="bound.c1", options=options, rtol=0.002, max_passes=enough
+        model, data, measures="bound.c1", options=options, rtol=0.006, max_passes=enough
     )["bound.c1"]
     assert more.status is sl.results.Status.OK
     assert abs(few.value - more.value) < 5 * few.stderr

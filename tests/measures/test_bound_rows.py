@@ -16,6 +16,8 @@ from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.head import features as rows_module
 from spiritlevel.model.losses import CrossEntropy
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 NAMES = ["bound.representativeness", "bound.c1", "bound.c2", "bound.generalization"]
 
 

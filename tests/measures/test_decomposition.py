@@ -25,7 +25,7 @@ from spiritlevel.model.layers import Layout, rule_for
 from zoo import decimal_softmax, references
 from zoo.plain import convnet, drawn, mlp, normal
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 
 def weights_of(model):
@@ -71,6 +71,7 @@ def test_centered_bounds_the_ggn_trace_where_weights_are_shared(generator):
                 assert rows[layer].value > 1.05 * trace or trace == 0.0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_upper_bound_holds(seed):
     generator = torch.Generator().manual_seed(seed)

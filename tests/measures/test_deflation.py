@@ -17,6 +17,8 @@ from spiritlevel.measures.curvature.trace_squared import trace_squared
 from zoo.dense_problem import DenseProblem
 from zoo.plain import after_training, classes, network, random
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 SQUARE, LARGEST, SMALLEST = (
     f"curvature.{n}" for n in ("trace_squared", "lambda_max", "lambda_min")
 )

@@ -15,7 +15,7 @@ from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 FISHER = ["norms.fisher_rao", "norms.fisher_rao_model"]
 
@@ -69,6 +69,7 @@ def test_fisher_rao_is_the_mean_over_samples_of_the_squared_slope(name):
     assert all(report[n].exact for n in FISHER)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_fisher_rao_of_the_model_is_the_quadratic_form_of_the_dense_matrix(name):
     case = CASES[name]

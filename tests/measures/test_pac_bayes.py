@@ -17,7 +17,7 @@ from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.measures import get
 from spiritlevel.measures.opening import open_workspace
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 BOTH = pytest.mark.parametrize("name", ["pac_bayes.sigma", "pac_bayes.magnitude"])
 SEEDS = 200

@@ -17,6 +17,8 @@ from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 # their weight is used past the module that owns it
 REFUSED = {
     "tied_in_two_modules": "a",

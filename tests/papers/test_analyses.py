@@ -296,6 +296,7 @@ def population_rows(measures, signs):
     return [*rows, rows[0] | {"outcome": "diverged", "gap": math.nan} | dict.fromkeys(measures)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("signs", "agrees"),
     [  # κ, trace, Fisher–Rao, 1/σ², weights, and two that are not in the paper
@@ -386,6 +387,7 @@ def test_every_preset_has_a_place_among_the_scales():
     assert described == set(SCALES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", names())
 def test_study_of_every_experiment_is_in_the_library(name):
     experiment = find(name)

@@ -14,6 +14,8 @@ from spiritlevel.papers.publishing.audited import AuditRecord, audit_table, load
 from spiritlevel.symmetries import CONFIDENCE_ONLY
 from zoo.plain import after_training, classes, network, random
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 MEASURES = ["curvature.trace", "relative.kappa", "norms.weight", "softmax.gini"]
 
 

@@ -19,6 +19,7 @@ def nightly():
     return module
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", registry.study_names())
 def test_every_study_has_a_quick_preset(name):
     assert "quick" in control.find(name).presets

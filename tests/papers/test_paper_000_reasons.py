@@ -9,6 +9,8 @@ from scipy import stats
 from spiritlevel.papers import find
 from spiritlevel.papers.paper_000.tasks_dynamics import SHARES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 KAPPA = "head.kappa"
 
 

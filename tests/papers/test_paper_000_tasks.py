@@ -20,7 +20,7 @@ from spiritlevel.study.runs.results import EpochRow
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.settings.stop import StopSettings
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 TINY = {"images": 6, "kernels": 4, "channels": 2, "kernel_size": 2, "size": 4, "probes": 40}
 

@@ -15,6 +15,8 @@ from spiritlevel.study.models import build
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 POINTS, FINETUNING = "tasks_001_points", "tasks_001_noise_finetuning"
 
 

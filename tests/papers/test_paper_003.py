@@ -23,7 +23,7 @@ from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 from spiritlevel.study.runs.running import run_one
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 NAMES = ("003-fig-1", "003-fig-3")
 
@@ -221,11 +221,11 @@ def test_quick_study_runs_on_small_data(name, tmp_path):
     study = control.find(name).with_preset("quick")
     path, random = tmp_path / "data.npz", numpy.random.default_rng(0)
     shape = (3, 32, 32) if name == "003-fig-1" else (1, 28, 28)
-    y = numpy.arange(40) % 10
-    x = random.random((40, *shape)).astype("float32") + y[:, None, None, None] / 10
+    y = numpy.arange(20) % 10
+    x = random.random((20, *shape)).astype("float32") + y[:, None, None, None] / 10
     numpy.savez(path, x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
-    study = study.with_values({"data.name": str(path), "data.samples": 40, "epochs": 1, "seeds": 1})
-    study = dataclasses.replace(study, measure_options={"samples": 10})
+    study = study.with_values({"data.name": str(path), "data.samples": 20, "epochs": 1, "seeds": 1})
+    study = dataclasses.replace(study, measure_options={"samples": 4})
     with control.run(study, tmp_path / "store") as store:
         assert control.state(store).counts.done == len(study.runs()) == 2
         names = {row["measure"] for row in store.rows("measurements")}

@@ -26,6 +26,7 @@ def test_changed_yaml_changes_the_text(monkeypatch):
     assert before["quick"] == "450 images, at most 12 epochs, 2 seeds: a trial."
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", names())
 def test_texts_of_every_experiment_are_filled(name):
     for text in find(name).scaled_down.values():

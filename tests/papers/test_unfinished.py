@@ -28,6 +28,7 @@ def recorded(name):
     return [{c: row[c] for c in columns} for row in few], [axis for axis in axes if axis in columns]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_experiment_judges_the_runs_that_are_there(name):
     rows, axes = recorded(name)
@@ -113,6 +114,7 @@ def test_figures_are_judged_with_the_table_whose_runs_they_look_at():
     assert len(set(ids)) == len(ids)
     assert {"experiment-figure", "experiment-000-fig-3-figure-4"} <= set(ids)
     assert sections[1].title == "Fig. 3 (b): partly reproduced"
-    for row in rows:  # some presets do not measure the bound
+    few = rows[::8]
+    for row in few:  # some presets do not measure the bound
         del row["bound.generalization"]
-    assert [each.experiment.name for each in judge(study, rows)] == ["000-table-3", "000-fig-4"]
+    assert [each.experiment.name for each in judge(study, few)] == ["000-table-3", "000-fig-4"]

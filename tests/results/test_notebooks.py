@@ -8,6 +8,8 @@ import fresh
 import spiritlevel as sl
 from spiritlevel.pages import report as pages
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 @pytest.fixture(scope="module")
 def network():

@@ -8,6 +8,8 @@ import pytest
 import spiritlevel as sl
 from zoo.cases import CASES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 @pytest.fixture(scope="module")
 def report():

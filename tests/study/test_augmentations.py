@@ -11,6 +11,8 @@ from spiritlevel.errors import MissingExtra, SpiritlevelError
 from spiritlevel.study.interventions import auto_augment, crop_flip, mixup
 from spiritlevel.study.interventions import auto_augment as factory
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 module = sys.modules[factory.__module__]
 
 

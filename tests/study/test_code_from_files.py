@@ -109,6 +109,7 @@ def refused(study: Study) -> str:
     return str(caught.value)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("role", ["model", "task", "penalty"])
 def test_code_of_installed_modules_is_refused(here, role, name):

@@ -70,7 +70,7 @@ def test_under_the_database(tmp_path, undisturbed, capfd):
     assert text.count(f"spiritlevel study resume {tmp_path}") == 1
     assert capfd.readouterr().err == ""  # the error is said by whoever catches it, once
     with Store.open(tmp_path) as store:
-        assert execute(store, workers=2).done == 12
+        assert execute(store).done == 12
     assert lasting(tmp_path) == undisturbed
 
 
@@ -81,5 +81,5 @@ def test_under_the_checkpoints(tmp_path, undisturbed, capfd):
         assert list((store.folder / "checkpoints").iterdir()) == []
         assert "cannot be written: No space left on device" in text
         assert capfd.readouterr().err == ""
-        assert execute(store, workers=2).done == 12
+        assert execute(store).done == 12
     assert lasting(tmp_path) == undisturbed

@@ -82,11 +82,11 @@ def clear(folder, statement: str) -> None:
     connection.close()
 
 
-def test_killed_inside_a_run_at_20_random_moments(tmp_path, undisturbed):
+def test_killed_inside_a_run_at_8_random_moments(tmp_path, undisturbed):
     Store.create(tmp_path, watched()).close()
     moments = random.Random(0)
     for _ in range(100):  # some moments fall between two runs, or behind the last
-        if deaths(tmp_path) >= 20:
+        if deaths(tmp_path) >= 8:
             break
         process = start_and_wait_for_work(workspace, tmp_path)
         process.join(moments.uniform(0.0, 0.12))
@@ -97,7 +97,7 @@ def test_killed_inside_a_run_at_20_random_moments(tmp_path, undisturbed):
             assert process.exitcode == 0
             assert lasting(tmp_path) == undisturbed
             begin_anew(tmp_path)
-    assert deaths(tmp_path) >= 20
+    assert deaths(tmp_path) >= 8
     finish(tmp_path)
     assert lasting(tmp_path) == undisturbed
 

@@ -26,7 +26,7 @@ from spiritlevel.study.data.download import download
 from spiritlevel.study.data.idx import read_idx
 from study.tiny_study import tiny
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 HUGE = 2**30  # bytes that no test may unpack
 ZEROS = bytes(2**22)
@@ -113,6 +113,7 @@ def test_a_gzipped_idx_file_that_unpacks_to_too_much(tmp_path):
     assert "must unpack to at most 536,870,912 bytes" in refusal(lambda: read_idx(path, num_dims=3))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("opener", [gzip.open, bz2.open, quick_xz], ids=["gz", "bz2", "xz"])
 @pytest.mark.parametrize("kind", ["member", "beside", "heading"])
 def test_a_tar_archive_that_unpacks_to_too_much(tmp_path, monkeypatch, opener, kind):

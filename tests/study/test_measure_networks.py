@@ -11,6 +11,8 @@ from spiritlevel.study.data import digits
 from spiritlevel.study.population_statistics import statistics
 from study.given_runs import networks, small, write
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 MEASURES = ["relative.kappa", "norms.weight"]
 
 

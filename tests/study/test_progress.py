@@ -19,6 +19,8 @@ from spiritlevel.study.runs.results import RunResult
 from spiritlevel.study.storage import store as store_module
 from study.tiny_study import tiny
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 DAY = 86400.0
 
 

@@ -26,6 +26,8 @@ from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.statistics import spearman
 from study.tiny_study import command, tiny
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 FAST = {"epochs": 60, "lr": 0.1, "momentum": 0.9, "batch_size": 16}
 
 

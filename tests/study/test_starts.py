@@ -15,6 +15,8 @@ from study.test_training import assert_weights, by_hand, only
 from study.test_vmap import SMALL, assert_same, training
 from study.tiny_study import tiny
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def data_of(**data):
     [run] = tiny(grid={}, seeds=1, data={"name": "digits", "samples": 60} | data).runs()

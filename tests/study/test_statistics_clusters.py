@@ -9,6 +9,8 @@ from scipy import stats
 
 from spiritlevel.study.statistics import clustered, spearman
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 OF_SCIPY = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
 
 

@@ -14,6 +14,8 @@ from spiritlevel.study.statistics.intervals import bca, resample_counts
 from spiritlevel.study.statistics.neighbours import Grid
 from spiritlevel.study.statistics.resampling import LEFT_ONE_OUT, OF_COUNTS, left_out
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 SHAPES = {
     "continuous": lambda rng, n: (rng.standard_normal(n), rng.standard_normal(n)),
     "ties in x": lambda rng, n: (rng.integers(0, 5, n) * 1.0, rng.standard_normal(n)),
@@ -34,6 +36,7 @@ def all_pairs(x, y):
     return (np.sign(np.subtract.outer(x / 2, x / 2)) * np.sign(np.subtract.outer(y / 2, y / 2))).T
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", list(SHAPES))
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 130, 700])
 def test_sums_over_pairs_equal_those_one_by_one(shape, n):
@@ -46,6 +49,7 @@ def test_sums_over_pairs_equal_those_one_by_one(shape, n):
     assert agreement(x, y) == every.sum()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", list(SHAPES))
 @pytest.mark.parametrize("kind", list(OF_COUNTS))
 @pytest.mark.parametrize("n", [5, 150])
@@ -94,6 +98,7 @@ def pairs_one_by_one(settings, axis: str) -> dict:
     return pairs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seeds", [1, 4, 70])  # 70 × 70 pairs are not listed
 @pytest.mark.parametrize("num_test", [None, 500])
 def test_sign_errors_equal_those_of_pairs_one_by_one(seeds, num_test):

@@ -49,6 +49,7 @@ def test_kendall_equals_the_count_of_pairs(ties):
     assert kendall(x, y).value == pytest.approx(truth, rel=1e-12)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("n", [4, 5, 6])
 def test_spearmans_p_of_few_points_counts_all_orders(n, ties):

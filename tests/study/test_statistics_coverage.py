@@ -7,7 +7,7 @@ import pytest
 
 from spiritlevel.study.statistics import kendall, partial_correlation, pearson, spearman
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 KINDS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 

@@ -9,6 +9,8 @@ from scipy import stats
 from spiritlevel import SpiritlevelError
 from spiritlevel.study.statistics import partial_correlation, pearson, spearman
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 NAMES = ["train_loss", "gini", "norm"]
 
 

@@ -21,6 +21,8 @@ from spiritlevel.study.statistics import (
     summary,
 )
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def study(num_seeds: int = 4, *, confounders: bool = True) -> list[dict]:
     """`good` follows the gap, `confounded` only through gini, `noise` and `fixed` not at all."""

@@ -16,6 +16,8 @@ from spiritlevel.study.population_statistics import default_target, statistics
 from spiritlevel.study.runs.running import run_one
 from study.tiny_study import tiny, workspace
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 MODULE = """
 import os, pathlib, signal
 import torch

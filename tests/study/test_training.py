@@ -17,6 +17,8 @@ from spiritlevel.training.penalties.flatness_penalty import FlatnessPenalty
 from spiritlevel.training.penalties.head_penalty import HeadPenalty
 from study.tiny_study import tiny
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 EPOCHS, BATCH, BATCHES = 4, 20, 3  # 60 samples
 
 

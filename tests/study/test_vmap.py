@@ -13,7 +13,7 @@ from spiritlevel.study.runs import stacked
 from spiritlevel.study.runs.running import run_one
 from study.tiny_study import lasting, tiny
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 SMALL = {"name": "mlp", "hidden": [6, 5]}
 

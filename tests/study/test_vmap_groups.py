@@ -15,7 +15,7 @@ from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.storage.meta import read_entry
 from study.tiny_study import lasting, tiny
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 SMALL = {"name": "mlp", "hidden": [6, 5]}
 

@@ -14,6 +14,8 @@ from spiritlevel.training import FlatnessMonitor
 from spiritlevel.training.monitor.budget import parse_every
 from training.monitor_problem import problem
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 # -- where rows go -----------------------------------------------------------------------------
 
 

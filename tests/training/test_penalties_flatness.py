@@ -13,6 +13,8 @@ from spiritlevel.training import FlatnessPenalty, trace_squared_of, trace_square
 from training import penalty_truths as truths
 from training.penalty_refusals import refused
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def make(*extra, outputs=3):
     with torch.random.fork_rng():

@@ -67,6 +67,7 @@ def found(kind, model, x, y, **options):
     return value, truths.gradients_of(value, model)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "name", ["cross_entropy", "weights_and_smoothing", "ignored", "soft_targets", "mse", "bce"]
@@ -174,6 +175,7 @@ def decimal_gradient(function, rows):
         return torch.tensor(gradient, dtype=torch.float64)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", QUANTITIES)
 @pytest.mark.parametrize("case", LOGITS)

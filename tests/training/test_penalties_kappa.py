@@ -14,7 +14,7 @@ from training import penalty_truths as truths
 from training.penalty_refusals import TROUBLES, call, refused, troubled
 from zoo.losses import LOSSES
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 
 class Residual(nn.Module):

@@ -14,6 +14,8 @@ from spiritlevel.training import KappaPenalty
 from training import penalty_truths as truths
 from training.test_penalties_kappa import Y, batch, found, make, of_gauss_newton, of_hessian
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 ALL = 2**9  # vectors of signs for three samples and three classes
 
 

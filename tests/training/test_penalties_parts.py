@@ -13,6 +13,8 @@ from spiritlevel.training import thrice_differentiable, trace_squared_of
 from spiritlevel.training.penalties.random_signs import draw_signs
 from spiritlevel.training.penalties.step_schedule import StepSchedule
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 GEOMETRIES = {
     "plain": (1, {}),
     "stride": (2, {"stride": 2, "padding": 1}),

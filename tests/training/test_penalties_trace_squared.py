@@ -12,6 +12,8 @@ from spiritlevel.training import thrice_differentiable, trace_squared_of, trace_
 from training import penalty_truths as truths
 from zoo.losses import LOSSES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 MODULE = "trace_squared"  # whose random signs are replaced
 
 

@@ -99,6 +99,7 @@ def train(model, penalty, steps, *, share=True):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("name", PENALTIES)
 def test_a_resumed_training_is_the_same_to_the_last_bit(name, share):

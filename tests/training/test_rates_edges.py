@@ -8,6 +8,8 @@ import spiritlevel as sl
 from spiritlevel.training import FlatnessMonitor
 from training.rates_problem import Halves, dense_hessian, make_step, quadratic, small_network
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 TINY = 1e-30  # of the first weights: their squares change no second moment that is near 1
 
 

@@ -18,6 +18,8 @@ from spiritlevel.training import FlatnessMonitor
 from training.monitor_problem import problem
 from training.rates_problem import Halves, make_step, quadratic, small_network
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 def trained(optimizer_of, *, watched: bool, every=2):
     """Everything that a monitor could disturb, after a few steps."""

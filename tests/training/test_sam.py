@@ -24,6 +24,8 @@ from training.sam_problem import (
     weights_of,
 )
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 USES = [by_closure, by_passes, by_parts, by_blocks]
 
 

@@ -318,6 +318,9 @@ def test_lightning(manual, tmp_path):
 
 def test_accelerate():
     accelerate = pytest.importorskip("accelerate")
+    # What a trainer of an earlier test accumulated last is kept for the whole process, and a
+    # prepared optimizer waits for the end of it.
+    accelerate.state.GradientState._reset_state()
     net, other, (x, y) = network(), network(), batch()
     plain = SAM(torch.optim.SGD(other.parameters(), **SGD), RHO)
     prepared = accelerate.Accelerator(cpu=True).prepare(

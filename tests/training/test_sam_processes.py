@@ -21,6 +21,7 @@ def found(tmp_path_factory):
     return {name: torch.load(folder / name) for name in ("two.0", "two.1", "one.0")}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["sam", "own ascent", "asam", "noise", "batch norm"])
 def test_weights_stay_the_same_in_all_processes(found, kind):
     first, second = found["two.0"][kind], found["two.1"][kind]

@@ -60,6 +60,7 @@ class Own(nn.Sequential):
         return x
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", ["module", "in place", "inner module", "function"])
 def test_statistics_of_a_compiled_model_are_updated_once_a_step(what):
     torch._dynamo.reset()

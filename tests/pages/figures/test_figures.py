@@ -10,6 +10,8 @@ from spiritlevel.pages import figures as plots
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, sl.Report]:

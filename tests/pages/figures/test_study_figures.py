@@ -16,7 +16,7 @@ from spiritlevel.study import Store, run
 from spiritlevel.study.population import Population
 from study.tiny_study import tiny
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 EVIL = "<img src=x onerror=alert(1)>$\\frac{1}$"
 

@@ -3,7 +3,9 @@
 And results made of known numbers, under names that a test chooses.
 """
 
+import contextlib
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +26,48 @@ SETTINGS = {
     "confidence": 0.95,
     "torch": "2.0",
 }
+
+
+# -- one browser for this folder ---------------------------------------------------------------
+
+HERE = pathlib.Path(__file__).parent
+RUNNING = contextlib.ExitStack()
+STARTED: list[Any] = []
+
+
+@pytest.fixture
+def browser() -> Any:
+    """Debian's Chromium, started once for all files here: it takes as long as most of the tests."""
+    if not STARTED:
+        playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing")
+        chromium = shutil.which("chromium")
+        if chromium is None:
+            pytest.skip("Chromium is not installed: apt install chromium")
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        running = RUNNING.enter_context(playwright.sync_playwright())
+        started = running.chromium.launch(executable_path=chromium, args=arguments)
+        RUNNING.callback(started.close)
+        STARTED.append(started)
+    return STARTED[0]
+
+
+def close_browser() -> None:
+    STARTED.clear()
+    RUNNING.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """While it runs, so does an event loop that the tests of other folders stumble over."""
+    if nextitem is None or HERE not in nextitem.path.parents:
+        close_browser()
+
+
+def pytest_sessionfinish() -> None:
+    close_browser()
+
+
+# -- pages ---------------------------------------------------------------------------------------
 
 
 class Opener:

@@ -1,7 +1,11 @@
 """The page of an audit."""
 
+import pytest
+
 from spiritlevel.pages import report
 from spiritlevel.results import Audit
+
+pytestmark = pytest.mark.sampled(2)  # the others at night
 
 
 def test_verdicts_matrix_and_confounders(open_page, rows_of, an_audit):

@@ -6,7 +6,7 @@ from spiritlevel.analysis.spectra import Spectrum
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import report
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 
 def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):

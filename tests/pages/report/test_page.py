@@ -276,3 +276,7 @@ def test_a_figure_can_be_saved(open_page):
         assert data.startswith(start)
         assert waiting.value.suggested_filename.startswith("f.")
     assert b"curvature.trace" in data
+
+
+def test_numbers_have_four_digits():
+    assert [markup.number(v) for v in (10.123456789, 0.123456)] == ["10.12", "0.1235"]

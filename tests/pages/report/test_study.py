@@ -14,6 +14,8 @@ from spiritlevel.pages.report.study import page_of
 from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import statistics
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):

@@ -18,7 +18,7 @@ from pages.watch.visits import (
 )
 from spiritlevel.study.executors import local
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 
 def points(number: int) -> str:

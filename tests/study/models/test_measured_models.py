@@ -16,7 +16,7 @@ from spiritlevel.study.models import build
 from spiritlevel.symmetries import find_moves
 from zoo.references import Truth
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 # name, options, shape of one image
 PIECEWISE_LINEAR = {

@@ -20,7 +20,7 @@ from spiritlevel.study.models import (
     vit_small,
 )
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 
 def count(model: nn.Module) -> int:
@@ -202,6 +202,7 @@ def test_hand_counts_are_the_published_ones():
     assert densenet(3, 10, 32, (6, 12, 24, 16)) == 6_956_298
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_shapes_and_parameter_counts(case, generator):
     make, options, image, outputs, parameters = CASES[case]
@@ -210,6 +211,7 @@ def test_shapes_and_parameter_counts(case, generator):
     assert count(model) == parameters
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_every_parameter_gets_a_gradient(case, generator):
     make, options, image, _, _ = CASES[case]
@@ -221,6 +223,7 @@ def test_every_parameter_gets_a_gradient(case, generator):
     assert silent == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_done_in_place(case):
     make, options, *_ = CASES[case]
@@ -312,6 +315,7 @@ def test_bad_options_are_named(make, options, message):
         make(**options)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", names())
 def test_every_name_builds(name):
     assert isinstance(build(name), nn.Module)

@@ -14,7 +14,7 @@ import fresh
 import spiritlevel as sl
 from spiritlevel.training.sam.optimizers import SAM
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402

@@ -12,6 +12,8 @@ from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
 from spiritlevel.training.sam.optimizers import SAM
 from training.penalty_zoo import PENALTIES, make_penalty
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
@@ -55,6 +57,7 @@ def plain_loop(net, penalty, batches, *, accumulate=1):
     return values
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "accumulate"), [*((name, 1) for name in PENALTIES), ("trace_squared", 2), ("own", 2)]
 )
@@ -182,6 +185,7 @@ class WithKappa(Net):
         self.penalty.load_state_dict(checkpoint["penalty"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*PENALTIES, "made later", "training_step"])
 def test_a_resumed_penalty_goes_on_where_it_was(tmp_path, kind):
     def run(*more, **options):

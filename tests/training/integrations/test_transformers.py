@@ -9,7 +9,7 @@ import torch
 import spiritlevel as sl
 from spiritlevel.training import FlatnessStopping
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

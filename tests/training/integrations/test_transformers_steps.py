@@ -10,7 +10,7 @@ from spiritlevel.training import FlatnessPenalty
 from spiritlevel.training.sam.optimizers import SAM
 from training.penalty_zoo import PENALTIES, make_penalty
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
+pytestmark = pytest.mark.sampled(4)  # the others at night
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
