@@ -16,6 +16,7 @@ from spiritlevel.model.surface import Surface
 from zoo.wrong_gradients import Scaled
 
 WIDTH, LAYERS, CLASSES = 200, 8, 3
+AT_NIGHT = pytest.mark.nightly  # by day every kind has one case
 
 
 def network(width=WIDTH):
@@ -67,9 +68,6 @@ def test_the_peak_counts_what_is_held_and_not_what_is_gone():
             del held
     assert two.most == pytest.approx(8e6, rel=0.01)
     assert one.most == pytest.approx(4e6, rel=0.01)
-
-
-AT_NIGHT = pytest.mark.nightly  # by day each kind with one chunk
 
 
 @pytest.mark.parametrize(
@@ -160,7 +158,7 @@ class Planted(nn.Module):
         return self.head(Wrong.apply(h) if self.wrong else h.square())
 
 
-@pytest.mark.parametrize("layers", [1, 4])
+@pytest.mark.parametrize("layers", [1, pytest.param(4, marks=AT_NIGHT)])
 def test_a_large_model_is_looked_at_group_by_group(layers, monkeypatch):
     monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
     monkeypatch.setattr(groups, "MOST", layers * (WIDTH * WIDTH + WIDTH))
@@ -224,7 +222,8 @@ def test_the_verdict_does_not_depend_on_how_many_run_together(wrong, chunk, most
 
 
 @pytest.mark.parametrize(
-    ("method", "memory"), [("sample_probes", 1), ("sample_probes", 40 << 20), ("exact", 1)]
+    ("method", "memory"),
+    [("sample_probes", 1), pytest.param("sample_probes", 40 << 20, marks=AT_NIGHT), ("exact", 1)],
 )
 def test_preflight_says_the_peak_that_is_reached(method, memory):
     asked = {"measures": "relative.kappa", "method": method, "memory": memory, "max_passes": 2}
