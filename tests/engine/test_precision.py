@@ -345,7 +345,7 @@ def test_neither_memory_nor_batches_change_the_value(method):
     values = []
     for data in cuts:
         for memory in (None, 1):  # one byte: one sample at a time
-            options = {"method": method, "max_passes": 8, "memory": memory, "seed": 3}
+            options = {"method": method, "max_passes": 20, "memory": memory, "seed": 3}
             report = sl.measure(net, data, measures=names, **options)
             values.append([report[name].value for name in names])
     for other in values[1:]:
