@@ -68,7 +68,7 @@ CASES = {
     GROUPS: {"measures": SAMPLED, "method": "sample_probes", "max_passes": 12, "rtol": 1e-4},
     "exact": {"measures": EXACT},
     "probes": {"measures": EXACT[:4], "rtol": 0.2},
-    "smooth": {"measures": ["curvature.*", "relative.*", "neuron.*"], "max_passes": 12},
+    "smooth": {"measures": ["curvature.*", "relative.*", "neuron.*"], "max_passes": 6},
     "hutch++": {"measures": ["curvature.trace"], "method": "hutch++"},
     "eigenvalues": {"measures": PRODUCTS},
     "others": {
@@ -80,7 +80,7 @@ CASES = {
     "bare": {"measures": ["curvature.trace", "relative.kappa", "neuron.rho_sum"]},
     "bad": {"measures": EXACT},
     "fully_shard": {"measures": EXACT},
-    "fully_shard smooth": {"measures": ["curvature.*", "relative.*"], "max_passes": 12},
+    "fully_shard smooth": {"measures": ["curvature.*", "relative.*"], "max_passes": 6},
     "tensor parallel": {"measures": EXACT},
     "FullyShardedDataParallel": {"measures": EXACT},
 }
