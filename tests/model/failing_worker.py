@@ -115,7 +115,9 @@ def with_touched_weights():
 def with_monitor():
     """A row that fails in all processes, and one that is measured after that."""
     model = Network()
-    monitor = sl.FlatnessMonitor(model, batches(dist.get_rank()), measures=MEASURES, every=1, **ROUGHLY)
+    monitor = sl.FlatnessMonitor(
+        model, batches(dist.get_rank()), measures=MEASURES, every=1, **ROUGHLY
+    )
     model.fails_at = model.calls + 3 if is_odd() else None
     failed = monitor.step()
     model.fails_at = None
