@@ -99,7 +99,7 @@ WITHOUT_A_RULE = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_layers_with_a_rule_take_it(name):
     # A wrong rule would not give wrong numbers: it is noticed on three samples and goes unused.

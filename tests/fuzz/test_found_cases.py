@@ -7,7 +7,7 @@ import pytest
 from fuzz.case import Case, Node
 from fuzz.judge import judge
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 
 def node(kind, *inner, **choices):
