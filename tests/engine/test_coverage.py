@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick_quantiles")
 
 SEEDS = range(1000, 1200)
 # Tr(H²) is skewed: 94 % of 6,000 seeds are covered, of which 200 in a row may well be 89 %
-MORE_SEEDS = range(1000, 1600)
+MORE_SEEDS = range(1000, 1300)
 OTHER_KINDS = ["kappa", "rho"]  # the same estimators along other directions: on one problem each
 PLENTY = 100_000  # passes: the tolerance alone decides
 # one look and no stopping rule: what the first look of each method takes
@@ -141,8 +141,8 @@ def check_coverage(estimates, truth, rtol=None):
         assert covered <= 0.99, f"{covered:.1%} of the intervals cover the truth"
 
 
-def estimates_of(problem, kind, **precision):
-    return [problem.rows(kind, seed, **precision).result().estimate for seed in SEEDS]
+def estimates_of(problem, kind, seeds=SEEDS, **precision):
+    return [problem.rows(kind, seed, **precision).result().estimate for seed in seeds]
 
 
 # -- weight probes ----------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_output_probes_at_first_look(problems, name, kind):
     problem = problems(name)
     first = problem.workspace(0).pilot_count
     precision = {"method": "output_probes", "rtol": 1e-6, "max_passes": first}
-    found = estimates_of(problem, kind, **precision)
+    found = estimates_of(problem, kind, SEEDS[:100], **precision)
     check_unbiased(found, problem.value(kind))
 
 

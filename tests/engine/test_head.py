@@ -193,8 +193,9 @@ def check_against_dense(report, truth, weight):
         assert found.text == f"layer {layer!r}"
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", HEADS)  # on top, so that a day has every loss
 @pytest.mark.parametrize("loss", LOSS_GRID)
-@pytest.mark.parametrize("name", HEADS)
 def test_closed_forms_agree_with_the_dense_hessian(name, loss):
     build, shape = HEADS[name]
     model = build()
@@ -230,8 +231,9 @@ def test_closed_forms_of_a_head_with_a_target_a_position(name):
     check_against_dense(report, truth, head_weight(model))
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "bce", "mse", "class_weights"])
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce", "mse", "class_weights"])
 def test_the_sweep_gives_the_head_the_same_values(name, loss):
     # Two independent ways to one number: closed form, and backward passes with patches.
     build, shape = HEADS[name]

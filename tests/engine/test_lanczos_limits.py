@@ -29,10 +29,10 @@ def test_results_do_not_depend_on_the_chunks(which, monkeypatch):
 )
 def test_no_more_vectors_are_alive_than_promised(dtype, monkeypatch):
     monkeypatch.setattr(long_rows, "CHUNK", 1 << 12)
-    size, block, max_basis = 40_000, 2, 12
+    size, block, max_basis = 20_000, 2, 12
     diagonal = torch.linspace(0, 1, size).square().to(dtype)
     settings = {"num": 2, "residual_rtol": 1e-4, "max_products": 30, "max_basis": max_basis}
-    with LiveVectors(size * dtype.itemsize) as memory:
+    with LiveVectors(size * dtype.itemsize, least=4096) as memory:
         run = Lanczos(random(block, size).to(dtype), **settings)
         [found] = solve([run], lambda rows: {0: diagonal * rows[0]})
     assert found.products == 30  # several restarts

@@ -16,6 +16,7 @@ from spiritlevel.model.surface import Surface
 from zoo.wrong_gradients import Scaled
 
 WIDTH, LAYERS, CLASSES = 200, 8, 3
+AT_NIGHT = pytest.mark.nightly  # by day every kind has one case
 
 
 def network(width=WIDTH):
@@ -69,8 +70,17 @@ def test_the_peak_counts_what_is_held_and_not_what_is_gone():
     assert one.most == pytest.approx(4e6, rel=0.01)
 
 
-@pytest.mark.parametrize("chunk", [6, 1])
-@pytest.mark.parametrize("kind", ["its own type", "wide in its own", "held in float64"])
+@pytest.mark.parametrize(
+    ("kind", "chunk"),
+    [
+        ("its own type", 6),
+        pytest.param("its own type", 1, marks=AT_NIGHT),
+        pytest.param("wide in its own", 6, marks=AT_NIGHT),
+        ("wide in its own", 1),
+        ("held in float64", 6),
+        pytest.param("held in float64", 1, marks=AT_NIGHT),
+    ],
+)
 def test_four_vectors_as_large_as_the_weights_are_held(kind, chunk, monkeypatch):
     if kind == "its own type":
         monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)  # as for a very large model
@@ -148,11 +158,11 @@ class Planted(nn.Module):
         return self.head(Wrong.apply(h) if self.wrong else h.square())
 
 
-@pytest.mark.parametrize("layers", [1, 4])
+@pytest.mark.parametrize("layers", [1, pytest.param(4, marks=AT_NIGHT)])
 def test_a_large_model_is_looked_at_group_by_group(layers, monkeypatch):
     monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
     monkeypatch.setattr(groups, "MOST", layers * (WIDTH * WIDTH + WIDTH))
-    monkeypatch.setattr(product_check, "PIECE", 1000)  # a part of a parameter, as of a large one
+    monkeypatch.setattr(product_check, "PIECE", 4000)  # a part of a parameter, as of a large one
     model = network()
     surface = Surface(model, data())
     with surface.preserved(), Peak() as peak:
@@ -194,7 +204,7 @@ def test_preflight_knows_of_groups(monkeypatch):
 
 
 @pytest.mark.parametrize("most", [10**9, 1])
-@pytest.mark.parametrize("chunk", [1, 2, 3, 50])
+@pytest.mark.parametrize("chunk", [1, 2, pytest.param(3, marks=AT_NIGHT), 50])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_the_verdict_does_not_depend_on_how_many_run_together(wrong, chunk, most, monkeypatch):
     monkeypatch.setattr(groups, "MOST", most)
@@ -212,7 +222,8 @@ def test_the_verdict_does_not_depend_on_how_many_run_together(wrong, chunk, most
 
 
 @pytest.mark.parametrize(
-    ("method", "memory"), [("sample_probes", 1), ("sample_probes", 40 << 20), ("exact", 1)]
+    ("method", "memory"),
+    [("sample_probes", 1), pytest.param("sample_probes", 40 << 20, marks=AT_NIGHT), ("exact", 1)],
 )
 def test_preflight_says_the_peak_that_is_reached(method, memory):
     asked = {"measures": "relative.kappa", "method": method, "memory": memory, "max_passes": 2}

@@ -231,7 +231,8 @@ def test_a_network_that_overflows_misses_its_targets():
     assert perturbed.errors([{}, huge])[1] == 1.0
     losses = perturbed.losses([{}, huge])
     assert losses[1] > 1e29 > losses[0]
-    found = sl.measure(model, (x, y), measures="pac_bayes.*")  # labels at chance: nothing can rise
+    # labels at chance: nothing can rise
+    found = sl.measure(model, (x, y), measures="pac_bayes.*", options={"draws": 4})
     for m in found.values():
         assert math.isfinite(m.value)
         assert m.text

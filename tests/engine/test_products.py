@@ -18,6 +18,8 @@ from zoo.losses import LOSSES
 from zoo.plain import random
 from zoo.wirings import CLASSES
 
+pytestmark = pytest.mark.sampled(2)  # the others at night
+
 OPERATORS = ["hessian", "residual", "ggn"]
 # Ways and the error they are allowed, relative to the largest entry. A central difference loses a
 # third of the digits by its step and gets them back by its order: 1e-5 of 16 digits.

@@ -16,7 +16,7 @@ from zoo import cases, losses, references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 SWEEP = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "neuron.rho_max", "scaled.trace"]
 

@@ -98,7 +98,7 @@ def problem(request, generator):
 
 def measured(problem, name, **options):
     model, data = problem
-    options = {"max_passes": 200, "rtol": 0.03} | options
+    options = {"max_passes": 80, "rtol": 0.05} | options
     return sl.measure(model, data, measures=name, method="sample_probes", **options)
 
 
@@ -138,7 +138,7 @@ def test_the_mean_is_kappa(problem):
 def test_the_mean_is_rho_of_every_neuron(problem):
     model, data = problem
     truth = references.Truth(model, data, F.cross_entropy)
-    rows = sl.neurons(model, data, method="sample_probes", max_passes=200, rtol=0.03)
+    rows = sl.neurons(model, data, method="sample_probes", max_passes=80, rtol=0.05)
     report = measured(problem, "neuron.rho_sum")
     for layer, part in report.layers["neuron.rho_sum"].items():
         weight, view = truth.parameters[f"{layer}.weight"], matrix_view(model.get_submodule(layer))
@@ -361,7 +361,7 @@ def test_a_layer_that_is_used_more_often_later(generator):
     y = torch.randint(CLASSES, (12,), generator=generator)
     data = [(x[:7], y[:7]), (x[7:], y[7:])]
     truth = references.Truth(model, data, F.cross_entropy)
-    part = measured((model, data), "relative.kappa", max_passes=400).layers["relative.kappa"][
+    part = measured((model, data), "relative.kappa", max_passes=160).layers["relative.kappa"][
         "cell"
     ]
     assert "sample probes" in part.text

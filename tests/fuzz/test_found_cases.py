@@ -7,6 +7,8 @@ import pytest
 from fuzz.case import Case, Node
 from fuzz.judge import judge
 
+pytestmark = pytest.mark.sampled(3)  # the others at night
+
 
 def node(kind, *inner, **choices):
     """A part around others, each of them by its kind or as a part."""

@@ -1,4 +1,4 @@
-"""Random networks against dense truths: 100 in every run of the tests, thousands in a night.
+"""Random networks against dense truths: 18 in every run of the tests, thousands in a night.
 
 A failing case is printed as a short program. `python -m fuzz.run` in tests/ does the same without
 pytest.
@@ -14,7 +14,7 @@ from fuzz.run import attack
 from fuzz.shrink import shrink
 
 CASES = range(216)  # some of them plain torch cannot run
-PART = 54
+PART = 18
 PARTS = [CASES[start : start + PART] for start in range(0, len(CASES), PART)]
 
 
@@ -39,10 +39,10 @@ def check(numbers):
     return tally
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("numbers", PARTS, ids=lambda part: f"{part.start}-{part.stop - 1}")
 def test_numbers_are_true(numbers):
-    assert check(numbers).cases >= 50
+    assert check(numbers).cases >= 16
 
 
 def test_rare_parts():

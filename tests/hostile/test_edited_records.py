@@ -12,7 +12,7 @@ from spiritlevel.pages import report as pages
 
 KINDS = list(READERS)
 PAGES = [kind for kind in KINDS if kind != "Landscape"]  # which has pictures of its own
-FEW = 60  # edits of each kind in every run of the tests
+FEW = 30  # edits of each kind in every run of the tests
 
 
 def attempt(kind: str, text: str | bytes) -> str:

@@ -88,9 +88,9 @@ def use(fields: object) -> None:
 
 def test_some_edits_of_a_definition():
     every = list(planned_edits(EVERYTHING))
-    chosen = random.Random(1).sample(every, 200)
+    chosen = random.Random(1).sample(every, 100)
     outcomes = [outcome(lambda make=make: use(make())) for _, make in chosen]
-    assert 20 < sum(each.startswith("refused") for each in outcomes) < 190  # meta: both happen
+    assert 10 < sum(each.startswith("refused") for each in outcomes) < 95  # meta: both happen
 
 
 @pytest.mark.nightly
@@ -184,7 +184,7 @@ def all_edits(folder: pathlib.Path) -> list[tuple[str, tuple[object, ...]]]:
 
 
 def test_some_edits_of_a_store(original, tmp_path):
-    chosen = random.Random(2).sample(all_edits(original), 60)
+    chosen = random.Random(2).sample(all_edits(original), 30)
     outcomes = [
         outcome(lambda: visit(tmp_path / "copy"))
         for statement, values in chosen

@@ -97,8 +97,8 @@ def _file(words: list[str]) -> list[str]:
 
 
 def test_some_wrong_options(tmp_path):
-    codes = [attempt(tmp_path, words) for words in random.Random(4).sample(cases(), 100)]
-    assert codes.count(1) + codes.count(2) > 50  # meta: most of them are wrong
+    codes = [attempt(tmp_path, words) for words in random.Random(4).sample(cases(), 50)]
+    assert codes.count(1) + codes.count(2) > 25  # meta: most of them are wrong
 
 
 @pytest.mark.nightly

@@ -53,6 +53,7 @@ def functions() -> dict:
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", range(len(garbage.values())))
 def test_one_wrong_value_in_every_place(tmp_path, monkeypatch, number):
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ import torch
 
 from spiritlevel.math.orthogonal import haar_rows, unique_qr
 
-DRAWS = 20000
+DRAWS = 2000
 
 
 def matrices(count, size, draws=DRAWS):
@@ -58,7 +58,7 @@ def test_turning_changes_nothing(square, generator):
 
 def test_some_rows_are_rows_of_a_whole_matrix():
     m = 6
-    rows = matrices(2, m, 10000)
+    rows = matrices(2, m, 2000)
     check_mean(rows[:, 0, 3] ** 4, 3 / (m * (m + 2)))
     check_mean(rows[:, 0, 0] * rows[:, 0, 1] * rows[:, 1, 0] * rows[:, 1, 1], -1 / (5 * 6 * 8))
 

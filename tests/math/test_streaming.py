@@ -40,7 +40,7 @@ def assert_sums(sums, features, weight, bias, *, rtol, rtol_quadratic=None):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("shape", [(7, 2, 3), (1, 50, 1), (37, 1000, 8), (50, 331, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(7, 2, 3), (1, 50, 1), (9, 333, 8), (50, 331, 16)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 def test_sums_are_those_of_the_whole_matrix(shape, bias, budget):
     args = linear_head(*shape, bias=bias)
@@ -51,7 +51,7 @@ def test_sums_are_those_of_the_whole_matrix(shape, bias, budget):
 @pytest.mark.parametrize("budget", [1, 100_000, 2**40])
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_lower_precision_costs_what_rounding_costs(dtype, budget):
-    args = linear_head(40, 700, 16, dtype=dtype)
+    args = linear_head(12, 230, 16, dtype=dtype)
     sums = stream_tokens(*args, kappa=True, budget=budget)
     assert {t.dtype for t in (sums.logsumexp, sums.gini, sums.quadratic)} == {torch.float64}
     # float32 logits of up to 20 are off by a few 1e-6, and exponentials as much. In half precision

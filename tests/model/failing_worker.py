@@ -20,6 +20,7 @@ import spiritlevel as sl
 
 ODD = 1  # the rank of the process that differs
 MEASURES = ["curvature.lambda_max", "head.trace", "relative.kappa"]
+ROUGHLY = {"rtol": 0.5, "max_passes": 40}  # few probes: whether processes agree shows in each
 
 
 def is_odd() -> bool:
@@ -32,7 +33,7 @@ class Network(nn.Module):
     def __init__(self, fails_at: int | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+        self.layers = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, 3))
         self.fails_at, self.calls = fails_at, 0
         self.double().eval()
 
@@ -78,7 +79,7 @@ class Shrinking(Broken):
 
 def measure(model=None, data=None, verb=sl.measure, **arguments):
     if verb is sl.measure:
-        arguments = {"measures": MEASURES} | arguments
+        arguments = {"measures": MEASURES, **ROUGHLY} | arguments
     return verb(model or Network(), data or batches(dist.get_rank()), **arguments)
 
 
@@ -114,7 +115,9 @@ def with_touched_weights():
 def with_monitor():
     """A row that fails in all processes, and one that is measured after that."""
     model = Network()
-    monitor = sl.FlatnessMonitor(model, batches(dist.get_rank()), measures=MEASURES, every=1)
+    monitor = sl.FlatnessMonitor(
+        model, batches(dist.get_rank()), measures=MEASURES, every=1, **ROUGHLY
+    )
     model.fails_at = model.calls + 3 if is_odd() else None
     failed = monitor.step()
     model.fails_at = None
@@ -149,13 +152,9 @@ CASES = {
     "density": of_verb(sl.density, num_vectors=2, steps=10),
     "landscape": of_verb(sl.landscape, points=25),
     "audit": of_verb(sl.audit, measures="head.trace"),
-} | {
-    f"call {n}": lambda n=n: measure(Network(n if is_odd() else None))
-    for n in (1, 2, 4, 7, 10, 16, 25)
-}
+} | {f"call {n}": lambda n=n: measure(Network(n if is_odd() else None)) for n in (1, 4, 10, 25)}
 FINE = {
-    "memory": lambda: measure(**changed(memory=10_000)),
-    "progress": lambda: measure(**changed(progress=lambda *_: None)),
+    "memory and progress": lambda: measure(**changed(memory=10_000, progress=lambda *_: None)),
     "buffers of DDP": with_ddp,
     "monitor": with_monitor,
     "plain": measure,

@@ -9,7 +9,7 @@ import torch
 import spiritlevel as sl
 from forked import needs_gloo, run_in_processes
 from model import failing_worker
-from model.failing_worker import CASES, MEASURES, ODD, Network, batches
+from model.failing_worker import CASES, MEASURES, ODD, ROUGHLY, Network, batches
 
 WORKER = pathlib.Path(failing_worker.__file__)
 LIMIT = 60  # seconds on a busy machine; who waits for a process that failed waits 100
@@ -30,7 +30,8 @@ def seen(tmp_path_factory):
 def alone():
     """What one process finds on all data."""
     data = [batch for rank in range(3) for batch in batches(rank)]
-    return {name: m.value for name, m in sl.measure(Network(), data, measures=MEASURES).items()}
+    report = sl.measure(Network(), data, measures=MEASURES, **ROUGHLY)
+    return {name: m.value for name, m in report.items()}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -92,7 +93,7 @@ def test_differences_are_refused_in_all(seen, case):
         assert REFUSED[case] in of_rank[case]["error"]
 
 
-@pytest.mark.parametrize("case", ["plain", "memory", "progress"])
+@pytest.mark.parametrize("case", ["plain", "memory and progress"])
 def test_memory_and_progress_may_differ(seen, alone, case):
     for of_rank in seen:
         for name, value in alone.items():

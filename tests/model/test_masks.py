@@ -11,7 +11,7 @@ import spiritlevel as sl
 from spiritlevel.model.losses import CrossEntropy
 from zoo import references
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
+pytestmark = pytest.mark.sampled(3)  # the others at night
 
 N, T, C = 5, 4, 3
 MEASURES = ["curvature.trace", "curvature.ggn_trace", "relative.kappa", "head.trace", "head.kappa"]

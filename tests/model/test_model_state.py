@@ -123,7 +123,7 @@ def assert_same(before, after):
 EVERYTHING = {
     "measures": "*.*",
     "max_passes": 4,
-    "options": {"draws": 4, "ascent_steps": 4, "restarts": 1},
+    "options": {"draws": 2, "ascent_steps": 2, "restarts": 1},
 }
 
 

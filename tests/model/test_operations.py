@@ -35,6 +35,7 @@ def test_the_routes_are_the_fast_ones(problem):
     assert set(surface.matrices) == set(model.matrices)
 
 
+@pytest.mark.sampled(1)
 def test_every_value_is_that_of_the_dense_ggn(problem):
     model, data = problem
     names = ["curvature.ggn_trace", "relative.kappa", "neuron.rho_sum"]

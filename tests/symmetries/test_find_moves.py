@@ -80,6 +80,7 @@ def test_a_move_keeps_the_function_on_samples_it_was_not_found_on(name):
         assert torch.equal(model.state_dict()[tensor], value), tensor
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in NETS if name != "one_linear_layer"])
 def test_every_group_moves_the_outputs_when_half_of_it_is_left_out(name):
     """A site that is listed is needed: without it the outputs change."""
@@ -182,6 +183,7 @@ def test_only_the_values_of_attention_are_multiplied():
     assert (rows[8:] >= 5).all()
 
 
+@pytest.mark.nightly  # the search in a ResNet takes longest
 def test_layers_of_a_residual_stream_share_their_factors():
     model, _, _ = NETS["resnet18"].make()
     moved = found_of("resnet18").moves["neuron_rescale"].apply(model, seeded(3))

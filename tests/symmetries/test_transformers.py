@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from spiritlevel.symmetries import FUNCTION_PRESERVING, FoundMoves, find_moves
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
 
@@ -21,11 +19,11 @@ OTHERS = torch.randint(VOCABULARY, (8, 6), generator=torch.Generator().manual_se
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 
 
-def gpt2(*, tied: bool) -> nn.Module:
+def gpt2(*, tied: bool, layers: int = LAYERS) -> nn.Module:
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
         n_embd=12,
-        n_layer=LAYERS,
+        n_layer=layers,
         n_head=2,
         n_positions=8,
         tie_word_embeddings=tied,
@@ -70,6 +68,7 @@ def assert_kept(model: nn.Module, found: FoundMoves) -> None:
 
 MODELS = {
     "gpt2": lambda: gpt2(tied=False),
+    "gpt2 of one layer": lambda: gpt2(tied=False, layers=1),
     "gpt2_tied": lambda: gpt2(tied=True),
     "llama": llama,
 }
@@ -87,17 +86,22 @@ def build(name: str) -> nn.Module:
     return model
 
 
-def test_gpt2():
-    model, found = build("gpt2"), found_in("gpt2")
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("gpt2 of one layer", 1), pytest.param("gpt2", LAYERS, marks=pytest.mark.nightly)],
+)
+def test_gpt2(name, layers):
+    model, found = build(name), found_in(name)
     counts = {name: len(found.moves[name].groups) for name in found.moves}
-    assert counts["neuron_rescale"] == 2 * LAYERS + 1  # every norm
-    assert counts["unit_permute"] == LAYERS + 1  # hidden layers and the residual stream
-    assert counts["attention_rescale"] == LAYERS
+    assert counts["neuron_rescale"] == 2 * layers + 1  # every norm
+    assert counts["unit_permute"] == layers + 1  # hidden layers and the residual stream
+    assert counts["attention_rescale"] == layers
     assert "logit_temperature" in counts
     assert found.tolerance == 1e-9
     assert_kept(model, found)
 
 
+@pytest.mark.nightly
 def test_gpt2_with_tied_embeddings():
     model, found = build("gpt2_tied"), found_in("gpt2_tied")
     counts = {name: len(found.moves[name].groups) for name in found.moves}
@@ -109,6 +113,7 @@ def test_gpt2_with_tied_embeddings():
     assert_kept(model, found)
 
 
+@pytest.mark.nightly
 def test_only_the_values_of_a_fused_projection_move():
     model, move = build("gpt2"), found_in("gpt2").moves["attention_rescale"]
     moved = move.apply(model, torch.Generator().manual_seed(1))
@@ -131,6 +136,7 @@ def test_llama():
     assert_kept(model, found)
 
 
+@pytest.mark.nightly
 def test_heads_mix_by_any_invertible_matrix_where_positions_allow_it():
     """GPT-2 mixes queries with keys and values with outputs; rotary positions forbid the first."""
     mixed = found_in("gpt2").moves["unit_mix"].groups
@@ -149,6 +155,7 @@ def test_heads_mix_by_any_invertible_matrix_where_positions_allow_it():
         assert entries == {"q_proj": 8, "k_proj": 4}
 
 
+@pytest.mark.nightly
 def test_a_fused_projection_mixes_queries_with_keys():
     model, move = build("gpt2"), found_in("gpt2").moves["unit_mix"]
     moved = move.apply(model, torch.Generator().manual_seed(1))

@@ -45,11 +45,12 @@ def found_in(name: str) -> FoundMoves:
             "multiply 'block.self_attn.in_proj_weight', 'block.self_attn.in_proj_bias' by an α "
             "for each unit, divide 'block.self_attn.out_proj.weight' by it",
         ),
-        (
+        pytest.param(
             "transformer",
             "attention_rescale",
             "multiply 'blocks.0.v' by an α for each unit, divide 'blocks.0.proj' by it; "
             "1 more group",
+            marks=pytest.mark.nightly,  # by day the groups of the MLP are counted
         ),
     ],
 )

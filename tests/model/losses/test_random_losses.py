@@ -14,7 +14,7 @@ from torch import nn
 
 from spiritlevel.model.losses import resolve
 
-SEEDS = int(os.environ.get("LOSS_SEEDS", "200"))
+SEEDS = int(os.environ.get("LOSS_SEEDS", "100"))
 
 
 class Draw:
