@@ -93,7 +93,7 @@ def _product(
         for name in list(product):
             value = product.pop(name)
             total[name] = total[name].add_(value) if name in total else value
-        del value
+            del value  # or the last one is held while the next part is multiplied
     return total
 
 
