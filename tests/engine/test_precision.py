@@ -70,6 +70,7 @@ def linear(outputs, targets):
     return outputs.sum(dim=1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", [*PROBING, "exact", "output_probes"])
 def test_hessian_that_is_exactly_zero(method):
     model = nn.Linear(3, 2).double()
@@ -85,6 +86,7 @@ def test_hessian_that_is_exactly_zero(method):
     assert report.cost.products <= 5 * 3 * (3 * PILOT)
 
 
+@pytest.mark.sampled(1)
 def test_squared_hessian_that_is_exactly_zero():
     model, data = nn.Linear(3, 2).double(), (random(5, 3), random(5, 2))
     found = sl.measure(model, data, loss=linear, measures="curvature.trace_squared")
