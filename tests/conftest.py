@@ -2,6 +2,8 @@ import contextlib
 import datetime
 import functools
 import gc
+import json
+import pathlib
 import shutil
 import signal
 import sys
@@ -89,8 +91,11 @@ CASES_APART = 2
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test marked sampled(n), every 2n-th case runs at once, and the others at night.
 
-    Of a file that is marked as a whole, every n-th test runs at once.
+    Of a file that is marked as a whole, every n-th test runs at once. What a planted break needs
+    to be noticed by day is not left to the night.
     """
+    breaks = json.loads(pathlib.Path(__file__).with_name("planted_breaks.json").read_text("utf-8"))
+    by_day = {each["by_day"] for each in breaks if "by_day" in each}
     numbers: dict[tuple[Any, str], int] = {}
     for item in items:
         node, mark = next(item.iter_markers_with_node("sampled"), (None, None))
@@ -99,7 +104,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         whole_file = isinstance(node, pytest.Module)
         key = item.path, "" if whole_file else getattr(item, "originalname", item.name)
         numbers[key] = numbers.get(key, -1) + 1
-        if numbers[key] % (mark.args[0] * (1 if whole_file else CASES_APART)):
+        is_left_out = numbers[key] % (mark.args[0] * (1 if whole_file else CASES_APART)) > 0
+        if is_left_out and f"{item.path.stem}::{item.name}" not in by_day:
             item.add_marker("nightly")
 
 

@@ -9,10 +9,11 @@
 
 The breaks are in planted_breaks.json beside this file. Each has an id, what is then wrong, the text
 to replace (`old`), what replaces it (`new`), and the tests that must fail: names of test files
-without folder and ending, of test functions, or "file::function". `old` must stand exactly once in
-the library, in whatever file, so that a break survives when files are moved. The checkout is never
-changed: every break goes into a copy of it, tests included, since some of them start processes that
-import the library from beside the tests.
+without folder and ending, of test functions, or "file::function". A case of them that would be left
+to the night runs by day where `by_day` names it (`conftest.py` sees to that). `old` must stand
+exactly once in the library, in whatever file, so that a break survives when files are moved. The
+checkout is never changed: every break goes into a copy of it, tests included, since some of them
+start processes that import the library from beside the tests.
 
 Ends with 1 if a break survived, no longer applies, or led to something other than a failing test
 (nothing collected, an import error, no end in time): then repair the break or write the test.
@@ -58,6 +59,7 @@ class Break:
     old: str
     new: str
     tests: tuple[str, ...]
+    by_day: str = ""  # one of their cases, as "file::function[case]", that is not left to the night
 
 
 @dataclasses.dataclass(frozen=True)

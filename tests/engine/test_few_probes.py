@@ -302,3 +302,9 @@ def test_few_output_probes_are_judged_together():
     unknown = pooled_estimate([(2, part)]) + Estimate(1.0)
     assert math.isinf(unknown.half_width(0.95))
     assert not unknown.within(0.5, 0.95)
+
+
+def test_an_interval_is_that_of_students_distribution():
+    low, high = scipy.stats.t.interval(0.9, 5.0, loc=10.0, scale=2.0)
+    estimate = Estimate(10.0, variance=4.0, dof=5.0, drawn=True)
+    assert estimate.errors(0.9)["interval"] == pytest.approx((low, high))

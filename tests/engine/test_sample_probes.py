@@ -169,6 +169,22 @@ def test_a_single_weight_that_is_used_three_times(generator):
         assert value == pytest.approx(factor * expected, rel=1e-10), name
 
 
+def test_equal_samples_have_noise_of_their_own(generator):
+    """With one for all, the error would be eight times what the spread within samples says."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = mlp().double().eval()
+    x = torch.randn(1, 3, generator=generator, dtype=torch.float64).expand(64, 3)
+    problem = model, [(x, torch.ones(64, dtype=torch.int64))]
+    truth = references.Truth(*problem, F.cross_entropy)
+    expected = float(truth.hessian(list(truth.parameters)).trace())
+    errors = []
+    for seed in range(8):
+        m = measured(problem, "curvature.trace", max_passes=8, rtol=0.5, seed=seed)
+        errors.append((m["curvature.trace"].value - expected) / m["curvature.trace"].stderr)
+    assert torch.tensor(errors).square().mean().sqrt() < 2.0
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["curvature.trace", "relative.kappa"])
 def test_intervals_hold_the_truth(name, generator):
