@@ -8,11 +8,11 @@ READY := $(VENV)/.ready
 
 help:
 	@echo "make demo    train a population of small networks, measure, analyse and report it"
-	@echo "make test    formatting and lint, then types, all tests and doctests"
+	@echo "make test    formatting and lint, types, tests and doctests: what a change must pass"
 	@echo "make breaks  plant wrong lines one at a time, and see that tests catch each of them"
-	@echo "make nightly 5,000 random networks against dense truths, tests at larger sizes, then every"
-	@echo "             quick preset once, to its report; fetches data. OFFSET=n repeats the networks of"
-	@echo "             another night"
+	@echo "make nightly the tests that are left to it, 5,000 random networks against dense truths, then"
+	@echo "             every quick preset once, to its report; fetches data. OFFSET=n repeats the"
+	@echo "             networks of another night"
 	@echo "make lint    formatting, lint and types only"
 	@echo "make bench   time the measures against a plain forward and backward pass"
 	@echo "make bench-peers   the same questions to other libraries, in an environment of its own;"
