@@ -49,7 +49,7 @@ def tensors() -> int:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("work", [local.run_here, vmap.work_together], ids=["local", "vmap"])
-@pytest.mark.parametrize("runs", [16, pytest.param(300, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("runs", [40, pytest.param(300, marks=pytest.mark.nightly)])
 def test_many_runs_in_one_worker(tmp_path, born, work, runs):
     with Store.create(tmp_path / "first", quick(4)) as store:
         work(store)  # what is loaded once: data, caches, modules

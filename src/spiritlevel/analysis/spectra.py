@@ -28,6 +28,7 @@ from ..records import Cost, Progress, read_json, to_json_float
 
 Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
+MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -233,10 +234,10 @@ def density(
     `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
     `spiritlevel.pages.figures.density`.
     """
-    if num_vectors < 1:
+    if not 1 <= num_vectors <= MOST_VECTORS:
         raise SpiritlevelError(
-            f"The 'num_vectors' argument of density must be at least 1. Got {num_vectors!r}. "
-            "The default is 8."
+            f"The 'num_vectors' argument of density must be from 1 to {MOST_VECTORS:,}. "
+            f"Got {num_vectors!r}. The default is 8."
         )
     workspace = _open(
         model,
