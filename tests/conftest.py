@@ -4,7 +4,6 @@ import functools
 import gc
 import json
 import pathlib
-import shutil
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -12,6 +11,8 @@ from typing import Any
 
 import pytest
 from _pytest.doctest import DoctestModule
+
+import chromium
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,15 +28,8 @@ def generator() -> Any:
 @pytest.fixture(scope="module")  # while it runs, so does an event loop that others stumble over
 def browser() -> Iterator[Any]:
     """Debian's Chromium, or a skip that says what is missing."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("Chromium is not installed: apt install chromium")
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=chromium, args=arguments)
-        yield started
-        started.close()
+    with chromium.started() as running:
+        yield running
 
 
 @pytest.hookimpl(wrapper=True)

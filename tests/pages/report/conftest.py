@@ -5,13 +5,13 @@ And results made of known numbers, under names that a test chooses.
 
 import contextlib
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+import chromium
 from spiritlevel.analysis.spectra import Eigenvalues, Spectrum
 from spiritlevel.engine.weight_space.density import SpectralDensity
 from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Status
@@ -39,15 +39,7 @@ STARTED: list[Any] = []
 def browser() -> Any:
     """Debian's Chromium, started once for all files here: it takes as long as most of the tests."""
     if not STARTED:
-        playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing")
-        chromium = shutil.which("chromium")
-        if chromium is None:
-            pytest.skip("Chromium is not installed: apt install chromium")
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        running = RUNNING.enter_context(playwright.sync_playwright())
-        started = running.chromium.launch(executable_path=chromium, args=arguments)
-        RUNNING.callback(started.close)
-        STARTED.append(started)
+        STARTED.append(RUNNING.enter_context(chromium.started()))
     return STARTED[0]
 
 
