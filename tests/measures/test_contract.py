@@ -138,7 +138,8 @@ def test_finite_and_the_same_in_both_precisions(card, name):
     double = usual(card, problem).whole
     single = whole_of(card, problem_named(name, torch.float32))
     assert math.isfinite(double.value)
-    assert double.value > 0 or card.name in SIGNED or name == BENT  # nothing here is flat
+    # nothing on these problems is flat
+    assert double.value > 0 or card.name in SIGNED or (name == BENT and double.value != 0)
     # the signs of a probe do not depend on the precision, so estimates agree like exact values
     check_agree(double, single, rel=ROUND_OFF[torch.float32])
 

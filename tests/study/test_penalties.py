@@ -86,7 +86,7 @@ def test_every_penalty_trains_as_the_loop_written_by_hand(name):
 @pytest.mark.parametrize("name", ["trace_squared", "head_kappa"])
 def test_a_run_that_diverges_is_a_result_as_without_a_penalty(name):
     linear, penalty = {"name": "mlp", "hidden": []}, {"name": name, "weight": 0.1}
-    training = {"epochs": 9, "lr": 1e38, "penalty": penalty}
+    training = {"epochs": 9, "batch_size": 10, "lr": 1e38, "penalty": penalty}
     [settings] = tiny(grid={}, seeds=1, model=linear, training=training).runs()
     result = run_one(settings)
     assert (result.outcome, result.error) == ("diverged", None)

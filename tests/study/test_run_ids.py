@@ -25,7 +25,6 @@ def checksum(study: Study) -> str:
     return hashlib.sha256(" ".join(run.id for run in study.runs()).encode()).hexdigest()[:16]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", study_names())
 def test_runs_of_every_study_and_preset_keep_their_ids(name):
     study = find(name)
