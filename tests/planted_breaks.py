@@ -190,8 +190,10 @@ def try_break(each: Break, timeout: float, by_day: bool) -> Outcome:
             return outcome(STALE, str(stale))
     if code is None:
         return outcome(UNCLEAR, f"no end within {timeout:g} seconds")
-    if code == PASSED or (by_day and code == NONE_SELECTED):
+    if code == PASSED:
         return outcome(SURVIVED, f"all tests of {', '.join(each.tests)} pass")
+    if by_day and code == NONE_SELECTED:
+        return outcome(SURVIVED, f"no test of {', '.join(each.tests)} runs by day")
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", written, re.MULTILINE)
     if code == FAILED and failed:
         return outcome(CAUGHT, failed[1])

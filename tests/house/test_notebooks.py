@@ -46,7 +46,7 @@ def test_there_are_four():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_it_takes_from_the_library_is_there(path):
-    """All that can be said of the cells without running them, which takes until the night."""
+    """All that can be said of the cells without running them, which is left to the night."""
     tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells(path, "code")))
     found = 0
     for node in ast.walk(tree):
@@ -73,7 +73,7 @@ def test_cells_run_in_order_and_what_they_show_is_stored():
     assert third["outputs"] == []
 
 
-@pytest.mark.nightly  # each takes ten seconds; pages with the same calls are run by day
+@pytest.mark.nightly  # each takes ten seconds
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_shows_what_is_stored(path, tmp_path):
     for package in ("matplotlib", "plotly", "transformers", "scipy", "pandas"):
