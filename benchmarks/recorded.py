@@ -77,24 +77,25 @@ def made(settings: RunSettings, x: Tensor, y: Tensor) -> Steps:
     return training
 
 
-def several(step: Callable[[Tensor, Tensor], None], x: Tensor, y: Tensor) -> None:
+def several(step: Callable[..., object], *inputs: Tensor) -> None:
     for _ in range(STEPS):
-        step(x, y)
+        step(*inputs)
 
 
 def together(batch: int, device: torch.device, repeats: int) -> Ratio:
     """A step of all members at once, each with its own batch."""
     training = {"batch_size": batch, "lr": 1e-3, "momentum": 0.9}
     runs = Study(name="together", model=LENET, training=training, seeds=MEMBERS).runs()
-    x = torch.rand(MEMBERS, batch, 3, 32, 32, device=device)
-    y = torch.randint(10, (MEMBERS, batch), device=device)
+    x = torch.rand(MEMBERS * batch, 3, 32, 32, device=device)
+    y = torch.randint(10, (MEMBERS * batch,), device=device)
+    numbers = torch.arange(MEMBERS * batch, device=device).view(MEMBERS, batch)
     with repeatable(runs[0].training.threads):
         recorded, asked = (stacked(runs, x, y) for _ in range(2))
-        asked._find = asked._find._captured  # as where nothing can be recorded
+        asked.step = asked.step._captured  # as where nothing can be recorded
         row = compare(
             f"{MEMBERS} LeNet-5 together, batch {batch}: kernel by kernel over recorded",
-            lambda: several(asked.step, x, y),
-            lambda: several(recorded.step, x, y),
+            lambda: several(asked.step, numbers),
+            lambda: several(recorded.step, numbers),
             device=device,
             repeats=repeats,
             steps=STEPS,
@@ -106,12 +107,12 @@ def together(batch: int, device: torch.device, repeats: int) -> Ratio:
 
 def stacked(runs: list[RunSettings], x: Tensor, y: Tensor) -> _Stack:
     members = []
-    for run, inputs, targets in zip(runs, x, y, strict=True):
-        data = RunData(inputs, targets, inputs, targets, num_classes=10)
+    data = RunData(x, y, x, y, num_classes=10)
+    for run in runs:
         model = build_model(run, x.device)
         ending = Ending(StopSettings(), epochs=1)
         members.append(Member(run, data, model, {}, generator=torch.Generator(), ending=ending))
-    return _Stack(members)
+    return _Stack(members, x)
 
 
 def workers(device: torch.device) -> Ratio:

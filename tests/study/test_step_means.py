@@ -75,6 +75,24 @@ def test_training_ends_at_the_epoch_whose_steps_reach_the_level(name, tmp_path):
         assert found == wanted
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "together"])
+def test_fewer_evaluations_do_not_change_when_the_steps_end_training(together, tmp_path):
+    level = max(seen_by_hand(0)[2]["running_loss"], seen_by_hand(1)[2]["running_loss"])
+    training = {**TRAINING, "evaluate_every": 5}
+    study = tiny(
+        training=training, grid={}, seeds=2, stop={"running_loss": level}, measures=[MEASURE]
+    )
+    with Store.create(tmp_path, study) as store:
+        execute(store, executor="vmap" if together else "local")
+        rows, outcomes = store.rows("epochs"), store.rows("runs")
+    for run in study.runs():
+        losses = [epoch["running_loss"] for epoch in seen_by_hand(run.seed)]
+        ends = next(e for e, loss in enumerate(losses, 1) if loss <= level)
+        assert ends <= 3  # before the first evaluation that is asked for
+        assert [row["epoch"] for row in rows if row["run"] == run.id] == [ends]
+    assert {row["outcome"] for row in outcomes} == {"running_loss"}
+
+
 def test_members_with_different_levels_end_by_their_own(tmp_path):
     study = tiny(
         training=TRAINING,

@@ -40,13 +40,22 @@ class Ending:
             return "train_loss"
         if accuracy is not None and row.train_accuracy >= accuracy:
             return "train_accuracy"
-        for name in OF_STEPS:
-            level, seen = getattr(self._stop, name), getattr(steps, name, None)
-            if level is not None and seen is not None and seen <= level:
-                return name
+        if steps is not None and (name := self.reached_by(steps)):
+            return name
         if self._met(row, measured):
             return f"{self._stop.rule}_rule"
         return "epochs" if row.epoch >= self._epochs else ""
+
+    def reached_by(self, steps: EpochSteps) -> str:
+        """The level that the steps of an epoch reached; "" if none.
+
+        It ends training whatever an evaluation says: such an epoch is evaluated in any case.
+        """
+        for name in OF_STEPS:
+            level, seen = getattr(self._stop, name), getattr(steps, name)
+            if level is not None and seen is not None and seen <= level:
+                return name
+        return ""
 
     def replay(self, history: History, settings: RunSettings) -> None:
         """Let the rule see the epochs of a training that goes on."""

@@ -80,7 +80,7 @@ def train(run: NetworkRun, *, on_epoch: OnEpoch | None = None) -> None:
         for x, y in epochs.batches():
             epochs.step(x, y)
         steps = epochs.step.end_epoch()
-        if settings.evaluated_at(epoch):
+        if settings.evaluated_at(epoch) or ending.reached_by(steps):
             row = _evaluated(run.model, run.data, epoch)
             measured = measure_epoch(run, row)
             history.add(row, measured)

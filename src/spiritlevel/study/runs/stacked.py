@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -134,7 +133,7 @@ def train_together(
     """
     shared = load_data(settings[0], device)  # once: a copy a member would fill a GPU
     members = [_member(each, shared, device) for each in settings]
-    stack = _Stack(members)
+    stack = _Stack(members, shared.x)
     active = list(members)
     most = max(each.training.epochs for each in settings)
     epoch = 0
@@ -143,8 +142,12 @@ def train_together(
         _restore(last, members, stack)
     while active:
         epoch += 1
-        steps = _train_epoch(stack, active, shared.x, epoch)
-        due = [i for i, member in enumerate(active) if member.settings.evaluated_at(epoch)]
+        steps = _train_epoch(stack, active, epoch)
+        due = [
+            i
+            for i, member in enumerate(active)
+            if member.settings.evaluated_at(epoch) or member.ending.reached_by(steps[i])
+        ]
         rows = _evaluated(stack, shared, epoch, len(active)) if due else []
         going = []
         for i, member in enumerate(active):
@@ -192,13 +195,12 @@ def _restore(snapshot: Snapshot, members: Sequence[Member], stack: _Stack) -> No
     stack.optimizer.restore(snapshot.optimizer)
 
 
-def _train_epoch(
-    stack: _Stack, active: Sequence[Member], x: Tensor, epoch: int
-) -> list[EpochSteps]:
+def _train_epoch(stack: _Stack, active: Sequence[Member], epoch: int) -> list[EpochSteps]:
     first = active[0].settings
     size, repeats = first.training.batch_size, first.interventions.batch_cycles
-    orders = torch.stack([torch.randperm(len(x), generator=m.generator) for m in active])
-    batches = orders.to(x.device).split(size, 1)
+    samples = stack.labels.shape[1]
+    orders = torch.stack([torch.randperm(samples, generator=m.generator) for m in active])
+    batches = orders.to(stack.labels.device).split(size, 1)
     steps = repeats * len(batches)
     changing = any(follows(member.settings.training) for member in active)
     for i, batch in enumerate(batches):
@@ -208,8 +210,10 @@ def _train_epoch(
                 stack.optimizer.set_rates(
                     [rate_factor(m.settings.training, step=step, steps=steps) for m in active]
                 )
-            stack.step(x[batch], stack.labels.gather(1, batch))
-    return [EpochSteps()] * len(active) if stack.means is None else stack.means.take(len(active))
+            stack.step(batch)
+    if stack.means is None:
+        return [EpochSteps()] * len(active)
+    return stack.means.take(len(active), steps=steps)
 
 
 def _evaluated(stack: _Stack, data: RunData, epoch: int, count: int) -> list[EpochRow]:
@@ -235,38 +239,48 @@ def _member(settings: RunSettings, shared: RunData, device: str | torch.device) 
 
 
 class _Stack:
-    """The weights of all active members, and what is done with them."""
+    """The weights of all active members, and what is done with them.
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    Args:
+        members: the networks.
+        x: the inputs that all of them are trained on.
+    """
+
+    def __init__(self, members: Sequence[Member], x: Tensor) -> None:
         params, self.buffers = stack_module_state([m.model for m in members])
-        params = {name: value.detach().clone() for name, value in params.items()}
+        params = {name: value.detach() for name, value in params.items()}
         self.labels = torch.stack([m.data.y for m in members])
         self.optimizer = StackedOptimizer(params, [m.settings.training for m in members])
         self.means = _means(members)
+        self._x = x
         base = copy.deepcopy(members[0].model).to("meta")
         trained = evaluated = base
-        if self.labels.is_cuda:
+        if x.is_cuda:
             trained = use_products(copy.deepcopy(base))
             evaluated = use_products(copy.deepcopy(base), first=False)
         self._all_the_same: Callable[..., Tensor] = vmap(_forward(evaluated), in_dims=(0, 0, None))
         self._each_its_own: Callable[..., Tensor] = vmap(_forward(trained))
-        first = members[0]
-        self._bytes = _bytes_a_sample(first.model, first.data.x, patches=self.labels.is_cuda)
-        self._find: Captured = functools.partial(
-            _gradients, self._each_its_own, self.optimizer, self.buffers
-        )
-        if recordable(first.settings.model.name, self.labels.device):
-            self._find = Recorded(self._find)
+        self._bytes = _bytes_a_sample(members[0].model, x, patches=x.is_cuda)
+        self.step: Captured = self._step
+        if recordable(members[0].settings.model.name, x.device):
+            self.step = Recorded(self._step)
 
-    def step(self, x: Tensor, y: Tensor) -> None:
-        """One step of every member, each on its own batch."""
-        losses, *found = self._find(x, y)
-        grads = dict(zip(self.optimizer.params, found, strict=True))
+    def _step(self, batch: Tensor) -> Sequence[Tensor | None]:
+        """One step of every member, each on its own samples, whose numbers are in its row.
+
+        The members' losses are added up and differentiated outside of vmap, which is faster than
+        vmap(grad) and the same: the loss of one member does not depend on the weights of another.
+        """
+        params = {n: p.detach().requires_grad_() for n, p in self.optimizer.params.items()}
+        outputs = self._each_its_own(params, self.buffers, self._x[batch])
+        losses = _losses(outputs, self.labels.gather(1, batch))
+        loss = losses.sum() / batch.shape[1]
+        found = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+        grads = dict(zip(params, found, strict=True))
         if self.means is not None:
-            assert losses is not None
-            self.means.add(losses, grads)
-        with torch.no_grad():
-            self.optimizer.step(grads)
+            self.means.add(losses.detach().mean(dim=1), grads)
+        self.optimizer.step(grads)
+        return ()
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor) -> list[tuple[float, float]]:
@@ -274,9 +288,9 @@ class _Stack:
         loss = torch.zeros(len(y), dtype=torch.float64, device=x.device)
         correct = torch.zeros(len(y), dtype=torch.int64, device=x.device)
         rows = min(ROWS["cuda" if x.is_cuda else "cpu"], EVALUATED // self._bytes)
-        size = max(1, rows // len(y))
+        size, params = max(1, rows // len(y)), self.optimizer.params
         for part, targets in zip(x.split(size), y.split(size, 1), strict=True):
-            outputs = self._all_the_same(self.optimizer.params, self.buffers, part)
+            outputs = self._all_the_same(params, self.buffers, part)
             loss += _losses(outputs, targets).double().sum(dim=1)
             correct += (outputs.argmax(dim=2) == targets).sum(dim=1)
         pairs = zip((loss / len(x)).tolist(), correct.tolist(), strict=True)
@@ -285,40 +299,24 @@ class _Stack:
     def keep(self, members: Tensor) -> None:
         """Go on with these members only."""
         self.optimizer.keep(members)
-        if isinstance(self._find, Recorded):
-            self._find.forget()
+        if self.means is not None:
+            self.means.forget()
+        if isinstance(self.step, Recorded):
+            self.step.forget()
         self.labels = self.labels[members.to(self.labels.device)]
         self.buffers.update({n: b[members.to(b.device)] for n, b in self.buffers.items()})
 
     @torch.no_grad()
     def write_back(self, index: int, model: nn.Module) -> None:
         """Copy the weights of one member into its own network."""
+        params = self.optimizer.params
         for name, param in model.named_parameters():
-            param.copy_(self.optimizer.params[name][index])
+            param.copy_(params[name][index])
 
 
 def _forward(base: nn.Module) -> Callable[[Tensors, Tensors, Tensor], Tensor]:
     """The outputs of a network with these weights instead of its own."""
     return lambda params, buffers, x: functional_call(base, (params, buffers), (x,))
-
-
-def _gradients(
-    forward: Callable[..., Tensor],
-    optimizer: StackedOptimizer,
-    buffers: Tensors,
-    x: Tensor,
-    y: Tensor,
-) -> Sequence[Tensor | None]:
-    """Every member's mean loss on its own batch, and its gradients in the order of the parameters.
-
-    The members' losses are added up and differentiated outside of vmap, which is faster than
-    vmap(grad) and the same: the loss of one member does not depend on the weights of another.
-    """
-    params = {n: p.requires_grad_() for n, p in optimizer.params.items()}
-    losses = _losses(forward(params, buffers, x), y)
-    loss = losses.sum() / y.shape[1]
-    found = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
-    return losses.detach().mean(dim=1), *found
 
 
 def _means(members: Sequence[Member]) -> StepMeans | None:

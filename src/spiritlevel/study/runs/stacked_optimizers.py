@@ -1,4 +1,9 @@
-"""SGD, Adam, AdamW and RMSprop for many networks at once, with their own numbers, as in torch."""
+"""SGD, Adam, AdamW and RMSprop for many networks at once, with their own numbers, as in torch.
+
+All parameters of a network lie in one row of a matrix, so that a step is a handful of operations
+however many layers there are. Whatever changes from step to step is a tensor that is changed in
+place: a step can be recorded as a CUDA graph.
+"""
 
 from __future__ import annotations
 
@@ -12,46 +17,85 @@ from ..settings.training import TrainingSettings
 
 Tensors = dict[str, Tensor]
 BETAS, EPS, ALPHA = (0.9, 0.999), 1e-8, 0.99  # torch's defaults
+ALIGNED = 32  # a parameter starts at a multiple of it: products of matrices on a GPU need 16 bytes
 
 
 class StackedOptimizer:
-    """Members of one kind of optimizer; the first dimension of every tensor is the member."""
+    """Members of one kind of optimizer; the first dimension of every tensor is the member.
+
+    Args:
+        params: by name, each with the values of all members.
+        training: the settings of each member.
+    """
 
     def __init__(self, params: Tensors, training: Sequence[TrainingSettings]) -> None:
-        self.params = params
         self._kind = training[0].optimizer
         self._numbers = {
             name: torch.tensor([getattr(each, name) for each in training], dtype=torch.float64)
             for name in ("lr", "weight_decay", "momentum")
         }
-        self._step = 0
-        self._base_rates = self._numbers["lr"]
-        self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+        self._shapes = {name: value.shape[1:] for name, value in params.items()}
+        first = next(iter(params.values()))
+        self._zeros = first.new_zeros(len(first), ALIGNED)
+        self._weights = self._rows(params)
         has_first = self._any("momentum") if self._kind == "sgd" else self._kind != "rmsprop"
-        self._first = self._state() if has_first else {}
-        self._second = self._state() if self._kind != "sgd" else {}
-
-    def _state(self) -> Tensors:
-        return {name: torch.zeros_like(value) for name, value in self.params.items()}
+        self._first = torch.zeros_like(self._weights) if has_first else None
+        has_second = self._kind != "sgd"
+        self._second = torch.zeros_like(self._weights) if has_second else None
+        self._done = torch.zeros((), dtype=torch.float64, device=self._weights.device)
+        self._place_numbers()
 
     def _any(self, name: str) -> bool:
         return bool((self._numbers[name] != 0).any())
 
+    def _place_numbers(self) -> None:
+        """One number a member, against the member's row of weights."""
+        like = self._weights
+        placed = {
+            name: value.to(like.device, like.dtype, copy=True)[:, None]
+            for name, value in self._numbers.items()
+        }
+        self._rate, self._momentum = placed["lr"], placed["momentum"]
+        self._decay = placed["weight_decay"] if self._any("weight_decay") else None
+
+    @property
+    def params(self) -> Tensors:
+        """By name, the parts of the rows that hold them."""
+        return self._parts(self._weights)
+
+    def _parts(self, rows: Tensor) -> Tensors:
+        parts, start = {}, 0
+        for name, shape in self._shapes.items():
+            size = shape.numel()
+            part = rows.narrow(1, start, size)
+            parts[name] = part.unflatten(1, shape) if shape else part.squeeze(1)
+            start += size + -size % ALIGNED
+        return parts
+
+    def _rows(self, tensors: Mapping[str, Tensor | None]) -> Tensor:
+        """One row a member, with 0 for what is missing and between parameters."""
+        pieces = []
+        for name, shape in self._shapes.items():
+            tensor, size = tensors[name], shape.numel()
+            if tensor is None:
+                tensor = self._zeros[:, :1].expand(-1, size)
+            pieces += [tensor.reshape(-1, size), self._zeros[:, : -size % ALIGNED]]
+        return torch.cat(pieces, dim=1)
+
     def keep(self, members: Tensor) -> None:
         """Go on with these members alone."""
-        for tensors in (self.params, self._first, self._second):
-            for name, value in tensors.items():
-                tensors[name] = value.detach().index_select(0, members.to(value.device))
-        for name, value in self._numbers.items():
-            self._numbers[name] = value[members]
-        self._base_rates = self._base_rates[members]
-        self._cast.clear()
+        places = members.to(self._weights.device)
+        self._weights, self._zeros = self._weights[places], self._zeros[places]
+        self._first = None if self._first is None else self._first[places]
+        self._second = None if self._second is None else self._second[places]
+        self._numbers = {name: value[members] for name, value in self._numbers.items()}
+        self._place_numbers()
 
     def state(self) -> dict[str, Any]:
         """What the next step depends on, beside the settings."""
         return {
-            "step": self._step,
-            "params": {name: value.detach() for name, value in self.params.items()},
+            "done": self._done,
+            "weights": self._weights,
             "first": self._first,
             "second": self._second,
         }
@@ -59,57 +103,60 @@ class StackedOptimizer:
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of the same members."""
-        self._step = state["step"]
-        places = {"params": self.params, "first": self._first, "second": self._second}
-        for key, tensors in places.items():
-            for name, value in tensors.items():
-                value.copy_(state[key][name])
+        for name, mine in self.state().items():
+            if mine is not None:
+                mine.copy_(state[name])
 
     def set_rates(self, factors: Sequence[float]) -> None:
         """Each member's learning rate times its own factor."""
-        self._numbers["lr"] = self._base_rates * torch.tensor(factors, dtype=torch.float64)
-        self._cast.clear()
+        rates = self._numbers["lr"] * torch.tensor(factors, dtype=torch.float64)
+        self._rate.copy_(rates[:, None])
 
+    @torch.no_grad()
     def step(self, grads: Mapping[str, Tensor | None]) -> None:
         """One step of every member; a parameter without a gradient stays as it is."""
-        self._step += 1
-        for name, param in self.params.items():
-            grad = grads[name]
-            if grad is None:
-                continue
-            if self._any("weight_decay"):
-                decay = self._shaped("weight_decay", param)
-                if self._kind == "adamw":
-                    param.mul_(1 - self._shaped("lr", param) * decay)
-                else:
-                    grad = grad.addcmul(decay, param)
-            if self._kind == "sgd":
-                self._sgd(name, param, grad)
-            elif self._kind == "rmsprop":
-                self._rmsprop(name, param, grad)
+        self._done += 1
+        weights = self._weights
+        grad = self._rows(grads)  # without a gradient 0, and so without decay a step of 0
+        if self._decay is not None:
+            decay = self._decay * self._used(grads)
+            if self._kind == "adamw":
+                weights.mul_(1 - self._rate * decay)
             else:
-                self._adam(name, param, grad)
+                grad = grad.addcmul(decay, weights)
+        if self._kind == "sgd":
+            self._sgd(weights, grad)
+        elif self._kind == "rmsprop":
+            self._rmsprop(weights, grad)
+        else:
+            self._adam(weights, grad)
 
-    def _sgd(self, name: str, param: Tensor, grad: Tensor) -> None:
-        if self._first:
-            grad = self._first[name].mul_(self._shaped("momentum", param)).add_(grad)
-        param.addcmul_(self._shaped("lr", param), grad, value=-1)
+    def _used(self, grads: Mapping[str, Tensor | None]) -> Tensor | float:
+        """1 for the weights that have a gradient, and are to decay; 0 for the others."""
+        if all(grad is not None for grad in grads.values()):
+            return 1.0
+        ones = torch.ones_like(self._weights[:1])
+        for name, part in self._parts(ones).items():
+            if grads[name] is None:
+                part.zero_()
+        return ones
 
-    def _rmsprop(self, name: str, param: Tensor, grad: Tensor) -> None:
-        second = self._second[name].mul_(ALPHA).addcmul_(grad, grad, value=1 - ALPHA)
-        param.addcmul_(self._shaped("lr", param), grad / second.sqrt().add_(EPS), value=-1)
+    def _sgd(self, weights: Tensor, grad: Tensor) -> None:
+        if self._first is not None:
+            grad = self._first.mul_(self._momentum).add_(grad)
+        weights.addcmul_(self._rate, grad, value=-1)
 
-    def _adam(self, name: str, param: Tensor, grad: Tensor) -> None:
-        first = self._first[name].lerp_(grad, 1 - BETAS[0])
-        second = self._second[name].mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
-        corrections = [1 - beta**self._step for beta in BETAS]
-        scale = second.sqrt().div_(corrections[1] ** 0.5).add_(EPS)
-        rate = self._shaped("lr", param) / corrections[0]
-        param.addcmul_(rate, first / scale, value=-1)
+    def _rmsprop(self, weights: Tensor, grad: Tensor) -> None:
+        assert self._second is not None
+        second = self._second.mul_(ALPHA).addcmul_(grad, grad, value=1 - ALPHA)
+        weights.addcmul_(self._rate, grad / second.sqrt().add_(EPS), value=-1)
 
-    def _shaped(self, name: str, like: Tensor) -> Tensor:
-        """One number a member, against the member's whole tensor."""
-        key = (name, like.device, like.dtype)
-        if key not in self._cast:  # a copy to a GPU for every tensor would cost more than the step
-            self._cast[key] = self._numbers[name].to(like.device, like.dtype)
-        return self._cast[key].view(-1, *(1,) * (like.dim() - 1))
+    def _adam(self, weights: Tensor, grad: Tensor) -> None:
+        assert self._first is not None
+        assert self._second is not None
+        first = self._first.lerp_(grad, 1 - BETAS[0])
+        second = self._second.mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
+        corrections = [1 - torch.pow(beta, self._done) for beta in BETAS]
+        scale = second.sqrt().div_(corrections[1].sqrt()).add_(EPS)
+        rate = self._rate / corrections[0]
+        weights.addcmul_(rate, first / scale, value=-1)

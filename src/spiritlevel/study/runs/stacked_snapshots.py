@@ -23,6 +23,7 @@ from ...records import __version__
 from .results import EpochMeasurementRow, EpochRow, History
 
 EVERY = 60.0  # seconds between two snapshots of a group
+FORMAT = 2  # of a file; another one is not read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class SnapshotFile:
     def save(self, snapshot: Snapshot) -> None:
         """Replace the last snapshot; a disk that is full costs only the snapshot."""
         content = {
-            "version": __version__,
+            "version": [__version__, FORMAT],
             "ids": self._ids,
             "histories": json.dumps([dataclasses.asdict(each) for each in snapshot.histories]),
             "epoch": snapshot.epoch,
@@ -84,7 +85,7 @@ class SnapshotFile:
         try:
             with self._path.open("rb") as file:
                 found: Any = load_torch_file(file, what=repr(str(self._path)))
-            if (found["version"], found["ids"]) != (__version__, self._ids):
+            if (found["version"], found["ids"]) != ([__version__, FORMAT], self._ids):
                 return None
             return Snapshot(
                 found["epoch"],

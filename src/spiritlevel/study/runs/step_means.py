@@ -23,7 +23,8 @@ class EpochSteps:
 class StepMeans:
     """Adds up losses and gradients during an epoch, of one network or of several at once.
 
-    The first dimension of every tensor is the network.
+    The first dimension of every tensor is the network. Sums stay where they are in memory, so that
+    adding to them can be recorded as a CUDA graph.
 
     Args:
         stops: of the networks; what none of them asks for is not added up.
@@ -31,48 +32,50 @@ class StepMeans:
     """
 
     def __init__(self, stops: Sequence[StopSettings], head: str) -> None:
-        self._losses_wanted = any(stop.running_loss is not None for stop in stops)
-        self._gradients_wanted = any(stop.of_gradients for stop in stops)
+        self._loss_wanted = any(stop.running_loss is not None for stop in stops)
+        self._norm_wanted = any(stop.gradient_norm is not None for stop in stops)
+        self._head_wanted = any(stop.head_gradient is not None for stop in stops)
         self._head = f"{head}.weight"
-        self._clear()
+        self.forget()
 
-    def _clear(self) -> None:
-        self._steps = 0
+    def forget(self) -> None:
+        """Start at nothing, with other networks."""
         self._loss: Tensor | None = None
         self._gradients: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def add(self, losses: Tensor, gradients: Mapping[str, Tensor | None]) -> None:
         """One step: the mean loss of each network's batch, and its gradients by parameter."""
-        self._steps += 1
-        if self._losses_wanted:
-            losses = losses.detach().double()
-            self._loss = losses if self._loss is None else self._loss + losses
-        if not self._gradients_wanted:
-            return
+        if self._loss_wanted:
+            if self._loss is None:
+                self._loss = torch.zeros_like(losses, dtype=torch.float64)
+            self._loss += losses.detach()
         for name, gradient in gradients.items():
-            if gradient is None:
+            if gradient is None or not self._wants(name):
                 continue
-            if name in self._gradients:
-                self._gradients[name].add_(gradient)
-            else:  # a copy: a recorded step writes its next gradient into the same memory
-                self._gradients[name] = gradient.detach().clone()
+            if name not in self._gradients:
+                self._gradients[name] = torch.zeros_like(gradient)
+            self._gradients[name] += gradient.detach()
+
+    def _wants(self, name: str) -> bool:
+        return self._norm_wanted or (self._head_wanted and name == self._head)
 
     @torch.no_grad()
-    def take(self, count: int) -> list[EpochSteps]:
-        """The means of the epoch for each of `count` networks; the next epoch starts at nothing."""
-        steps, losses = self._steps, self._loss
+    def take(self, count: int, *, steps: int) -> list[EpochSteps]:
+        """The means over `steps` for each of `count` networks; the next epoch starts at nothing."""
         sums = {name: each.double() for name, each in self._gradients.items()}
         columns: dict[str, list[float]] = {}
-        if losses is not None:
-            columns["running_loss"] = (losses / steps).tolist()
-        if sums:
+        if self._loss is not None:
+            columns["running_loss"] = (self._loss / steps).tolist()
+            self._loss.zero_()
+        if sums and self._norm_wanted:
             squares = torch.stack([each.flatten(1).square().sum(1) for each in sums.values()])
             columns["gradient_norm"] = (squares.sum(0).sqrt() / steps).tolist()
-        if self._head in sums:
+        if self._head_wanted and self._head in sums:
             largest = sums[self._head].abs().flatten(1).amax(1)
             columns["head_gradient"] = (largest / steps).tolist()
-        self._clear()
+        for each in self._gradients.values():
+            each.zero_()
         rows = [
             dict(zip(columns, values, strict=True))
             for values in zip(*columns.values(), strict=True)

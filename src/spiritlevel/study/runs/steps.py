@@ -32,7 +32,7 @@ class Steps:
         model, settings, training = run.model, run.settings, run.settings.training
         channels_last(model, settings)
         self._model, self._training = model, training
-        self._steps_an_epoch, self._done = steps_an_epoch, 0
+        self._steps_an_epoch, self._done, self._in_epoch = steps_an_epoch, 0, 0
         self._repeats = settings.interventions.batch_cycles
         head = _separate_head(run)
         backbone = [] if head is None else _backbone(model, head)
@@ -77,7 +77,8 @@ class Steps:
         """Every parameter counts again: what is measured does not depend on who was trained."""
         for param in self._frozen:
             param.requires_grad_(True)
-        return EpochSteps() if self._means is None else self._means.take(1)[0]
+        steps, self._in_epoch = self._in_epoch, 0
+        return EpochSteps() if self._means is None else self._means.take(1, steps=steps)[0]
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
         """As many steps on one batch as the study says, usually one."""
@@ -85,6 +86,7 @@ class Steps:
             self._set_rate()
             self._one(x, y)
             self._done += 1
+            self._in_epoch += 1
 
     def schedule_at(self, share: float) -> None:
         """Go on in the schedule as if this share of all epochs were done."""

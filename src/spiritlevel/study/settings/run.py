@@ -165,12 +165,11 @@ def _check_steps(stop: StopSettings, training: TrainingSettings) -> None:
 
 
 def _check_evaluated(stop: StopSettings, training: TrainingSettings) -> None:
-    """A rule counts epochs, and a running mean is of one epoch: they look at every one."""
-    found = "rule" if stop.rule != "none" else "running_loss, gradient_norm or head_gradient"
-    if training.evaluate_every > 1 and (stop.rule != "none" or stop.of_steps):
+    """A rule counts the epochs that were evaluated."""
+    if training.evaluate_every > 1 and stop.rule != "none":
         raise SpiritlevelError(
-            f"The study's stop at {found} looks at every epoch. Got training.evaluate_every "
-            f"{training.evaluate_every}. Leave it out, or stop at train_loss or train_accuracy."
+            "The study's stop.rule looks at every epoch. Got training.evaluate_every "
+            f"{training.evaluate_every}. Leave it out, or stop at a level such as train_loss."
         )
 
 
