@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import os
+import re
 import signal
 import time
 
@@ -181,7 +182,9 @@ def test_a_run_that_fails_is_kept_with_its_reason_and_the_others_go_on(tmp_path,
     with run(study, tmp_path / "study") as store:
         now = state(store)
         assert (now.counts.failed, now.counts.done) == (1, 1)
-        assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in now.failures[0][1]
+        reason = now.failures[0][1]
+        assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in reason
+        assert re.search(r"\(modules/linear.py, line \d+\)", reason)
         assert statistics(store, resamples=0).without_target == 1
     with resume(tmp_path / "study") as store:
         assert [row["attempt"] for row in store.rows("runs")] == [2, 1]

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from ...errors import SpiritlevelError
-from ..runs.results import RunResult, describe
+from ..runs.results import RunResult, failure
 from ..runs.running import OnEpoch, run_one
 from ..storage.store import Claim, Store
 from .heartbeat import beating
@@ -45,7 +45,7 @@ def work_on(
     try:
         result = run(claim.settings, device=device, on_epoch=on_epoch)
     except Exception as error:
-        store.fail(claim, describe(error))
+        store.fail(claim, failure(error))
     else:
         store.finish(claim, result)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import SpiritlevelError, require
 from ..runs.cuda_graphs import is_own
-from ..runs.results import RunResult, describe
+from ..runs.results import RunResult, describe, failure
 from ..runs.running import run_one
 from ..runs.tf32 import TF32
 from ..settings.run import RunSettings
@@ -92,7 +92,7 @@ def run_remotely(settings: RunSettings, device: str, folder: str, tf32: TF32) ->
         _enter(folder, settings)
         return run_one(settings, device=device)
     except Exception as error:
-        return describe(error)
+        return failure(error)
 
 
 def _enter(folder: str, settings: RunSettings) -> None:

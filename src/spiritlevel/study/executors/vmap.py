@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ...errors import SpiritlevelError, is_out_of_memory
 from ..runs.measuring import complete
-from ..runs.results import describe
+from ..runs.results import failure
 from ..runs.running import OnEpoch, repeatable, with_seconds
 from ..runs.stacked import Member, refusal_of, train_together
 from ..runs.stacked_snapshots import SnapshotFile
@@ -96,7 +96,7 @@ def _trained(
     except Exception as error:  # an operation that vmap does not know, or a run's own error
         if is_out_of_memory(error):
             for claim in claims:
-                store.fail(claim, f"{describe(error)}. {len(group)} networks together. {ADVICE}")
+                store.fail(claim, f"{failure(error)}. {len(group)} networks together. {ADVICE}")
             return
     share = (time.perf_counter() - start) / len(claims)
     for claim in claims:
@@ -110,6 +110,6 @@ def _keep(store: Store, claim: Claim, member: Member, seconds: float) -> None:
         with repeatable(member.settings.training.threads):
             result = complete(member, together=True, keep=True)
     except Exception as error:
-        store.fail(claim, describe(error))
+        store.fail(claim, failure(error))
     else:
         store.finish(claim, with_seconds(result, seconds + time.perf_counter() - start))

@@ -17,7 +17,7 @@ from ...records import __version__
 from ..checkpoints import checkpoint_bytes
 from .ending import DIVERGED
 from .network_run import NetworkRun
-from .results import EpochRow, MeasurementRow, RunResult, describe, rows_of
+from .results import EpochRow, MeasurementRow, RunResult, failure, rows_of
 from .tf32 import TF32
 
 
@@ -35,7 +35,7 @@ def complete(run: NetworkRun, *, together: bool = False, keep: bool = False) -> 
     except Exception as failed:
         if not keep:
             raise
-        error = describe(failed)
+        error = failure(failed)
     return RunResult(
         outcome=run.history.outcome,
         epochs=tuple(run.history.epochs),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import traceback
 from collections.abc import Sequence
 
 from ...errors import SpiritlevelError
@@ -79,9 +81,18 @@ class RunResult:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line, for the store."""
+    """An error in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: {text}"
+
+
+def failure(error: BaseException) -> str:
+    """Why a run failed, for the store; of errors that are not ours also where they were raised."""
+    text, frames = describe(error), traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SpiritlevelError) or not frames:
+        return text
+    place = "/".join(pathlib.PurePath(frames[-1].filename).parts[-2:])
+    return f"{text} ({place}, line {frames[-1].lineno})"
 
 
 def rows_of(report: Report) -> tuple[MeasurementRow, ...]:
