@@ -61,6 +61,7 @@ class Experiment:
         measures: which ones it rests on; the page says from their cards when they mislead.
         layers: measures that are recorded of each layer, too, as MEASURE[LAYER].
         paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.
+        takes_times: of its runs, which others beside them would change; run them one at a time.
         rows_of: the experiment whose recorded runs it looks at; "" for its own.
     """
 
@@ -77,6 +78,7 @@ class Experiment:
     measures: tuple[str, ...]
     paper_values: Mapping[str, float] = dataclasses.field(default_factory=dict)
     catalogue: bool = False
+    takes_times: bool = False
     layers: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     rows_of: str = ""

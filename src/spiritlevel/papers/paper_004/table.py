@@ -175,5 +175,6 @@ EXPERIMENT = Experiment(
         },
     ),
     measures=("curvature.trace_squared",),
+    takes_times=True,
     paper_values=_paper_values(),
 )

@@ -135,4 +135,5 @@ EXPERIMENT = Experiment(
         },
     ),
     measures=(HEAD, KAPPA, "curvature.trace"),
+    takes_times=True,
 )

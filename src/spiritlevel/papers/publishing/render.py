@@ -154,9 +154,11 @@ def _commands(record: Record) -> str:
     run = study.runs()[0]
     folders = [run.task.arguments.get("population") if run.task else None, run.model.init_from]
     before = [_study_kept_in(folder) for folder in folders]
+    timed = [record.name] if find(record.name).takes_times else []
     for name, chosen in filter(None, [*before, (record.name, record.preset)]):
         preset = f" --preset {chosen}" if chosen else ""
-        where = f" --device cuda --workers {WORKERS}" if chosen.startswith(GPU) else ""
+        workers = "" if name in timed else f" --workers {WORKERS}"
+        where = f" --device cuda{workers}" if chosen.startswith(GPU) else ""
         lines.append(f"$ spiritlevel study run {name}{preset}{where}")
     return "\n".join(lines)
 
