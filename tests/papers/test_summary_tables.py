@@ -57,7 +57,7 @@ def test_scale_of_recorded_runs(request):
     images, _, network, _, runs, trained, *_ = found["000-table-5"]
     assert (images, runs, trained) == ("500 of cifar10", 32, "0 of 32")
     assert network.startswith("vgg16 (width 4), densenet121 (blocks [2, 2]")
-    assert found["004-table"][5] == "0 of 3"  # asked of those without a penalty
+    assert found["004-table"][5] == "5 of 5"  # asked of those without a penalty
     assert found["004-table"][-1] == "0.258 to 0.27"
     assert found["002-fig-3"][:4] == ["drawn", "drawn", "not trained", "not trained"]
     assert found["000-table-6"][-2:] == ["test 0.358, training 0.402", "0.735 to 0.822"]
