@@ -23,6 +23,7 @@ from ..settings.interventions import InterventionSettings
 from ..settings.run import RunSettings
 
 PATCHES, PATCH_SIZE = "digits", 8  # those of the package; paper 001 has MNIST's at this size
+AT_ONCE = 1024  # samples that are normalized in one step: as float64 they fit into a cache
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -56,7 +57,7 @@ def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunD
     test_x, test_y = _load(name, "test") if test is None else _load(test, whole_test(test))
     num_classes = 1 + int(max(y.max(), test_y.max()))
     (x, y), validation = _split(x, y, settings.data.validation)
-    normalized = _normalization(x, settings)
+    normalized = _normalization(settings)
     x = _inputs(x, y, settings, num_classes)
     y = _labels(y, settings, num_classes)
     dtype = DTYPES[settings.training.dtype]
@@ -73,6 +74,12 @@ def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunD
         num_classes,
         None if validation is None else (placed(validation[0]), validation[1].to(device)),
     )
+
+
+def first_inputs(settings: RunSettings) -> Tensor:
+    """The inputs of one sample, in the run's precision, for what depends on their shape alone."""
+    x = _part(settings.data.name, settings.data.samples)[0][:1]
+    return x.to(DTYPES[settings.training.dtype] if x.is_floating_point() else None)
 
 
 def relabelled(data: RunData, settings: RunSettings) -> RunData:
@@ -104,21 +111,35 @@ def _inputs(x: Tensor, y: Tensor, settings: RunSettings, num_classes: int) -> Te
     return library.control_patch(x, patches, derived_generator(settings.seed, "patches"))
 
 
-def _normalization(x: Tensor, settings: RunSettings) -> Callable[[Tensor], Tensor] | None:
-    """To mean 0 and deviation 1 of each channel of these training inputs, where it is asked for."""
-    if not settings.data.normalize:
+def _normalization(settings: RunSettings) -> Callable[[Tensor], Tensor] | None:
+    """To mean 0 and deviation 1 of each channel of the training inputs, where it is asked for."""
+    data = settings.data
+    if not data.normalize:
         return None
+    spread, mean = _channels(data.name, data.samples, data.validation)
+
+    def normalized(inputs: Tensor) -> Tensor:
+        there = (mean.to(inputs.device), spread.to(inputs.device))
+        outputs = torch.empty_like(inputs)
+        for part, into in zip(inputs.split(AT_ONCE), outputs.split(AT_ONCE), strict=True):
+            into.copy_((part.double() - there[0]) / there[1])
+        return outputs
+
+    return normalized
+
+
+@functools.lru_cache(maxsize=4)  # every run of a study asks for the same ones
+def _channels(name: str, samples: int | None, validation: float | None) -> tuple[Tensor, Tensor]:
+    """Deviation and mean of each channel of the training inputs."""
+    (x, _), _ = _split(*_part(name, samples), validation)
     if not x.is_floating_point():
         raise SpiritlevelError(
             "The study's data.normalize needs inputs that are numbers with a mean, such as images. "
-            f"{settings.data.name!r} has inputs of type {_word(x.dtype)}. Leave it out."
+            f"{name!r} has inputs of type {_word(x.dtype)}. Leave it out."
         )
     others = [dim for dim in range(x.dim()) if dim != 1]
     spread, mean = torch.std_mean(x.double(), dim=others, correction=0, keepdim=True)
-    spread = spread.where(spread > 0, 1.0)  # a channel that is constant is only moved
-    return lambda inputs: (
-        (inputs.double() - mean.to(inputs.device)) / spread.to(inputs.device)
-    ).to(inputs.dtype)
+    return spread.where(spread > 0, 1.0), mean  # a channel that is constant is only moved
 
 
 def _labels(y: Tensor, settings: RunSettings, num_classes: int) -> Tensor:

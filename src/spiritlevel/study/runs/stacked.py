@@ -25,7 +25,7 @@ from .measuring import measure_epoch
 from .network_run import NetworkRun
 from .networks import build_model
 from .results import EpochRow
-from .run_data import RunData, derived_generator, load_data, relabelled
+from .run_data import RunData, derived_generator, first_inputs, load_data, relabelled
 from .schedules import follows, rate_factor
 from .stacked_convolutions import patch_numbers, suits, use_products
 from .stacked_optimizers import StackedOptimizer, Tensors
@@ -113,9 +113,9 @@ def members_that_fit(
             sharing = math.ceil(workers / torch.cuda.device_count())
             memory = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    data = load_data(settings)
     on_gpu = device.type == "cuda"
-    activations = _bytes_a_sample(model, data.x, patches=on_gpu) * settings.training.batch_size
+    of_one = _bytes_a_sample(model, first_inputs(settings), patches=on_gpu)
+    activations = of_one * settings.training.batch_size
     return max(1, memory // (COPIES * weights + 3 * activations))
 
 
