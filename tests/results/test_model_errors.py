@@ -91,6 +91,31 @@ def test_randomness_that_comes_with_later_batches_is_not_asked_for():
     assert sl.measure(model, batches(4, 2))["curvature.trace"].value > 0
 
 
+class Cancelling(nn.Module):
+    """A million comes and goes, and one sample alone is summed the other way round."""
+
+    def __init__(self, mixed):
+        super().__init__()
+        self.fc, self.mixed = nn.Linear(4, 3).double(), mixed
+        self.far = nn.Parameter(torch.tensor([1e6, -1e6, 1 / 3]).double())
+
+    def forward(self, x):
+        terms = [self.fc(x)] + [each.expand(len(x), 3) for each in self.far]
+        total = 0.0
+        for term in terms if len(x) > 1 else terms[::-1]:
+            total = total + term
+        return total + self.mixed * x.mean()
+
+
+def test_round_off_where_large_numbers_cancel_is_no_interaction():
+    torch.manual_seed(0)
+    model, x = Cancelling(0.0), batches(4)[0][0]
+    gap = torch.cat([model(row[None]) for row in x[:3]]) - model(x[:3])
+    assert float(gap.abs().max()) > 1e4 * torch.finfo(torch.float64).eps
+    assert sl.measure(model, batches(4), measures="curvature.trace")["curvature.trace"].value > 0
+    refused("A sample alone differs from the same sample in a batch of 3", Cancelling(1e-6))
+
+
 def test_a_model_without_trainable_parameters():
     model = mlp().requires_grad_(False)
     refused("at least one parameter with requires_grad=True. Got none", model)
