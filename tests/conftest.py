@@ -25,6 +25,14 @@ def generator() -> Any:
     return torch.Generator().manual_seed(0)
 
 
+@pytest.fixture
+def only_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in larger networks: the small ones of tests would take every direction instead."""
+    from spiritlevel.engine.weight_space.probes import WeightProbes
+
+    monkeypatch.setattr(WeightProbes, "directions", None)
+
+
 @pytest.fixture(scope="module")  # while it runs, so does an event loop that others stumble over
 def browser() -> Iterator[Any]:
     """Debian's Chromium, or a skip that says what is missing."""

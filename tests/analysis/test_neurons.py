@@ -44,6 +44,7 @@ def test_every_neuron_against_the_dense_hessian(make):
         )
 
 
+@pytest.mark.usefixtures("only_probes")
 def test_a_smooth_network_has_error_bars():
     problem = problems.relu_mlp()
     model = nn.Sequential(

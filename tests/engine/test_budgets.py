@@ -24,7 +24,7 @@ CASES = [  # method, kind, rtol, passes that are not enough
 ]
 SQUARE = "curvature.trace_squared"
 
-pytestmark = pytest.mark.usefixtures("quick_quantiles")
+pytestmark = pytest.mark.usefixtures("quick_quantiles", "only_probes")
 
 
 @pytest.fixture(scope="module")

@@ -230,6 +230,7 @@ def check_estimated(found, expected):
 
 
 @pytest.mark.parametrize("activation", [nn.GELU(), nn.Tanh()], ids=str)
+@pytest.mark.usefixtures("only_probes")
 def test_by_default_the_hessian_of_a_smooth_network_is_estimated(activation, data):
     model = seeded(activated(activation))
     report = sl.measure(model, data, measures="curvature.trace")
@@ -247,6 +248,7 @@ def test_by_default_the_hessian_of_a_smooth_network_is_estimated(activation, dat
     assert abs(hessian - ggn) > 1e-3 * abs(hessian)
 
 
+@pytest.mark.usefixtures("only_probes")
 def test_by_default_every_measure_of_a_bent_layer_is_estimated(data):
     model = seeded(activated(nn.GELU()))
     names = ["relative.kappa", "scaled.trace", "neuron.rho_sum"]

@@ -20,7 +20,7 @@ from spiritlevel.measures.curvature.trace_squared import trace_squared
 from zoo.dense_problem import DenseProblem
 from zoo.plain import after_training, classes, network, random
 
-pytestmark = pytest.mark.usefixtures("quick_quantiles")
+pytestmark = pytest.mark.usefixtures("quick_quantiles", "only_probes")
 
 SEEDS = range(1000, 1200)
 # Tr(H²) is skewed: 94 % of 6,000 seeds are covered, of which 200 in a row may well be 89 %

@@ -33,7 +33,7 @@ from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem
 from zoo.plain import classes, network, random
 
-pytestmark = pytest.mark.usefixtures("quick_quantiles")
+pytestmark = pytest.mark.usefixtures("quick_quantiles", "only_probes")
 
 SEEDS = range(3000, 3100)
 FALSE_ALARM = 1e-4

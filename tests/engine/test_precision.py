@@ -177,6 +177,7 @@ def test_interval_grows_with_the_confidence():
 
 @pytest.mark.parametrize("method", [*PROBING, "output_probes"])
 @pytest.mark.parametrize("max_passes", [1, 5, 20, 40])
+@pytest.mark.usefixtures("only_probes")
 def test_passes_are_not_exceeded(method, max_passes):
     """Every weight probe is one product with each sample, every output probe one backward."""
     n = 8
@@ -357,6 +358,7 @@ def test_neither_memory_nor_batches_change_the_value(method):
 
 
 @pytest.mark.parametrize("method", [*PROBING, "output_probes"])
+@pytest.mark.usefixtures("only_probes")
 def test_same_seed_same_value_and_another_seed_another(method):
     net = network(nn.ReLU if method == "output_probes" else nn.Tanh)
     data = (random(9, 4), classes(9, 3))

@@ -11,6 +11,8 @@ from spiritlevel.engine.weight_space.probes import GLANCE, PILOT
 from zoo import references
 from zoo.plain import after_training, classes, network, random
 
+pytestmark = pytest.mark.usefixtures("only_probes")
+
 TRACE, GGN = "curvature.trace", "curvature.ggn_trace"
 
 

@@ -268,6 +268,7 @@ def test_prediction_is_shared_with_relative_kappa(generator):
     assert bound.value == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.usefixtures("only_probes")
 def test_prediction_of_a_smooth_layer_carries_its_error_bar(generator):
     model = mlp([4, 6, 3], nn.Tanh, generator)
     data = (normal(8, 4, generator=generator), torch.arange(8) % 3)

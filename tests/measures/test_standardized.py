@@ -88,6 +88,7 @@ def tanh_net():
 
 
 @pytest.mark.parametrize("make", [problems.relu_mlp, problems.relu_convnet, tanh_net])
+@pytest.mark.usefixtures("only_probes")
 def test_network_standardized_by_hand(make):
     problem = make()
     model = problem.model

@@ -5,7 +5,8 @@ probes. Where the certificate holds, these are the Hessian's values. For the oth
 H − GGN is estimated with probes: with sample probes in a large network, with weight probes in a
 small one or where these do not apply. If a few probes of both show that the residual varies as much
 as the Hessian itself, as it does far from a minimum, the Hessian is probed instead. If nearly all
-weights of a large network bend, it is probed first, and the sweep may be needless.
+weights of a large network bend, it is probed first, and the sweep may be needless. In a tiny
+network a product with every direction costs less than the probes, and is exact.
 """
 
 from __future__ import annotations
@@ -19,21 +20,18 @@ from ..records import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimates_of_columns
 from .row_estimate import RowEstimate
+from .row_texts import SECOND_GLANCE, TOO_FEW, ggn_text, how, missed, tied_text
 from .sample_probes import SampleProbes
 from .shared_probes import shared_probes, sketch_size
 from .sweep.sums import Factors, RowKind
-from .sweep_text import columns_text, probes_text
 from .weight_space.chunk_products import Operator
-from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count, promised_count
+from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count
 from .weight_space.products import SMALL
 from .workspace import Workspace
 
-TOO_FEW = "so few probes give no interval: raise max_passes"
-NEARLY_ALL_BEND = "the outputs bend in nearly all weights"
 # If as many sample probes as that seem to be needed after a few more, weight probes are looked at.
 A_FEW_SAMPLE_PROBES, MANY_SAMPLE_PROBES = 8, 48
 WEIGHT_PROBE = 4  # what one costs, in sample probes: a product needs the gradients of all weights
-SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
 
 NEEDS: dict[RowKind, Needs] = {
@@ -58,7 +56,7 @@ class RowEstimator:
         self.probes: WeightProbes | SampleProbes | None = None
         self.operator: Operator = "hessian"
         self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
-        self._not_by_samples = ""  # why sample probes do not apply
+        self.not_by_samples = ""  # why sample probes do not apply
         self.compared = ""  # how the variances of residual and Hessian compare, for the report
         self._run()
         if workspace.swept and self.probes is None:  # products were checked before they were used
@@ -87,10 +85,13 @@ class RowEstimator:
             return
         self.probed = tuple(uncertified)
         large = method == "sample_probes" or (method == "auto" and self._is_large())
-        if large and not self._not_by_samples and self._run_sample_probes():
+        if large and not self.not_by_samples and self._run_sample_probes():
             return
         self._sweep(self.precision.rtol / 2)
         self.probes = probes = shared_probes(self.workspace, self.kind, self.probed)
+        if probes.complete("hessian") or self._all_are_few(PILOT):
+            self._take_all(probes)
+            return
         if method == "split" or probes.few:
             # A choice by the spread of a few probes, whose mean is the result, would favour those
             # that are small by chance.
@@ -115,11 +116,11 @@ class RowEstimator:
             if self.operator == "residual" or len(self.probed) < len(self.parameters):
                 self._sweep(self.precision.rtol / 2)
             if self._weight_probes_are_better():
-                self.probes, self._not_by_samples = None, "sample probes vary too much"
+                self.probes, self.not_by_samples = None, "sample probes vary too much"
                 return False
             self._refine(self.operator)
         except NotApplicable as reason:
-            self.probes, self._not_by_samples = None, f"no sample probes: {reason}"
+            self.probes, self.not_by_samples = None, f"no sample probes: {reason}"
         return self.probes is not None
 
     def _choose_by_samples(self) -> None:
@@ -140,9 +141,9 @@ class RowEstimator:
         left = most - probes.passes
         if self._converged() or left < probes.least:
             return 0
-        if self._estimate(self.whole).unknown:
+        if self.estimate(self.whole).unknown:
             return probes.least  # often gives an interval
-        needed = 1.05 * self._sufficient()
+        needed = 1.05 * self.sufficient()
         return max(math.ceil(needed) - probes.passes, probes.least) if needed <= most else 0
 
     def _weight_probes_are_better(self) -> bool:
@@ -153,13 +154,13 @@ class RowEstimator:
         samples, asked = self._probes, self.precision
         if asked.method != "auto" or self._converged():
             return False
-        while (needed := self._sufficient()) >= A_FEW_SAMPLE_PROBES:
+        while (needed := self.sufficient()) >= A_FEW_SAMPLE_PROBES:
             if not (more := self._more_to_tell()):
                 break
             samples.draw([self.operator], more)
         if self._converged() or needed < MANY_SAMPLE_PROBES:
             return False
-        judged = self._of_probed(self.whole)
+        judged = self.of_probed(self.whole)
         rival = shared_probes(self.workspace, self.kind, self.probed)
         if not rival.values:
             rival.draw(["residual", "hessian"], max(2, min(rival.glance, asked.max_passes // 2)))
@@ -185,12 +186,12 @@ class RowEstimator:
         self._draw_pilot(self.operator)
         if probes.pilot == probes.glance or self._converged():
             return
-        if min(self._sufficient(), most) >= SECOND_GLANCE:
+        if min(self.sufficient(), most) >= SECOND_GLANCE:
             self._draw_pilot("hessian" if self.operator == "residual" else "residual")
             self._take_less_varying()
 
     def _take_less_varying(self) -> None:
-        judged, count = self._of_probed(self.whole), self._probes.common
+        judged, count = self.of_probed(self.whole), self._probes.common
         residual = self._probes.spread("residual", judged, count)
         hessian = self._probes.spread("hessian", judged, count)
         self.operator = "residual" if residual <= hessian else "hessian"
@@ -218,13 +219,28 @@ class RowEstimator:
         self._draw_pilot(operator)
         while not self._converged():
             count = probes.count(operator)
-            wanted = math.ceil(1.05 * min(self._sufficient(), GROWTH * count))
-            if self._estimate(self.whole).unknown:
+            if isinstance(probes, WeightProbes) and self._all_are_few(self.sufficient() - count):
+                self._take_all(probes)
+                return
+            wanted = math.ceil(1.05 * min(self.sufficient(), GROWTH * count))
+            if self.estimate(self.whole).unknown:
                 wanted = count + 2  # two more often give an interval
             more = min(max(wanted - count, probes.least), asked.max_passes - probes.passes)
             if more < probes.least:
                 return
             probes.draw([operator], more)
+
+    def _all_are_few(self, most: float) -> bool:
+        """Whether all directions are at most so many, and as many products are left."""
+        if self.precision.method != "auto" or not isinstance(self.probes, WeightProbes):
+            return False
+        size, left = self.probes.directions, self.precision.max_passes - self.probes.passes
+        return size is not None and size <= min(most, left)
+
+    def _take_all(self, probes: WeightProbes) -> None:
+        self.operator = "hessian"
+        if not probes.complete("hessian"):
+            probes.take_all("hessian")
 
     def _draw_pilot(self, operator: Operator) -> None:
         """Draw the pilot of an operator, and at least the two probes that an interval needs."""
@@ -236,25 +252,27 @@ class RowEstimator:
     # -- the outcome -------------------------------------------------------------------------
 
     def _converged(self) -> bool:
-        whole = self._estimate(self.whole)
+        whole = self.estimate(self.whole)
         return whole.variance == 0.0 or whole.within(self.precision.rtol, self.precision.confidence)
 
-    def _sufficient(self) -> float:
+    def sufficient(self) -> float:
         """How many probes would bring the whole within the tolerance."""
         asked = self.precision
         return next_count(
-            self._estimate(self.whole),
-            self._probes.estimate(self.operator, self._of_probed(self.whole)),
+            self.estimate(self.whole),
+            self._probes.estimate(self.operator, self.of_probed(self.whole)),
             self._probes.count(self.operator),
             rtol=asked.rtol,
             confidence=asked.confidence,
         )
 
-    def _of_probed(self, factors: Factors) -> dict[str, float]:
+    def of_probed(self, factors: Factors) -> dict[str, float]:
+        """Those of the rows that need probes."""
         return {row: factor for row, factor in factors.items() if row in self.probed}
 
-    def _estimate(self, factors: Factors) -> Estimate:
-        probed = self._of_probed(factors)
+    def estimate(self, factors: Factors) -> Estimate:
+        """Σ over rows of factor × value, from the sweep and the probes so far."""
+        probed = self.of_probed(factors)
         swept = dict(factors)
         if self.probes is not None and self.operator == "hessian":
             swept = {row: factor for row, factor in factors.items() if row not in probed}
@@ -269,103 +287,37 @@ class RowEstimator:
         """The whole, or Σ over rows of factor × value."""
         judged = factors is None
         factors = self.whole if factors is None else factors
-        estimate = self._estimate(factors)
+        estimate = self.estimate(factors)
         uncertified = self._uncertified_rows(factors) if self.probes is None else []
         if uncertified:
-            status, text = Status.GGN, self._ggn_text(uncertified)
+            status, text = Status.GGN, ggn_text(self, uncertified)
             if estimate.unknown:
                 status, text = Status.NOT_CONVERGED, f"{text.rstrip('.')}; {TOO_FEW}"
             return RowEstimate(estimate, "GGN", status, text, self.cost)
         status, text = Status.OK, ""
         if judged or not estimate.exact:
-            text = self.how(factors)
+            text = how(self, factors)
             if estimate.unknown:
                 status, text = Status.NOT_CONVERGED, f"{text}; {TOO_FEW}"
             elif judged and not estimate.within(self.precision.rtol, self.precision.confidence):
-                status, text = Status.NOT_CONVERGED, self._missed(estimate)
+                status, text = Status.NOT_CONVERGED, missed(self, estimate)
         if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
-            status, text = Status.UNCONFIRMED, f"{self.how(factors)}, but not confirmed: {doubt}"
-        text = "; ".join(part for part in (text.rstrip("."), self._tied_text(factors)) if part)
+            status, text = Status.UNCONFIRMED, f"{how(self, factors)}, but not confirmed: {doubt}"
+        text = "; ".join(part for part in (text.rstrip("."), tied_text(self, factors)) if part)
         return RowEstimate(estimate, "Hessian", status, text, self.cost)
 
     def _doubt(self, factors: Factors) -> str:
         """What a second look says against the exact value of one of these rows."""
         doubts = self.workspace.run(NEEDS[self.kind]).doubts
-        names = [self.parameters[row] for row in factors if self.parameters[row] in doubts]
+        swept = [self.parameters[row] for row in factors if row not in self.probed]
+        names = [name for name in swept if name in doubts]
         return f"{names[0]!r}: {doubts[names[0]]}" if names else ""
-
-    def _tied_text(self, factors: Factors) -> str:
-        tied = self.workspace.surface.tied
-        names = [self.parameters[row] for row in factors if self.parameters[row] in tied]
-        if not names:
-            return ""
-        return f"{names[0]!r} is also {tied[names[0]]!r} (tied): one weight, both uses counted"
 
     @property
     def cost(self) -> Cost:
         """The work of the sweep and of the probes that these rows use."""
         sweep = self.workspace.sweep_cost if self.workspace.swept else Cost()
         return sweep + (Cost() if self.probes is None else self.probes.cost)
-
-    def how(self, factors: Factors) -> str:
-        """How these rows were computed, and why that way."""
-        probed = list(self._of_probed(factors))
-        if self.probes is None or not probed:
-            if self.workspace.probed:
-                return f"{probes_text(self.workspace)}; certified"
-            return f"{columns_text(self.workspace)}, certified"
-        count = f"{self.probes.count(self.operator)} {self.probes.text}"
-        if self.precision.method == "hutch++" and isinstance(self.probes, WeightProbes):
-            return f"Hutch++: {count} after {self.probes.sketched} dominant directions"
-        if self.precision.method == "hutchinson":
-            return f"{count} of the Hessian"
-        bent = self._uncertified_text(probed) if self.workspace.swept else NEARLY_ALL_BEND
-        why = "; ".join(filter(None, (bent, self._not_by_samples)))
-        if self.operator == "hessian":
-            other = f", and the residual H − GGN has {self.compared}" if self.compared else ""
-            return f"{count} of the Hessian: {why}{other}"
-        exactly = f"{self.workspace.sweep_text} from {columns_text(self.workspace)}"
-        swept = probes_text(self.workspace) if self.workspace.probed else exactly
-        has = f", and it has {self.compared}" if self.compared else ""
-        return f"{swept} and {count} of the residual H − GGN: {why}{has}"
-
-    def _uncertified_text(self, rows: list[str]) -> str:
-        others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-        return f"not certified for {self.parameters[rows[0]]!r}{others}"
-
-    def _ggn_text(self, rows: list[str]) -> str:
-        reason = self.workspace.certificates[self.parameters[rows[0]]].reason
-        return (
-            f"of the GGN, not the Hessian: {self._uncertified_text(rows)}, {reason}. For the "
-            "Hessian's value use method='auto', which adds weight probes."
-        )
-
-    def _missed(self, estimate: Estimate) -> str:
-        asked = self.precision
-        reached = estimate.half_width(asked.confidence)
-        how, share = self.how(self.whole), f"{asked.confidence:.0%}"
-        if reached >= abs(estimate.value):
-            return (
-                f"{how}; the {share} interval ±{reached:.2g} contains 0, so a relative "
-                "precision has no meaning yet. Raise max_passes, or read the interval."
-            )
-        passes = self._passes_that_suffice()
-        return (
-            f"{how}; reached ±{reached / abs(estimate.value):.1%} at {share}, asked for "
-            f"±{asked.rtol:.1%}. {passes}"
-        )
-
-    def _passes_that_suffice(self) -> str:
-        if self.probes is None:
-            return self.workspace.sweep_budget(self.kind, self.whole)
-        count = self._sufficient()
-        if not math.isfinite(count):
-            return "The output probes alone exceed it: use method='exact', or a larger rtol."
-        enough = promised_count(count, self._estimate(self.whole))
-        others = self.probes.passes - self.probes.count(self.operator)
-        if self.compared and enough >= SECOND_GLANCE:
-            others = max(others, self.probes.pilot)  # the other operator is then probed too
-        return f"max_passes={enough + others} would have sufficed."
 
     def sharpest_neuron(self, layer: str) -> RowEstimate:
         """The largest ρ(j) of a layer, with the error of that neuron's value."""

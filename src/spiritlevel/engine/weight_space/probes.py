@@ -10,6 +10,9 @@ one. Few probes are therefore normal vectors, whose variance is known from the i
 2‖B‖², and E‖Bξ‖² = ‖B‖². That is 0 only for B = 0. It is worst for a matrix with one direction,
 where the interval from `count` degrees of freedom covers the truth in 95 % of the cases for any
 count; for other matrices it is wider than needed.
+
+In a small matrix all directions may cost less than the probes that are needed: a product with each
+of them leaves nothing to chance.
 """
 
 from __future__ import annotations
@@ -66,6 +69,8 @@ class WeightProbes:
         self.element_squares: dict[Operator, list[Tensor]] = {}
         self.exact_part: Tensor | None = None  # of ξ∘Bξ, from Hutch++, shape: (size,)
         self._basis: Tensor | None = None
+        self._complete: set[Operator] = set()  # multiplied with every direction
+        self._replaced = 0  # probes that the directions made needless
         self._drawn = 0
         self.cost = Cost()
 
@@ -76,7 +81,8 @@ class WeightProbes:
     @property
     def passes(self) -> int:
         """Products so far, of all operators and of the sketch."""
-        return 2 * self.sketched + sum(len(values) for values in self.values.values())
+        taken = sum(len(values) for values in self.values.values())
+        return 2 * self.sketched + self._replaced + taken
 
     @property
     def sketched(self) -> int:
@@ -99,6 +105,28 @@ class WeightProbes:
                 self._record(operator, xi, self._deflated(rows))
             self._drawn += part
             count -= part
+
+    @property
+    def directions(self) -> int | None:
+        """How many products leave nothing to chance; None if they do not fit into one pass."""
+        return self.metric.size if self.metric.size <= self._vectors_per_pass() else None
+
+    def complete(self, operator: Operator) -> bool:
+        """Whether it was multiplied with every direction."""
+        return operator in self._complete
+
+    def take_all(self, operator: Operator) -> None:
+        """Multiply every direction once, instead of random ones."""
+        size, space = self.metric.size, self.metric.space
+        # as long as a vector of signs, so that the mean over all is the sum over all directions
+        xi = math.sqrt(size) * torch.eye(size, dtype=space.dtype, device=space.device)
+        self._replaced += self.count(operator)
+        for kept in (self.values, self.squares, self.elements, self.element_squares):
+            kept.pop(operator, None)
+        self._pilot_sizes.pop(operator, None)
+        (images,) = self._multiply([operator], xi, xi, pilot=True)
+        self._record(operator, xi, images)
+        self._complete.add(operator)
 
     def sketch(self, operator: Operator, count: int) -> None:
         """Hutch++: multiply random vectors, and take the matrix exactly on the span of images.
@@ -126,6 +154,9 @@ class WeightProbes:
         values, c = self._combined(operator, factors)
         moments = self.parts.get(operator)
         spread = None if moments is None else moments.stderr(list(factors), list(factors.values()))
+        if self.complete(operator):
+            data_variance = None if spread is None else spread**2
+            return Estimate(math.fsum(values) / len(values), data_variance=data_variance)
         squares = torch.stack(self.squares[operator]).cpu() @ c.square() if self.few else None
         estimate = _mean_of(values, squares, None if spread is None else spread**2)
         if self.exact_part is not None:
@@ -147,6 +178,8 @@ class WeightProbes:
         """ρ(j) of a layer: entries of E ξ∘Bξ, which are recorded for ρ alone."""
         entries = self.metric.parts[layer]
         by_element = torch.stack([v[entries] for v in self.elements[operator]]).T.tolist()
+        if self.complete(operator):
+            return [Estimate(math.fsum(values) / len(values)) for values in by_element]
         if not self.few:
             return [estimate_from_repetitions(values) for values in by_element]
         squares = torch.stack([v[entries] for v in self.element_squares[operator]]).T.cpu()
