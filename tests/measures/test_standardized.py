@@ -213,3 +213,20 @@ def test_a_feature_that_is_always_zero_takes_no_part():
         found = sl.measure(model, data, measures=measure)[measure].value
         expected = sl.measure(narrow, without, measures=measure)[measure].value
         assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh()], ids=str)
+def test_a_feature_without_digits_counts_as_zero(dtype, activation):
+    """What weight decay leaves of a dead neuron, whose 1/V would be infinite."""
+    blank, data = network_with(0.0)
+    blank, data = blank.to(dtype), [(x.to(dtype), y) for x, y in data]
+    blank[1] = blank[3] = activation
+    tiny = [(x.clone(), y) for x, y in data]
+    for x, _ in tiny:
+        x[:, 2] = torch.finfo(dtype).tiny * torch.linspace(-1, 1, len(x), dtype=dtype)
+    for measure in NAMES:
+        found = sl.measure(blank, tiny, measures=measure)[measure]
+        expected = sl.measure(blank, data, measures=measure)[measure]
+        assert found.value == pytest.approx(expected.value, rel=1e-5)
+        assert found.status is expected.status

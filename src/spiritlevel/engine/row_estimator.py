@@ -252,8 +252,11 @@ class RowEstimator:
     # -- the outcome -------------------------------------------------------------------------
 
     def _converged(self) -> bool:
-        whole = self.estimate(self.whole)
-        return whole.variance == 0.0 or whole.within(self.precision.rtol, self.precision.confidence)
+        """Whether the whole is precise enough, or will never be since it is not a number."""
+        whole, asked = self.estimate(self.whole), self.precision
+        if whole.variance == 0.0 or not math.isfinite(whole.value):
+            return True
+        return whole.within(asked.rtol, asked.confidence)
 
     def sufficient(self) -> float:
         """How many probes would bring the whole within the tolerance."""
@@ -299,7 +302,7 @@ class RowEstimator:
             text = how(self, factors)
             if estimate.unknown:
                 status, text = Status.NOT_CONVERGED, f"{text}; {TOO_FEW}"
-            elif judged and not estimate.within(self.precision.rtol, self.precision.confidence):
+            elif judged and not self._converged():
                 status, text = Status.NOT_CONVERGED, missed(self, estimate)
         if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
             status, text = Status.UNCONFIRMED, f"{how(self, factors)}, but not confirmed: {doubt}"

@@ -45,14 +45,16 @@ class FeatureSpread:
     mean: Tensor
     squares: Tensor
     round_off: float = 0.0  # relative: a feature that varies by less is constant
+    smallest: float = 0.0  # below it the precision of the features runs out of digits
 
     @classmethod
     def of_rows(cls, rows: Tensor) -> FeatureSpread:
         """From values of shape (positions, features)."""
         wide = rows.double()
         mean = wide.mean(dim=0) if len(rows) else wide.new_zeros(rows.shape[1])
-        round_off = min(1e3 * torch.finfo(rows.dtype).eps, 0.05)
-        return cls(len(rows), mean, (wide - mean).square().sum(dim=0), round_off)
+        limits = torch.finfo(rows.dtype)
+        round_off, smallest = min(1e3 * limits.eps, 0.05), limits.tiny / limits.eps
+        return cls(len(rows), mean, (wide - mean).square().sum(dim=0), round_off, smallest)
 
     @classmethod
     def of_tokens(cls, tokens: Tensor, num_tokens: int) -> FeatureSpread:
@@ -71,7 +73,9 @@ class FeatureSpread:
         mean = self.mean + apart * (other.count / count)
         between = apart.square() * (self.count * other.count / count)
         round_off = max(self.round_off, other.round_off)
-        return FeatureSpread(count, mean, self.squares + other.squares + between, round_off)
+        smallest = max(self.smallest, other.smallest)
+        squares = self.squares + other.squares + between
+        return FeatureSpread(count, mean, squares, round_off, smallest)
 
     def on(self, device: torch.device) -> FeatureSpread:
         """This spread with its tensors on a device."""
@@ -81,7 +85,8 @@ class FeatureSpread:
         """V: the standard deviation of every feature (power 1) or its variance (power 2).
 
         A constant feature gets |mean| instead, which scales as a deviation does and so keeps the
-        invariance. A feature that is always zero gets 0 and is left out.
+        invariance. A feature that is always zero gets 0 and is left out; so does one so close to
+        zero, as weight decay leaves behind of dead neurons, that its digits or 1/V do not exist.
 
         >>> rows = torch.tensor([[0.0, 5.0, 1.0], [0.0, 5.0, 3.0]])
         >>> FeatureSpread.of_rows(rows).scale(1).tolist()
@@ -90,7 +95,9 @@ class FeatureSpread:
         deviation = (self.squares / max(self.count, 1)).sqrt()
         size = self.mean.abs()
         v = torch.where(deviation <= self.round_off * size, size, deviation)
-        return (v / v.max().clamp_min(torch.finfo(v.dtype).tiny)) ** power
+        v = v.where(v >= self.smallest, 0.0)
+        relative = (v / v.max().clamp_min(torch.finfo(v.dtype).tiny)) ** power
+        return relative.where(relative >= self.smallest, 0.0)
 
 
 def scales_from_spreads(spreads: Mapping[str, FeatureSpread]) -> Scales:

@@ -21,8 +21,8 @@ THEOREM = "Petzka et al. 2021, Relative Flatness and Generalization, Theorem 4"
 STANDARDIZED = (
     "The division magnifies a feature that hardly varies, however little it matters: there is no "
     "upper limit. A constant feature is divided by its size; one that is always zero does not "
-    "count. Padding counts as data unless an attention_mask marks it. Confidence lowers the value, "
-    "as it does relative.kappa."
+    "count, nor one too small for the precision. Padding counts as data unless an attention_mask "
+    "marks it. Confidence lowers the value, as it does relative.kappa."
 )
 TWO_PASSES = (
     "2 forwards, C−1 backwards (C for losses other than cross-entropy; a few probes if C is "
