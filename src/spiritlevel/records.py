@@ -102,7 +102,8 @@ class Measurement:
             # No number is no result, however it was computed.
             object.__setattr__(self, "status", Status.NONFINITE)
             object.__setattr__(self, "exact", False)
-            object.__setattr__(self, "text", self.text or NONFINITE_TEXT)
+            how = f"{self.text.rstrip('.')}. " if self.text else ""
+            object.__setattr__(self, "text", f"{how}{NONFINITE_TEXT}")
         unknown = self.stderr is None and self.residual is None
         if not self.exact and unknown and self.status is Status.OK:
             raise SpiritlevelError(

@@ -1,5 +1,6 @@
 """Errors about the model say which parameter, layer or output, and what to do."""
 
+import math
 import re
 import types
 
@@ -114,6 +115,23 @@ def test_round_off_where_large_numbers_cancel_is_no_interaction():
     assert float(gap.abs().max()) > 1e4 * torch.finfo(torch.float64).eps
     assert sl.measure(model, batches(4), measures="curvature.trace")["curvature.trace"].value > 0
     refused("A sample alone differs from the same sample in a batch of 3", Cancelling(1e-6))
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU], ids=lambda kind: kind.__name__)
+def test_values_that_overflow_say_so(activation):
+    """Gradients of 1e20 have squares beyond float32; float64 holds them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), activation(), nn.Linear(6, 3))
+    with torch.no_grad():
+        model[0].weight.mul_(1e20)
+    x, y = torch.randn(20, 4), torch.arange(20) % 3
+    names = ["curvature.trace", "relative.kappa", "relative.kappa_std", "neuron.rho_sum"]
+    report = sl.measure(model, (x, y), measures=names)
+    found = report["curvature.trace"]
+    assert found.status is sl.results.Status.NONFINITE
+    assert "Measure in float64" in found.text
+    wide = sl.measure(model.double(), (x.double(), y), measures=names)
+    assert all(math.isfinite(each.value) for each in wide.values())
 
 
 def test_a_model_without_trainable_parameters():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
@@ -57,6 +58,8 @@ from .listeners import (
 from .per_sample import per_sample_gradients
 from .pulling import Listening, Pulling
 from .sums import ChunkValues, SweepSums
+
+LEAST_CHANCE = 1e-300  # of a sample to be looked at, without curvature or with too much of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +202,8 @@ class Sweep:
             if place >= WITNESSES:
                 return
         sizes = values.rows["trace"].abs().sum(dim=0).tolist()
-        (index,) = self._random.choices(range(len(sizes)), [size or 1e-300 for size in sizes])
+        chances = [size if 0.0 < size < math.inf else LEAST_CHANCE for size in sizes]
+        (index,) = self._random.choices(range(len(sizes)), chances)
         # what probes or a faster arithmetic give to a sample is not its value
         kinds = self.kinds if self.exact else ()
         of_sample = {kind: values.rows[kind][:, index].tolist() for kind in kinds}
