@@ -137,6 +137,13 @@ def test_probes_that_agree_are_not_exact():
             assert low < measurement.value < high
 
 
+def test_repetitions_whose_squares_underflow_have_an_error():
+    values = [1e-90 * number for number in (1.0, 2.0, 4.0, 8.0, 9.0)]
+    tiny, plain = (estimate_from_repetitions([k * v for v in values]) for k in (1.0, 1e90))
+    assert tiny.dof == pytest.approx(plain.dof, rel=1e-9)
+    assert tiny.stderr == pytest.approx(1e-90 * plain.stderr, rel=1e-9)
+
+
 def test_agreeing_repetitions_prove_nothing():
     agreeing = estimate_from_repetitions([2.0, 2.0, 2.0])
     assert (agreeing.value, agreeing.variance, agreeing.exact) == (2.0, 0.0, False)

@@ -125,7 +125,8 @@ def test_values_that_overflow_say_so(activation):
     with torch.no_grad():
         model[0].weight.mul_(1e20)
     x, y = torch.randn(20, 4), torch.arange(20) % 3
-    names = ["curvature.trace", "relative.kappa", "relative.kappa_std", "neuron.rho_sum"]
+    names = ["curvature.trace", "curvature.ggn_trace", "relative.kappa", "relative.kappa_std"]
+    names += ["neuron.rho_sum"]
     report = sl.measure(model, (x, y), measures=names)
     found = report["curvature.trace"]
     assert found.status is sl.results.Status.NONFINITE

@@ -67,11 +67,15 @@ class Estimate:
     def within(self, rtol: float, confidence: float) -> bool:
         """Whether the interval is as narrow as asked, relative to the value.
 
+        A value that is not finite is as precise as it will get.
+
         >>> Estimate(10.0, variance=0.01).within(0.05, 0.95)
         True
         >>> Estimate(0.0, variance=0.01).within(0.05, 0.95)      # not even the sign is known
         False
         """
+        if not math.isfinite(self.value):
+            return True
         return self.half_width(confidence) <= rtol * abs(self.value)
 
     def __add__(self, other: Estimate) -> Estimate:
@@ -157,6 +161,6 @@ def _dof(squares: list[float]) -> float:
     count, total = len(squares), math.fsum(squares)
     if count < 4 or total == 0.0:
         return float(count - 1)
-    plain = count * math.fsum(s * s for s in squares) / total**2 - 3.0
+    plain = count * math.fsum((s / total) ** 2 for s in squares) - 3.0  # total² may underflow
     kurtosis = (count - 1) / ((count - 2) * (count - 3)) * ((count + 1) * plain + 6.0)
     return 2.0 / (2.0 / (count - 1) + max(kurtosis, 0.0) / count)

@@ -252,11 +252,8 @@ class RowEstimator:
     # -- the outcome -------------------------------------------------------------------------
 
     def _converged(self) -> bool:
-        """Whether the whole is precise enough, or will never be since it is not a number."""
-        whole, asked = self.estimate(self.whole), self.precision
-        if whole.variance == 0.0 or not math.isfinite(whole.value):
-            return True
-        return whole.within(asked.rtol, asked.confidence)
+        whole = self.estimate(self.whole)
+        return whole.variance == 0.0 or whole.within(self.precision.rtol, self.precision.confidence)
 
     def sufficient(self) -> float:
         """How many probes would bring the whole within the tolerance."""
