@@ -118,6 +118,29 @@ def test_batches_that_are_cycled_and_leaking_inputs_train_together(tmp_path):
     assert_same(study, tmp_path, rtol=1e-9)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_weights_that_are_never_used_do_not_decay(tmp_path, monkeypatch, optimizer):
+    (tmp_path / f"spare_{optimizer}.py").write_text(
+        "import torch\nfrom torch import nn\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.fc, self.head = nn.Linear(64, 5), nn.Linear(5, 10)\n"
+        "        self.spare = nn.Linear(5, 4)\n"
+        "        self.scale = nn.Parameter(torch.tensor(1.5))\n"
+        "    def forward(self, x):\n"
+        "        return self.head(torch.relu(self.fc(x.flatten(1)) * self.scale))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    fixed = training(optimizer=optimizer, weight_decay=0.1, lr=0.05)
+    study = tiny(
+        model=f"spare_{optimizer}:Net",
+        training=fixed,
+        grid={},
+        seeds=2,
+        measures=["norms.weight"],  # whether they are used is not asked by it
+    )
+    assert_same(study, tmp_path / "study", rtol=1e-9)
+
+
 def test_masked_networks_train_together_each_with_its_own_mask(tmp_path):
     study = tiny(
         model={"name": "digits_cnn", "width": 4},
