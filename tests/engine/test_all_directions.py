@@ -47,7 +47,9 @@ def test_every_measure_is_the_dense_hessians():
         assert report[name].exact, name
         assert report[name].value == pytest.approx(expected[name], rel=1e-9), name
         assert report[name].status is sl.results.Status.OK
-    text = f"a product with each of {BENT} directions: not certified for '0.weight' and 1 more"
+    text = (
+        f"a Hessian product in each of {BENT} directions: not certified for '0.weight' and 1 more"
+    )
     assert report["curvature.trace"].text == text
     assert report["relative.kappa_std"].exact
 
@@ -102,7 +104,7 @@ def test_with_too_few_passes_it_says_how_many_would_be_exact():
     options = {"rtol": 0.001, "max_passes": 60}
     missed = sl.measure(model, data, measures="curvature.trace", **options)["curvature.trace"]
     assert missed.status is sl.results.Status.NOT_CONVERGED
-    (passes,) = re.findall(r"max_passes=(\d+) would have been exact", missed.text)
+    (passes,) = re.findall(r"max_passes=(\d+) would have given the exact value", missed.text)
     options["max_passes"] = int(passes)
     assert sl.measure(model, data, measures="curvature.trace", **options)["curvature.trace"].exact
 

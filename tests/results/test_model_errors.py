@@ -99,6 +99,7 @@ class Cancelling(nn.Module):
         super().__init__()
         self.fc, self.mixed = nn.Linear(4, 3).double(), mixed
         self.far = nn.Parameter(torch.tensor([1e6, -1e6, 1 / 3]).double())
+        self.codes = nn.Parameter(torch.tensor([1, 2]), requires_grad=False)  # have no last digit
 
     def forward(self, x):
         terms = [self.fc(x)] + [each.expand(len(x), 3) for each in self.far]

@@ -33,7 +33,7 @@ from .sweep.per_sample import can_vectorize
 from .uses import complete_uses
 
 PROBE_SAMPLES = 3
-DRAWS = 8  # of last digits
+DRAWS = 8  # random moves of the weights' last digits that are tried
 CANCELLED = 10  # times what the last digits of the weights do: another order of sums does no more
 SHOWN_SAMPLES = 5  # how many samples an error of the first run looks at to name its batch
 
@@ -321,15 +321,15 @@ def _last_digits(
     Where large numbers cancel that is far, and so is what another order of sums does. Of several
     draws the largest: in one of them two numbers may go the same way.
     """
-    parameters = dict(surface.model.named_parameters())
+    weights = {n: p for n, p in surface.model.named_parameters() if p.is_floating_point()}
     far = 0.0
     for draw in range(DRAWS):
         moved = {}
-        for number, (name, parameter) in enumerate(parameters.items()):
-            row = torch.full((1,), draw, dtype=torch.int64, device=parameter.device)
-            signs = random_signs(0, number, row, parameter.numel(), parameter.dtype)
-            unit = torch.finfo(parameter.dtype).eps
-            moved[name] = parameter.detach() * (1 + unit * signs.view(parameter.shape))
+        for number, (name, weight) in enumerate(weights.items()):
+            row = torch.full((1,), draw, dtype=torch.int64, device=weight.device)
+            signs = random_signs(0, number, row, weight.numel(), weight.dtype)
+            unit = torch.finfo(weight.dtype).eps
+            moved[name] = weight.detach() * (1 + unit * signs.view(weight.shape))
         with torch.no_grad(), surface.substituting(moved):
             far = max(far, float((run(batch) - outputs).abs().max()))
     return far

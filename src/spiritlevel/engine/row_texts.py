@@ -35,7 +35,7 @@ def how(rows: RowEstimator, factors: Factors) -> str:
     bent = _uncertified_text(rows, probed) if workspace.swept else NEARLY_ALL_BEND
     why = "; ".join(filter(None, (bent, rows.not_by_samples)))
     if isinstance(probes, WeightProbes) and probes.complete(rows.operator):
-        return f"a product with each of {probes.count(rows.operator)} directions: {why}"
+        return f"a Hessian product in each of {probes.count(rows.operator)} directions: {why}"
     if rows.operator == "hessian":
         other = f", and the residual H − GGN has {rows.compared}" if rows.compared else ""
         return f"{count} of the Hessian: {why}{other}"
@@ -70,7 +70,7 @@ def missed(rows: RowEstimator, estimate: Estimate) -> str:
     done, share = how(rows, rows.whole), f"{asked.confidence:.0%}"
     if reached >= abs(estimate.value):
         at = _exact_at(rows)
-        exact = f" ({at:.0f} would be exact)" if math.isfinite(at) else ""
+        exact = f" ({at:.0f} gives the exact value)" if math.isfinite(at) else ""
         return (
             f"{done}; the {share} interval ±{reached:.2g} contains 0, so a relative "
             f"precision has no meaning yet. Raise max_passes{exact}, or read the interval."
@@ -98,7 +98,7 @@ def _passes_that_suffice(rows: RowEstimator) -> str:
     if rows.compared and enough >= SECOND_GLANCE:
         others = max(others, probes.pilot)  # the other operator is then probed too
     if (exact := _exact_at(rows)) <= enough + others:
-        return f"max_passes={exact:.0f} would have been exact."
+        return f"max_passes={exact:.0f} would have given the exact value."
     return f"max_passes={enough + others} would have sufficed."
 
 

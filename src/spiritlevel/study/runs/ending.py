@@ -47,10 +47,7 @@ class Ending:
         return "epochs" if row.epoch >= self._epochs else ""
 
     def reached_by(self, steps: EpochSteps) -> str:
-        """The level that the steps of an epoch reached; "" if none.
-
-        It ends training whatever an evaluation says: such an epoch is evaluated in any case.
-        """
+        """The level that the steps of an epoch reached; "" if none. Such an epoch is evaluated."""
         for name in OF_STEPS:
             level, seen = getattr(self._stop, name), getattr(steps, name)
             if level is not None and seen is not None and seen <= level:
