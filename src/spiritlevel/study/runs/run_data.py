@@ -23,7 +23,7 @@ from ..settings.interventions import InterventionSettings
 from ..settings.run import RunSettings
 
 PATCHES, PATCH_SIZE = "digits", 8  # those of the package; paper 001 has MNIST's at this size
-AT_ONCE = 1024  # samples that are normalized in one step: as float64 they fit into a cache
+AT_ONCE = 1024  # samples that are normalized in one step: their copies in float64 stay small
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
