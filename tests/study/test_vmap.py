@@ -185,7 +185,7 @@ def test_each_member_has_its_own_wrong_labels(tmp_path):
 
 def test_members_share_one_copy_of_the_inputs():
     settings = tiny(training=training(epochs=1)).runs()[:3]
-    first, *others = stacked.train_together(settings, "cpu")
+    first, *others = stacked.train_together(settings, "cpu").members
     assert all(member.data.x is first.data.x for member in others)
 
 

@@ -1,6 +1,7 @@
 """Groups that train together are formed once: nothing of a result depends on who died when."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from spiritlevel.errors import is_out_of_memory
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import groups, vmap
 from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.runs import stacked, stacked_snapshots
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.storage.meta import read_entry
 from study.tiny_study import lasting, tiny
@@ -80,6 +82,83 @@ def test_a_group_that_was_stored_in_part_gives_the_same_bits(tmp_path, whole, ke
     assert lasting(tmp_path) == whole
 
 
+@pytest.fixture
+def epochs(monkeypatch) -> list:
+    """The epochs that were trained, of all groups."""
+    real, trained = stacked._train_epoch, []
+
+    def counted(stack, active, epoch):
+        trained.append(epoch)
+        return real(stack, active, epoch)
+
+    monkeypatch.setattr(stacked, "_train_epoch", counted)
+    return trained
+
+
+def test_a_group_that_was_trained_is_not_trained_again(tmp_path, whole, epochs):
+    Store.create(tmp_path, study()).close()
+    process = forks().Process(target=die_after, args=(str(tmp_path), 2))
+    process.start()
+    process.join(60)
+    with Store.open(tmp_path) as store:
+        assert store.counts().done == 2
+        execute(store, executor="vmap")
+    assert lasting(tmp_path) == whole
+    assert epochs == []
+    assert not list((tmp_path / vmap.UNFINISHED).iterdir())
+
+
+def help_out(folder: str) -> None:
+    """One of two processes, of which each takes a while to measure a network."""
+    real = vmap.complete
+
+    def slowly(member, **options):
+        time.sleep(0.3)
+        return real(member, **options)
+
+    vmap.complete = slowly
+    with Store.open(folder) as store:
+        vmap.work_together(store, workers=2)
+
+
+def test_one_process_trains_and_two_measure(tmp_path, whole):
+    with Store.create(tmp_path, study()) as store:
+        groups.groups_of(store)
+        assert len(read_entry(store, groups.KEY)) == 1
+    processes = [forks().Process(target=help_out, args=(str(tmp_path),)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert lasting(tmp_path) == whole
+    with Store.open(tmp_path) as store:
+        assert len({row["worker"] for row in store.rows("runs")}) == 2
+
+
+def test_a_file_of_trained_networks_that_cannot_be_read_is_not_used(tmp_path, whole, sizes):
+    with Store.create(tmp_path, study()) as store:
+        group = next(iter(groups.groups_of(store).values()))
+        folder = tmp_path / vmap.UNFINISHED
+        folder.mkdir()
+        (folder / f"{group[0].id}.trained.pt").write_bytes(b"of another version")
+        assert vmap.snapshots_of(store, group).is_trained
+        execute(store, executor="vmap")
+    assert sizes == [6]
+    assert lasting(tmp_path) == whole
+
+
+def test_a_disk_without_room_for_them_costs_nothing_else(tmp_path, whole, sizes, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(stacked_snapshots.torch, "save", full)
+    with Store.create(tmp_path, study()) as store:
+        execute(store, executor="vmap")
+    assert sizes == [6]
+    assert lasting(tmp_path) == whole
+
+
 def test_many_deaths_and_more_workers_change_nothing(tmp_path, whole, sizes):
     with Store.create(tmp_path, study()) as store:
         groups.groups_of(store)
@@ -92,7 +171,7 @@ def test_many_deaths_and_more_workers_change_nothing(tmp_path, whole, sizes):
     assert lasting(tmp_path) == whole
 
 
-def test_failed_members_are_tried_again_among_the_same_others(tmp_path, whole, monkeypatch):
+def test_failed_members_are_measured_again(tmp_path, whole, epochs, monkeypatch):
     real, broken = vmap.complete, [2, 3]
 
     def fail(member, **options):
@@ -105,8 +184,10 @@ def test_failed_members_are_tried_again_among_the_same_others(tmp_path, whole, m
         execute(store, executor="vmap")
         assert store.counts().failed == 2
         store.retry_failed()
+        epochs.clear()
         execute(store, executor="vmap")
     assert lasting(tmp_path) == whole
+    assert epochs == []
 
 
 def test_a_group_is_cut_into_parts_for_several_workers(tmp_path, sizes):
@@ -177,5 +258,5 @@ def test_companions_change_a_run_by_round_off_alone(tmp_path):
     runs = precise.runs()
     alone = run_one(runs[0]).epochs[-1].train_loss
     for companions in (runs[:2], runs):
-        first = vmap.train_together(companions, "cpu")[0]
+        first = vmap.train_together(companions, "cpu").members[0]
         assert math.isclose(first.history.epochs[-1].train_loss, alone, rel_tol=1e-9)

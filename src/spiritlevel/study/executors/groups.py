@@ -32,7 +32,7 @@ def groups_of(store: Store, *, workers: int = 1, device: str = "cpu") -> dict[st
     form new ones, according to the number of workers and the memory of the device.
     """
     runs = {run.id: run for run in store.settings()}
-    not_done = {row["id"] for row in store.rows("runs") if row["status"] != "done"}
+    not_done = {id_ for id_, state in store.states().items() if state != "done"}
     recorded = _by_run(read_entry(store, KEY) or [])
     without = [run for id_, run in runs.items() if id_ in not_done and id_ not in recorded]
     if without:

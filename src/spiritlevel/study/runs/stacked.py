@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -54,6 +55,14 @@ class Member(NetworkRun):
 
     generator: torch.Generator
     ending: Ending
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A group whose members all have ended, and the seconds that it took."""
+
+    members: Sequence[Member]
+    seconds: float
 
 
 def group_key(settings: RunSettings) -> str:
@@ -125,21 +134,26 @@ def train_together(
     *,
     on_epoch: Callable[[int, int], None] | None = None,
     snapshots: SnapshotFile | None = None,
-) -> list[Member]:
+) -> Trained:
     """Train all of them; each member's model holds its final weights.
 
     `on_epoch` hears of epochs done and epochs at most. With `snapshots` training goes on from the
-    last one, and saves others on the way.
+    last one, and saves others on the way and one at the end.
     """
+    start = time.perf_counter()
     shared = load_data(settings[0], device)  # once: a copy a member would fill a GPU
     members = [_member(each, shared, device) for each in settings]
+    active, epoch, before = list(members), 0, 0.0
+    last = None if snapshots is None else snapshots.load()
+    if last is not None:
+        epoch, active, before = last.epoch, [members[i] for i in last.active], last.seconds
+        _restore(last, members)
+        if not active:
+            return Trained(members, before)
     stack = _Stack(members, shared.x)
-    active = list(members)
+    if last is not None:
+        stack.restore(last)
     most = max(each.training.epochs for each in settings)
-    epoch = 0
-    if snapshots is not None and (last := snapshots.load()) is not None:
-        epoch, active = last.epoch, [members[i] for i in last.active]
-        _restore(last, members, stack)
     while active:
         epoch += 1
         steps = _train_epoch(stack, active, epoch)
@@ -166,12 +180,13 @@ def train_together(
             stack.keep(torch.tensor(going, dtype=torch.int64))
         if on_epoch is not None:
             on_epoch(epoch, most)
-        if snapshots is not None and snapshots.due:
-            snapshots.save(_snapshot(epoch, members, stack))
-    return members
+        seconds = before + time.perf_counter() - start
+        if snapshots is not None and (snapshots.due or not active):
+            snapshots.save(_snapshot(epoch, members, stack, seconds))
+    return Trained(members, seconds)
 
 
-def _snapshot(epoch: int, members: Sequence[Member], stack: _Stack) -> Snapshot:
+def _snapshot(epoch: int, members: Sequence[Member], stack: _Stack, seconds: float) -> Snapshot:
     ended = {i: m.model.state_dict() for i, m in enumerate(members) if m.history.outcome}
     return Snapshot(
         epoch,
@@ -180,19 +195,18 @@ def _snapshot(epoch: int, members: Sequence[Member], stack: _Stack) -> Snapshot:
         [member.generator.get_state() for member in members],
         ended,
         [member.history for member in members],
+        seconds,
     )
 
 
-def _restore(snapshot: Snapshot, members: Sequence[Member], stack: _Stack) -> None:
-    """Bring new members and their stack to where the snapshot was taken."""
+def _restore(snapshot: Snapshot, members: Sequence[Member]) -> None:
+    """Bring new members to where the snapshot was taken."""
     for i, member in enumerate(members):
         member.generator.set_state(snapshot.generators[i])
         member.history = snapshot.histories[i]
         member.ending.replay(member.history, member.settings)
         if i in snapshot.weights:
             member.model.load_state_dict(snapshot.weights[i])
-    stack.keep(torch.tensor(snapshot.active, dtype=torch.int64))
-    stack.optimizer.restore(snapshot.optimizer)
 
 
 def _train_epoch(stack: _Stack, active: Sequence[Member], epoch: int) -> list[EpochSteps]:
@@ -305,6 +319,11 @@ class _Stack:
             self.step.forget()
         self.labels = self.labels[members.to(self.labels.device)]
         self.buffers.update({n: b[members.to(b.device)] for n, b in self.buffers.items()})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on where the snapshot of a whole group was taken."""
+        self.keep(torch.tensor(snapshot.active, dtype=torch.int64))
+        self.optimizer.restore(snapshot.optimizer)
 
     @torch.no_grad()
     def write_back(self, index: int, model: nn.Module) -> None:

@@ -1,8 +1,10 @@
 """Networks that train together, saved while they train: what was interrupted goes on from there.
 
 A snapshot is taken after an epoch, so that training from it gives the same bits as training that
-was never interrupted. It holds tensors and plain values only, and nothing in it is ever executed:
-a torch that a prepared file could make do so does not read it, and training starts anew.
+was never interrupted. The last one, in which all networks have ended, stays until all are measured:
+every worker can take networks from there. A snapshot holds tensors and plain values only, and
+nothing in it is ever executed: a torch that a prepared file could make do so does not read it, and
+training starts anew.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ...records import __version__
 from .results import EpochMeasurementRow, EpochRow, History
 
 EVERY = 60.0  # seconds between two snapshots of a group
-FORMAT = 2  # of a file; another one is not read
+FORMAT = 3  # of a file; another one is not read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Snapshot:
         generators: one for each network of the group, for the order of its samples.
         weights: of the networks that have ended, by place.
         histories: one for each network of the group.
+        seconds: that the group has been trained for.
     """
 
     epoch: int
@@ -45,19 +48,26 @@ class Snapshot:
     generators: Sequence[Tensor]
     weights: Mapping[int, Mapping[str, Tensor]]
     histories: Sequence[History]
+    seconds: float
 
 
 class SnapshotFile:
     """Where the snapshots of a group go; each replaces the one before."""
 
-    def __init__(self, path: pathlib.Path, ids: Sequence[str]) -> None:
-        self._path, self._ids = path, list(ids)
+    def __init__(self, folder: pathlib.Path, ids: Sequence[str]) -> None:
+        self._path, self._ids = folder / f"{ids[0]}.pt", list(ids)
+        self._trained = folder / f"{ids[0]}.trained.pt"  # a name tells, without reading the file
         self._saved = time.monotonic()
 
     @property
     def due(self) -> bool:
         """Whether it is time for another one."""
         return time.monotonic() - self._saved >= EVERY
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the last snapshot is one in which all networks have ended."""
+        return self._trained.exists()
 
     def save(self, snapshot: Snapshot) -> None:
         """Replace the last snapshot; a disk that is full costs only the snapshot."""
@@ -70,21 +80,26 @@ class SnapshotFile:
             "optimizer": dict(snapshot.optimizer),
             "generators": list(snapshot.generators),
             "weights": {place: dict(each) for place, each in snapshot.weights.items()},
+            "seconds": snapshot.seconds,
         }
         self._saved = time.monotonic()
-        part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        path = self._path if snapshot.active else self._trained
+        part = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            self._path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             torch.save(content, part)
-            part.replace(self._path)
+            part.replace(path)
+            if path == self._trained:
+                self._path.unlink(missing_ok=True)
         except OSError:
             part.unlink(missing_ok=True)
 
     def load(self) -> Snapshot | None:
         """The last snapshot; None if there is none that fits these networks."""
+        path = self._trained if self.is_trained else self._path
         try:
-            with self._path.open("rb") as file:
-                found: Any = load_torch_file(file, what=repr(str(self._path)))
+            with path.open("rb") as file:
+                found: Any = load_torch_file(file, what=repr(str(path)))
             if (found["version"], found["ids"]) != ([__version__, FORMAT], self._ids):
                 return None
             return Snapshot(
@@ -94,6 +109,7 @@ class SnapshotFile:
                 found["generators"],
                 found["weights"],
                 [_history(each) for each in json.loads(found["histories"])],
+                found["seconds"],
             )
         except Exception:  # nothing there, or damaged: training starts anew
             return None
@@ -101,6 +117,7 @@ class SnapshotFile:
     def remove(self) -> None:
         """The group has ended."""
         self._path.unlink(missing_ok=True)
+        self._trained.unlink(missing_ok=True)
 
 
 def _history(fields: Mapping[str, Any]) -> History:

@@ -77,6 +77,10 @@ class AbstractStore:
         """How many runs are in each state."""
         return Counts(**dict(self._select("SELECT status, count(*) FROM runs GROUP BY status")))
 
+    def states(self) -> dict[str, str]:
+        """Of all runs, by id: pending, running, done or failed."""
+        return dict(self._select("SELECT id, status FROM runs"))
+
     def settings(self) -> list[RunSettings]:
         """Of all runs, in the order of the grid."""
         rows = self._select("SELECT settings, axes FROM runs ORDER BY position")
