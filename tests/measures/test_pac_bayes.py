@@ -2,6 +2,7 @@
 
 import functools
 import re
+import statistics
 
 import pytest
 import torch
@@ -99,6 +100,8 @@ def test_on_a_quadratic_it_is_the_mean_curvature_of_the_draws(name):
             u = u * torch.cat(own, dim=1).detach().abs()
         rises.append(float(u.flatten() @ H @ u.flatten() / 2))
     assert found.value == pytest.approx(sum(rises) / 4 / 0.1, rel=5e-3)
+    # 1/σ² is proportional to the mean rise, so its error is known, too; the steepness must be right
+    assert found.stderr == pytest.approx(statistics.stdev(rises) / 2 / 0.1, rel=1e-2)
 
 
 @functools.cache

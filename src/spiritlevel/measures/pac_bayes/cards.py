@@ -11,19 +11,20 @@ from ...engine.workspace import Workspace
 from ...records import Cost, Measurement, Status
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from .requirements import target
-from .sigma_search import Crossing, SigmaSearch
+from .sigma_search import FEW, Crossing, SigmaSearch
 
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures"
 COMPARED = "; compared with relative flatness in Petzka et al. 2021 (paper 002), Figure 5"
-MOST_LEVELS = 15  # of noise, that a search takes in practice; it needs 8 at least
+MOST_LEVELS = 6  # of noise that a search takes in practice: with few draws, and with all of them
 COST = (
-    f"2 · draws forwards for each of 8 to {MOST_LEVELS} noise levels, and 1 shared; max_passes "
-    "does not apply"
+    f"2 · draws forwards for each of 2 to {MOST_LEVELS} noise levels, {2 * FEW} for each of up to "
+    f"{MOST_LEVELS} others, and 1 shared; max_passes does not apply"
 )
 
 
 def _searching(workspace: Workspace) -> Cost:
-    return Cost(forwards=1 + 2 * workspace.options.draws * MOST_LEVELS)
+    draws = workspace.options.draws
+    return Cost(forwards=1 + 2 * (draws + min(draws, FEW)) * MOST_LEVELS)
 
 
 LIMITS = (

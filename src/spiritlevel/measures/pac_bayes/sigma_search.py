@@ -21,9 +21,11 @@ FACTOR = 4.0  # at most, between noises that are tried until the crossing lies b
 LARGEST = 100.0  # in units of the weights' size: nothing of the network is left
 SMALLEST = 1e-12
 CLOSE = 0.05  # of the error bar: what is left adds an eighth of a percent to it
-FEW, FEW_CLOSE = 4, 0.5  # draws that find the neighbourhood, and how close they come to it
-ASIDE = 0.25  # in log σ: where the curve's steepness is read off
+FEW, FEW_CLOSE = 4, 1.0  # draws that find the neighbourhood, and how close they come to it
+ASIDE = 0.25  # in log σ: the first step from the neighbourhood, and the least distance between two
+FAR = 1.0  # levels that the curve's steepness is read off from, and the largest
 MOST_TRIES = 40  # of narrowing down; a step function ends before, by the width of the bracket
+INSET = 0.02  # of a bracket's width, that it shrinks by at least
 NARROW = 1e-3  # in log σ
 
 
@@ -67,6 +69,7 @@ class SigmaSearch:
         self.target = rising_target(workspace)
         self.unit = 1.0 if relative else _size(workspace)
         self.levels = 0
+        self._with_all: list[_Level] = []  # that had all draws
 
     def find(self) -> Crossing:
         """Find the neighbourhood with a few draws, the crossing with all, and how sure it is."""
@@ -103,7 +106,10 @@ class SigmaSearch:
     def _level(self, log_sigma: float, draws: range) -> _Level:
         self.levels += 1
         rises = self.noise.rises(math.exp(log_sigma), draws, self.target)
-        return _Level(log_sigma, estimate_from_repetitions(rises))
+        level = _Level(log_sigma, estimate_from_repetitions(rises))
+        if len(draws) == len(self.draws):
+            self._with_all.append(level)
+        return level
 
     def _bracket(
         self, start: float, step: float, draws: range
@@ -138,23 +144,42 @@ class SigmaSearch:
             if width <= NARROW:
                 break
             guess = self._between(low, high)
-            inside = min(max(guess, low.log_sigma + 0.1 * width), high.log_sigma - 0.1 * width)
+            inset = INSET * width
+            inside = min(max(guess, low.log_sigma + inset), high.log_sigma - inset)
             level = self._level(inside, draws)
             low, high = (low, level) if level.above(self.deviation) else (level, high)
         return low, high
 
     def _between(self, low: _Level, high: _Level) -> float:
-        """Where a straight line between the two crosses the allowed rise."""
-        share = (self.deviation - low.rise.value) / (high.rise.value - low.rise.value)
+        """Where a power of σ through the two crosses the allowed rise, or a line without one."""
+        bottom, top, aim = low.rise.value, high.rise.value, self.deviation
+        if bottom > 0.0:
+            bottom, top, aim = math.log(bottom), math.log(top), math.log(aim)
+        share = (aim - bottom) / (top - bottom)
         return low.log_sigma + share * (high.log_sigma - low.log_sigma)
 
     def _steepness(self, log_sigma: float) -> float:
         """Derivative of the rise in log σ; exact where the rise is a power of σ."""
-        below = self._level(log_sigma - ASIDE, self.draws).rise.value
-        above = self._level(log_sigma + ASIDE, self.draws).rise.value
-        if below > 0.0:
-            return self.deviation * math.log(above / below) / (2 * ASIDE) if above > 0 else 0.0
-        return (above - below) / (2 * ASIDE)
+        below, above = self._around(log_sigma)
+        width = above.log_sigma - below.log_sigma
+        low, high = below.rise.value, above.rise.value
+        if low > 0.0:
+            return self.deviation * math.log(high / low) / width if high > 0.0 else 0.0
+        return (high - low) / width
+
+    def _around(self, log_sigma: float) -> tuple[_Level, _Level]:
+        """One on each side, neither too close together nor too far apart: known ones, or new."""
+        pairs = [
+            (below, above)
+            for below in self._with_all
+            for above in self._with_all
+            if below.log_sigma <= log_sigma <= above.log_sigma
+            and ASIDE <= round(above.log_sigma - below.log_sigma, 9) <= FAR
+        ]
+        if pairs:
+            return min(pairs, key=lambda pair: pair[1].log_sigma - pair[0].log_sigma)
+        below = self._level(log_sigma - ASIDE, self.draws)
+        return below, self._level(log_sigma + ASIDE, self.draws)
 
 
 def _size(workspace: Workspace) -> float:
