@@ -278,6 +278,21 @@ def test_lenet_before_and_after(invariant, alone, agrees):
     assert set(outcome.beside) == set(find("003-fig-1").paper_values)
 
 
+def test_copies_of_a_network_in_one_setting_say_nothing_new():
+    """Six settings of ten networks each that hardly differ: six points, whatever their number."""
+    rows = lenet_rows(1, 0)[:60]
+    for number, row in enumerate(rows):
+        first = rows[number - number % 10]
+        row |= {key: first[key] * (1 + 1e-6 * (number % 10)) for key in ("gap", *WORDS)}
+        row |= {"variant": f"batch-{number // 20}", "model.init": f"init-{number // 10 % 2}"}
+    outcome = find("003-fig-1").analyse(rows)
+    unsaid = [{k: v for k, v in r.items() if k not in ("variant", "model.init")} for r in rows]
+    assert find("003-fig-1").analyse(unsaid).findings[0].result == "held"
+    assert outcome.findings[0].result == "undecided"
+    assert "interval over settings" in outcome.table.columns[2]
+    assert [table.rows[0][3:5] for table in outcome.more] == [[60, 6]]
+
+
 def test_measure_that_moves_with_the_rescaling_is_noticed():
     rows = lenet_rows(1, 0)
     for row in rows:

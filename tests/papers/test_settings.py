@@ -62,6 +62,11 @@ def test_an_old_record_that_does_not_say_its_settings():
     assert settings_of(rows, SETTINGS) is None
 
 
+def test_a_study_that_varies_only_some_of_the_settings():
+    rows = [{"variant": name, "gap": 1.0} for name in "aab"]
+    assert settings_of(rows, SETTINGS) == ["a", "a", "b"]
+
+
 def test_table_has_both_gaps_and_both_correlations():
     rows = rows_of(numpy.random.default_rng(1))
     (table,) = levels_table(rows, ["head.kappa"], SETTINGS)

@@ -56,8 +56,9 @@ class Experiment:
         rule: in words, when the claim counts as reproduced; settled before the runs were made.
         set_up: what is done, in a sentence or two.
         scaled_down: by preset, how it differs from the paper; "" is the study without a preset.
-        settings: the columns that make up a setting; networks that agree in all of them differ by
-            their seed alone and are not independent. None: nothing is repeated.
+        settings: the columns that make up a setting, as far as a preset varies them; networks that
+            agree in all of them differ by their seed alone and are not independent. None: nothing
+            is repeated.
         measures: which ones it rests on; the page says from their cards when they mislead.
         layers: measures that are recorded of each layer, too, as MEASURE[LAYER].
         paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.

@@ -41,14 +41,15 @@ def experiment_rows(
 ) -> tuple[dict[str, Any], ...]:
     """The columns of finished runs that the experiment looks at; some run must have each of them.
 
-    Those of other measures follow, if it keeps them.
+    What makes up a setting follows, as far as the study varies it, and other measures, if it keeps
+    them.
     """
     if missing := missing_columns(experiment, done):
         raise SpiritlevelError(
             f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
             "has them: the store is of another version of this study. Run it again in a new folder."
         )
+    more = (*experiment.settings, *(names() if experiment.catalogue else ()))
     columns = dict.fromkeys(experiment.columns)
-    if experiment.catalogue:
-        columns |= dict.fromkeys(c for c in names() if any(c in row for row in done))
+    columns |= dict.fromkeys(c for c in more if any(c in row for row in done))
     return tuple({c: row.get(c) for c in columns} for row in done)

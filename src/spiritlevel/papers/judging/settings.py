@@ -26,12 +26,15 @@ GAPS = {"gap": "gap of the losses", "error_gap": "gap of the accuracies"}
 def settings_of(rows: Sequence[Row], columns: Sequence[str]) -> list[str] | None:
     """The setting of each network; None where none is repeated, or there is only one.
 
+    A study need not vary all of the columns.
+
     >>> settings_of([{"lr": 1, "seed": 0}, {"lr": 1, "seed": 1}, {"lr": 2, "seed": 0}], ["lr"])
     ['1', '1', '2']
     """
-    if not rows or any(name not in rows[0] for name in columns):
-        return None  # an old record does not say
-    names = [", ".join(label(row[name]) for name in columns) for row in rows]
+    varied = [name for name in columns if rows and name in rows[0]]
+    if not varied:
+        return None
+    names = [", ".join(label(row[name]) for name in varied) for row in rows]
     return names if 1 < len(set(names)) < len(names) else None
 
 

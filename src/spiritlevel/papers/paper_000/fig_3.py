@@ -134,7 +134,7 @@ EXPERIMENT = Experiment(
     ),
     analyse=analyse,
     trained=table_3.EXPERIMENT.trained,
-    columns=("outcome", *table_3.SETTINGS, "seed", GAP, *CONFOUNDERS, HEAD, BOUND),
+    columns=("outcome", "variant", "batch_size", "seed", GAP, *CONFOUNDERS, HEAD, BOUND),
     rule=(
         "the bound is at least the gap in every network whose gap is positive; where the 95 % "
         "interval (over settings) of the rank correlation of bound and gap does not lie above 0, "

@@ -90,7 +90,7 @@ EXPERIMENT = Experiment(
     ),
     analyse=analyse,
     trained=table_3.EXPERIMENT.trained,
-    columns=("outcome", *table_3.SETTINGS, "seed", "train_loss", GAP, ERROR_GAP, HEAD),
+    columns=("outcome", "variant", "batch_size", "seed", "train_loss", GAP, ERROR_GAP, HEAD),
     rule=(
         "with the same batch size and seed SGD has a smaller flatness than AdamW at each rate that "
         "both have, and a smaller gap, and the rank correlation of the rate with flatness lies "

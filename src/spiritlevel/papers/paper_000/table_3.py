@@ -51,7 +51,7 @@ PAPER = {
     "p of the slope and of Pearson": 7.244e-9,
     "p of Spearman": 3.775e-17,
 }
-SETTINGS = ("variant", "batch_size")
+SETTINGS = ("variant", "batch_size", "weight_decay")
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -198,7 +198,7 @@ EXPERIMENT = Experiment(
         "The paper selects none of its networks, but all of them were trained to the end.",
         needed=FEW,
     ),
-    columns=("outcome", *SETTINGS, "seed", *REACHED, *CONFOUNDERS, HEAD),
+    columns=("outcome", "variant", "batch_size", "seed", *REACHED, *CONFOUNDERS, HEAD),
     rule=(
         "the 95 % intervals (over settings) of both Pearson's and Spearman's correlation with the "
         "gap of the losses lie above 0. Partly, if one does."

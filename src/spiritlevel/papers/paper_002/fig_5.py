@@ -27,7 +27,7 @@ PAC_BAYES = "pac_bayes.sigma"  # 1/σ²: large is sharp, as with all others
 FISHER_RAO = "norms.fisher_rao"
 RIVALS = ("curvature.trace", FISHER_RAO, PAC_BAYES, "norms.weight")
 ADDED = (SUM, "curvature.lambda_max")  # not in the paper
-SETTINGS = ("variant", "batch_size")
+SETTINGS = ("variant", "batch_size", "weight_decay")
 MEASURES = (KAPPA, *RIVALS, *ADDED)
 
 
@@ -77,7 +77,7 @@ EXPERIMENT = Experiment(
         "The paper speaks of minima and its authors stop at this loss.",
         needed=FEW,
     ),
-    columns=("outcome", *SETTINGS, "seed", *REACHED, *CONFOUNDERS, *MEASURES),
+    columns=("outcome", "variant", "batch_size", "seed", *REACHED, *CONFOUNDERS, *MEASURES),
     rule=(
         "over the networks that reached the target training loss, the 95 % interval (over "
         "settings) of Spearman's correlation of relative flatness with the gap lies above 0, and "
