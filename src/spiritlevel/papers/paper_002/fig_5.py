@@ -89,13 +89,12 @@ EXPERIMENT = Experiment(
         f"judged: that the Fisher–Rao norm correlates least. {HOW}"
     ),
     set_up=(
-        "LeNet-5 on CIFAR-10 with five training settings (SGD and Adam at several learning rates) "
-        "and two batch sizes, several seeds each, until the training loss falls to 0.1. The paper "
-        "varies the initialization too and lists no settings; here there is one initialization, "
-        "PyTorch's. Relative flatness is that of the last layer: the paper uses one layer and does "
-        "not say which. Its PAC-Bayes measure is taken as 1/σ², where σ is the noise on the "
-        "weights that raises the error by a given amount; the sum over layers and the largest "
-        "eigenvalue were added. The paper prints no numbers for this figure."
+        "LeNet-5 on CIFAR-10, trained in several ways with several batch sizes and seeds, until "
+        "the training loss falls to 0.1. The paper varies the initialization too and lists no "
+        "settings; here there is one initialization. Relative flatness is that of the last layer: "
+        "the paper uses one layer and does not say which. Its PAC-Bayes measure is taken as 1/σ², "
+        "where σ is the noise on the weights that raises the error by a given amount; the sum over "
+        "layers and the largest eigenvalue were added. The paper prints no numbers for this figure."
     ),
     scaled_down=ScaleTexts(
         "002-fig-5",
@@ -115,11 +114,13 @@ EXPERIMENT = Experiment(
                 "reach the loss."
             ),
             "h200-full": (
-                "As the paper's, with {runs} networks instead of 110 of which those count that "
-                "reach a "
-                "running loss of {stop.running_loss}; at most {training.epochs} epochs. The rates "
-                "are "
-                "our choice. Measured on all training images."
+                "All training images, normalized; SGD, SGD with momentum, Adam and RMSprop at one "
+                "rate each, which is our choice, batches of {grid.batch_size}, weight decay of "
+                "{grid.weight_decay}, {seeds} seeds: {runs} networks instead of 110, of which "
+                "those count that reach a running loss of {stop.running_loss} within "
+                "{training.epochs} "
+                "epochs. Initialized by Xavier's rule with zero biases, as in the authors' code. "
+                "Measured on all training images."
             ),
             "paper": (
                 "Measured on {measure_options.samples} of the {data.samples} training images."
