@@ -155,10 +155,12 @@ def _commands(record: Record) -> str:
     folders = [run.task.arguments.get("population") if run.task else None, run.model.init_from]
     before = [_study_kept_in(folder) for folder in folders]
     timed = [record.name] if find(record.name).takes_times else []
+    together = any(machine["trained"] == "together" for machine in record.machines)
     for name, chosen in filter(None, [*before, (record.name, record.preset)]):
         preset = f" --preset {chosen}" if chosen else ""
         workers = "" if name in timed else f" --workers {WORKERS}"
-        where = f" --device cuda{workers}" if chosen.startswith(GPU) else ""
+        executor = " --executor vmap" if together and name == record.name else ""
+        where = f" --device cuda{executor}{workers}" if chosen.startswith(GPU) else ""
         lines.append(f"$ spiritlevel study run {name}{preset}{where}")
     return "\n".join(lines)
 
