@@ -203,15 +203,21 @@ def test_every_preset_can_be_read(name):
     assert sizes["quick"] < len(study.runs()) < sizes["h200"] < sizes["paper"]
 
 
-def test_lenet_study_takes_the_networks_of_the_other_paper():
+@pytest.mark.parametrize(
+    ("preset", "trained_by", "count"),
+    [("h200", "002-fig-5", 140), ("h200-full", "003-fig-1-networks", 108)],
+)
+def test_lenet_study_takes_networks_over(preset, trained_by, count):
     def networks(name):
-        runs = control.find(name).with_preset("h200").runs()
+        runs = control.find(name).with_preset(preset).runs()
         keys = ("model", "data", "training", "interventions", "stop", "seed")
         return [{key: run.to_dict()[key] for key in keys} for run in runs]
 
-    ours, theirs = networks("003-fig-1"), networks("002-fig-5")
-    assert len(ours) == 140
+    ours, theirs = networks("003-fig-1"), networks(trained_by)
+    assert len(ours) == len(theirs) == count
     assert all(network in theirs for network in ours)
+    folder = control.find("003-fig-1").with_preset(preset).runs()[0].task.arguments["population"]
+    assert folder == control.default_folder(trained_by, preset).as_posix()
 
 
 @pytest.mark.sampled(2)
