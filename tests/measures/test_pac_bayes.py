@@ -1,6 +1,7 @@
 """The noise that the weights bear: closed forms, and how often the intervals cover them."""
 
 import functools
+import math
 import re
 import statistics
 
@@ -13,7 +14,7 @@ from measures.forms import pac_bayes as forms
 from measures.forms.sharpness import squared_error
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.options import Options
-from spiritlevel.engine.weight_space.noise import normal_numbers
+from spiritlevel.engine.weight_space.noise import Noise, normal_numbers
 from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.measures import get
 from spiritlevel.measures.opening import open_workspace
@@ -102,6 +103,23 @@ def test_on_a_quadratic_it_is_the_mean_curvature_of_the_draws(name):
     assert found.value == pytest.approx(sum(rises) / 4 / 0.1, rel=5e-3)
     # 1/σ² is proportional to the mean rise, so its error is known, too; the steepness must be right
     assert found.stderr == pytest.approx(statistics.stdev(rises) / 2 / 0.1, rel=1e-2)
+
+
+@pytest.mark.parametrize("beyond", [math.inf, 1e300])
+def test_a_loss_that_overflows_just_beyond_is_not_taken_for_steep(monkeypatch, beyond):
+    """The crossing is at σ = 1; from 1.1 on nothing can be said about the curve."""
+
+    def rises(self, sigma, draws, target="loss"):
+        return [0.1 * sigma**2 * (1 + 0.1 * draw) if sigma < 1.1 else beyond for draw in draws]
+
+    monkeypatch.setattr(Noise, "rises", rises)
+    problem = problems.linear_regression()
+    found = measured(problem.model, problem.data, "pac_bayes.sigma", loss="mse", draws=4)
+    assert found.value == pytest.approx(1.15, rel=1e-2)  # of the mean over the draws
+    assert int(re.search(r"at (\d+) noise levels", found.text).group(1)) <= 25
+    if beyond == math.inf:
+        assert found.stderr is None
+        assert "does not rise steadily" in found.text
 
 
 @functools.cache

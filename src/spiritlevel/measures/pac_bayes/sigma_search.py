@@ -26,6 +26,7 @@ ASIDE = 0.25  # in log σ: the first step from the neighbourhood, and the least 
 FAR = 1.0  # levels that the curve's steepness is read off from, and the largest
 MOST_TRIES = 40  # of narrowing down; a step function ends before, by the width of the bracket
 INSET = 0.02  # of a bracket's width, that it shrinks by at least
+HALVED = 3  # every third time, for curves that guesses do not fit
 NARROW = 1e-3  # in log σ
 
 
@@ -136,16 +137,17 @@ class SigmaSearch:
         self, low: _Level, high: _Level, draws: range, close: float
     ) -> tuple[_Level, _Level]:
         """Until what is left of the bracket is small against the error bar."""
-        for _ in range(MOST_TRIES):
+        for tried in range(1, MOST_TRIES + 1):
             nearest = min(abs(level.rise.value - self.deviation) for level in (low, high))
             if nearest <= close * min(low.rise.stderr, high.rise.stderr):
                 break
             width = high.log_sigma - low.log_sigma
             if width <= NARROW:
                 break
-            guess = self._between(low, high)
-            inset = INSET * width
+            guess, inset = self._between(low, high), INSET * width
             inside = min(max(guess, low.log_sigma + inset), high.log_sigma - inset)
+            if tried % HALVED == 0:
+                inside = (low.log_sigma + high.log_sigma) / 2
             level = self._level(inside, draws)
             low, high = (low, level) if level.above(self.deviation) else (level, high)
         return low, high
@@ -163,6 +165,8 @@ class SigmaSearch:
         below, above = self._around(log_sigma)
         width = above.log_sigma - below.log_sigma
         low, high = below.rise.value, above.rise.value
+        if not math.isfinite(high):
+            return 0.0  # not known: a loss that overflows would pass for infinitely steep
         if low > 0.0:
             return self.deviation * math.log(high / low) / width if high > 0.0 else 0.0
         return (high - low) / width

@@ -155,7 +155,7 @@ def _commands(record: Record) -> str:
     folders = [run.task.arguments.get("population") if run.task else None, run.model.init_from]
     before = [_study_kept_in(folder) for folder in folders]
     timed = [record.name] if find(record.name).takes_times else []
-    together = any(machine["trained"] == "together" for machine in record.machines)
+    together = any(machine.get("trained") == "together" for machine in record.machines)
     for name, chosen in filter(None, [*before, (record.name, record.preset)]):
         preset = f" --preset {chosen}" if chosen else ""
         workers = "" if name in timed else f" --workers {WORKERS}"
