@@ -108,6 +108,19 @@ def test_a_group_that_was_trained_is_not_trained_again(tmp_path, whole, epochs):
     assert not list((tmp_path / vmap.UNFINISHED).iterdir())
 
 
+def test_time_of_training_before_an_interruption_counts(tmp_path):
+    Store.create(tmp_path, study()).close()
+    process = forks().Process(target=die_after, args=(str(tmp_path), 0))
+    process.start()
+    process.join(60)
+    [file] = (tmp_path / vmap.UNFINISHED).iterdir()
+    torch.save(torch.load(file, weights_only=True) | {"seconds": 600.0}, file)
+    with Store.open(tmp_path) as store:
+        execute(store, executor="vmap")
+        taken = [row["seconds"] for row in store.rows("runs")]
+    assert all(100.0 < seconds < 160.0 for seconds in taken)  # a sixth of it, and measuring
+
+
 def help_out(folder: str) -> None:
     """One of two processes, of which each takes a while to measure a network."""
     real = vmap.complete

@@ -104,9 +104,9 @@ def _next(
     first: Mapping[str, Trained],
     waits: bool,
 ) -> list[Claim]:
-    """The runs to work on, from a group of `first` as long as there are any.
+    """The runs to work on; those of a group in `first` come first.
 
-    With `waits`, and none left to take, as soon as another process has trained its group.
+    With `waits`, if no run is left, wait for the groups that other processes train.
     """
     together = functools.partial(_taken_together, store, groups)
     mine = {member.settings.id for trained in first.values() for member in trained.members}
