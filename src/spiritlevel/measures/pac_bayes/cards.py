@@ -18,7 +18,7 @@ COMPARED = "; compared with relative flatness in Petzka et al. 2021 (paper 002),
 MOST_LEVELS = 6  # of noise that a search takes in practice: with few draws, and with all of them
 COST = (
     f"2 · draws forwards for each of 2 to {MOST_LEVELS} noise levels, {2 * FEW} for each of up to "
-    f"{MOST_LEVELS} others, and 1 shared; max_passes does not apply"
+    f"{MOST_LEVELS} others (rarely more), and 1 shared; max_passes does not apply"
 )
 
 

@@ -22,8 +22,7 @@ LARGEST = 100.0  # in units of the weights' size: nothing of the network is left
 SMALLEST = 1e-12
 CLOSE = 0.05  # of the error bar: what is left adds an eighth of a percent to it
 FEW, FEW_CLOSE = 4, 1.0  # draws that find the neighbourhood, and how close they come to it
-ASIDE = 0.25  # in log σ: the first step from the neighbourhood, and the least distance between two
-FAR = 1.0  # levels that the curve's steepness is read off from, and the largest
+ASIDE, FAR = 0.25, 1.0  # in log σ: how far apart the levels are that the steepness is read off from
 MOST_TRIES = 40  # of narrowing down; a step function ends before, by the width of the bracket
 INSET = 0.02  # of a bracket's width, that it shrinks by at least
 HALVED = 3  # every third time, for curves that guesses do not fit
@@ -153,7 +152,7 @@ class SigmaSearch:
         return low, high
 
     def _between(self, low: _Level, high: _Level) -> float:
-        """Where a power of σ through the two crosses the allowed rise, or a line without one."""
+        """Where a power of σ through both crosses the allowed rise; a line if one is not above 0."""
         bottom, top, aim = low.rise.value, high.rise.value, self.deviation
         if bottom > 0.0:
             bottom, top, aim = math.log(bottom), math.log(top), math.log(aim)
