@@ -96,5 +96,5 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
     assert kappa[2:4] == ("110", "8")
     assert kappa[4].startswith("0.287 [0.127, 0.447] | 7 of 8 | -0.429 [-0.88, 0.428] |")
     assert "The signs differ between the levels: `head.kappa` in 002-fig-5" in page
-    assert "![110 minima of LeNet-5](experiments/002-fig-5-h200.svg)" in page
+    assert "![minima of LeNet-5 and five measures](experiments/002-fig-5-h200.svg)" in page
     assert "| 1 (n = 4, no interval) |" in page  # four settings in perfect order prove little

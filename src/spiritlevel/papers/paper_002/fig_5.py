@@ -64,7 +64,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 EXPERIMENT = Experiment(
     name="002-fig-5",
-    title="110 minima of LeNet-5",
+    title="minima of LeNet-5 and five measures",
     source="Fig. 5",
     claim=(
         "Over 110 minima of LeNet-5 on CIFAR-10, relative flatness correlates with the "

@@ -20,8 +20,8 @@ from .claim_tables import claim_table, paper_values_table
 from .records import Record, stem
 
 BRACKETS = (
-    "Brackets hold the 95 % interval of a number over runs. With few runs, Student's interval of a "
-    "mean can go beyond the values that the number can have."
+    "Brackets hold the 95 % interval of a number, over runs unless a column names settings. With "
+    "few runs, Student's interval of a mean can go beyond the values that the number can have."
 )
 GPU, WORKERS = "h200", 8  # how names of presets made for one start, and how many share it
 SYMMETRIES = {

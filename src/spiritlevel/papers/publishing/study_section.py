@@ -14,7 +14,8 @@ from .claim_tables import claim_table, paper_values_table
 CLAIM = "The paper's claim"
 CLAIM_PARTS = "The claim, part by part"
 INTERVALS = (
-    "The intervals are 95 % intervals over runs; a dash stands where n is too small for one."
+    "The intervals are 95 % intervals, over runs unless a column names settings; a dash stands "
+    "where n is too small for one."
 )
 
 
