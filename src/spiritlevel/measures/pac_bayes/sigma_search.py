@@ -152,7 +152,7 @@ class SigmaSearch:
         return low, high
 
     def _between(self, low: _Level, high: _Level) -> float:
-        """Where a power of σ through both crosses the allowed rise; a line if one is not above 0."""
+        """Where a power of σ through both crosses the allowed rise, or a line if one is ≤ 0."""
         bottom, top, aim = low.rise.value, high.rise.value, self.deviation
         if bottom > 0.0:
             bottom, top, aim = math.log(bottom), math.log(top), math.log(aim)
