@@ -101,11 +101,17 @@ def cell(row: dict[str, Any] | None) -> str:
         return "—" if row is None or row["note"] in ("", "no answer") else row["note"]
     parts = [f"{short(row['seconds'])} s"]
     if row["error"] is not None:
-        same = "exact" if "trace" in row["question"] else "the same value"
-        parts.append(same if row["error"] < 1e-5 else f"{row['error']:.1%} off")
+        parts.append(distance(row["error"], row["question"]))
     if row["peak_bytes"]:
         parts.append(f"{short(row['peak_bytes'] / 1e9)} GB")
     return ", ".join(parts) + (f" ({row['note']})" if row["note"] else "")
+
+
+def distance(error: float, question: str) -> str:
+    """How far an answer is from what it is held against."""
+    if error < 1e-5:
+        return "exact" if "trace" in question else "the same value"
+    return "under 0.1% off" if error < 0.0005 else f"{error:.1%} off"
 
 
 def short(number: float) -> str:
