@@ -1,25 +1,30 @@
-"""One graph of the gradient serves many products, where the data is a single chunk."""
+"""Graphs of the gradient serve many products, where those of all data fit in memory."""
 
 import contextlib
 
 import torch
 from torch import nn
 
+from spiritlevel.engine.sample_memory import CPU_GRAPHS
+from spiritlevel.engine.weight_space import products as products_module
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.products import Products, Request
+from spiritlevel.engine.weight_space.vector_memory import VectorMemory
+from spiritlevel.engine.workspace import Workspace
 from spiritlevel.model.surface import Surface
 from zoo.cases import normal
 from zoo.wirings import CLASSES
 
 
-def three_products(chunk, *, keep, names=(None, None, ["2.bias"])):
+def three_products(chunk, *, keep, names=(None, None, ["2.bias"]), batch=6, **options):
     """Products with three vectors one after another, and the samples that ran forward for each."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
     x = normal(4)(6, torch.Generator().manual_seed(0))
-    surface = Surface(model, (x, torch.arange(6) % CLASSES))
-    products = Products(surface, chunk=chunk)
+    y = torch.arange(6) % CLASSES
+    surface = Surface(model, list(zip(x.split(batch), y.split(batch), strict=True)))
+    products = Products(surface, chunk=chunk, **options)
     images, forwards = [], []
     with products.keeping_graph() if keep else contextlib.nullcontext():
         for number, block in enumerate(ParameterSpace(surface, each) for each in names):
@@ -28,7 +33,7 @@ def three_products(chunk, *, keep, names=(None, None, ["2.bias"])):
             before = surface.cost
             images += products.multiply([Request("hessian", block, vectors)])
             forwards.append((surface.cost - before).forwards)
-    assert products._kept is None  # the graph is free again
+    assert not products._graphs  # they are free again
     return images, forwards
 
 
@@ -41,12 +46,51 @@ def test_a_graph_that_is_kept_serves_later_products_and_their_blocks():
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
-def test_graphs_of_several_chunks_are_not_kept():
+def test_graphs_of_several_batches_are_kept():
+    kept, forwards = three_products(6, keep=True, batch=4)
+    plain, _ = three_products(6, keep=False)
+    assert forwards == [6, 6, 0]
+    for a, b in zip(kept, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_graphs_are_kept_of_more_samples_than_a_chunk_has_where_there_is_room():
+    kept, forwards = three_products(4, keep=True, kept=6)
+    plain, _ = three_products(6, keep=False)
+    assert forwards == [6, 6, 0]
+    for a, b in zip(kept, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_graphs_of_more_samples_than_there_is_room_for_are_not_kept():
     kept, forwards = three_products(4, keep=True)
     plain, _ = three_products(6, keep=False)
     assert forwards == [6, 6, 6]
     for a, b in zip(kept, plain, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_graphs_of_many_batches_are_not_kept_if_their_gradients_are_large(monkeypatch):
+    weights = 8 * (4 * 5 + 5 + 5 * CLASSES + CLASSES)
+    monkeypatch.setattr(products_module, "KEPT_GRADIENTS", 3 * weights)
+    assert three_products(6, keep=True, batch=2)[1] == [6, 6, 0]
+    monkeypatch.setattr(products_module, "KEPT_GRADIENTS", 3 * weights - 1)
+    assert three_products(6, keep=True, batch=2)[1] == [6, 6, 6]
+
+
+def test_a_limit_of_memory_leaves_none_for_gradients_of_several_batches():
+    limited = VectorMemory(1 << 30)
+    assert three_products(6, keep=True, batch=3, memory=limited)[1] == [6, 6, 6]
+    assert three_products(6, keep=True, memory=limited)[1] == [6, 6, 0]
+
+
+def test_a_workspace_keeps_graphs_within_its_memory():
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
+    x = normal(4)(6, torch.Generator().manual_seed(0))
+    surface = Surface(model, (x, torch.arange(6) % CLASSES))
+    free, limited = Workspace(surface), Workspace(surface, memory=1 << 20)
+    assert free.products.kept == CPU_GRAPHS // free.plan.footprint.graph
+    assert limited.products.kept == limited.products.chunk < free.products.kept
 
 
 def test_a_graph_does_not_serve_parameters_that_it_lacks():

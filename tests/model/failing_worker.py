@@ -70,11 +70,11 @@ class Broken:
 
 
 class Shrinking(Broken):
-    """Data that has lost its last batch from the sixth pass on."""
+    """Data that has lost its last batch from the fourth pass on."""
 
     def __iter__(self):
         self.passes += 1
-        return iter(self.data[: len(self.data) - (self.passes > 5)])
+        return iter(self.data[: len(self.data) - (self.passes > 3)])
 
 
 def measure(model=None, data=None, verb=sl.measure, **arguments):

@@ -114,14 +114,14 @@ class Shrinking:
 
 
 class OtherLabel:
-    """One label of fifty changes after the first whole passes."""
+    """One label of fifty changes after the first whole pass, the third to begin."""
 
     passes = 0
 
     def __iter__(self):
         self.passes += 1
         labels = Y.clone()
-        labels[33] = (labels[33] + (self.passes > 12)) % 3
+        labels[33] = (labels[33] + (self.passes > 3)) % 3
         return iter(list(zip(X.split(8), labels.split(8), strict=True)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..model.batches import num_samples
+from ..model.batches import num_samples, total_samples
 from ..records import Cost
 from .data_pass import Needs
 from .preflight import Preflight
@@ -20,7 +20,7 @@ from .weight_space.parameter_space import ParameterSpace
 from .weight_space.probes import PILOT as WEIGHT_PILOT
 from .weight_space.probes import PROBE_VECTORS, VECTOR_BYTES
 from .weight_space.vector_memory import LEAST, bytes_of_product
-from .workspace import GRAPH_FACTOR, Workspace
+from .workspace import Workspace
 
 # of one kind of rows: a run, its gradient at the outputs of layers, and two draws
 PILOT = Cost(forwards=1, backwards=1, products=SampleProbes.pilot)
@@ -44,7 +44,7 @@ def forecast(
         cost = cost if needs.without_sweep != Needs() else Cost()
         for _ in by_samples:
             cost += PILOT
-        chunk, memory_of_one = workspace.product_chunk, GRAPH_FACTOR * footprint.saved
+        chunk, memory_of_one = workspace.product_chunk, footprint.graph
     chunk = min(chunk, max(1, num_samples(first)))
     products = needs.products or method in ("hutchinson", "hutch++")
     bends = needs.sweep and bool(plan.bent) and method not in ("exact", "output_probes")
@@ -58,7 +58,11 @@ def forecast(
         num_probes=probes,
         num_sample_probes=SampleProbes.pilot if by_samples else None,
         chunk=chunk,
-        memory=max(footprint.bytes(chunk, sweep=sweeps), chunk * memory_of_one),
+        memory=max(
+            footprint.bytes(chunk, sweep=sweeps),
+            chunk * memory_of_one,
+            _kept_graphs(workspace) if needs.products else 0,
+        ),
         vector_memory=_vector_memory(workspace) if products else 0,
         look_memory=look,
         limit=workspace.memory,
@@ -86,6 +90,14 @@ def _by_sample_probes(workspace: Workspace, measures: Mapping[str, Needs]) -> se
         for kind in kinds
     }
     return kinds if all(applies.values()) else set()
+
+
+def _kept_graphs(workspace: Workspace) -> int:
+    """Bytes of the graphs that products one after another share."""
+    total = total_samples(workspace.surface.data)
+    if total is None or total > workspace.kept_samples:
+        return 0
+    return total * workspace.plan.footprint.graph
 
 
 def _vector_memory(workspace: Workspace) -> int:
@@ -123,6 +135,7 @@ def _look_memory(workspace: Workspace, *, chunk: int, products: bool) -> int:
     vectors = product_check.VECTORS if products else GRADIENT_VECTORS
     most = NEIGHBOURS
     if products:
-        chunk, most, saved = workspace.product_chunk, trust.SAMPLES, GRAPH_FACTOR * saved
+        chunk, most = workspace.product_chunk, trust.SAMPLES
+        saved = workspace.plan.footprint.graph
     samples = min(most, trust.samples_at_once(surface, chunk))
     return vectors * weights + largest + held + samples * saved * (2 if widened else 1)

@@ -27,6 +27,7 @@ from .head.rows import HeadBlock, iterate_blocks
 from .options import Options
 from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
+from .sample_memory import chunk_memory, most_kept
 from .sweep.backward import Probes
 from .sweep.feature_scales import (
     POWERS,
@@ -42,12 +43,10 @@ from .weight_space.perturbed import PerturbedLoss
 from .weight_space.products import SMALL, Products
 from .weight_space.vector_memory import VectorMemory
 
-CPU_MEMORY = 640 << 20  # larger chunks outgrow the caches and get slower
 EXACT_COLUMNS = 16  # up to this many columns, all of them cost no more than a few probes
 MIN_SPREADS = 32  # least samples × (probes − 1) to estimate the error of output probes from
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
 NEARLY_ALL = 0.95  # of the parameters: if these bend, all are probed
-GRAPH_FACTOR = 6  # memory of a gradient's graph, relative to what a forward saves
 
 
 class Workspace:
@@ -148,21 +147,27 @@ class Workspace:
     @property
     def product_chunk(self) -> int:
         """Samples at a time in products with the Hessian."""
-        size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
         memory = self.memory - (self.vector_memory.limit or 0)
-        return min(max(1, memory // size), self.plan.footprint.fitting)
+        return min(max(1, memory // self.plan.footprint.graph), self.plan.footprint.fitting)
+
+    @property
+    def kept_samples(self) -> int:
+        """Samples whose graphs are held for products one after another."""
+        chunk, graph = self.product_chunk, self.plan.footprint.graph
+        return most_kept(self.surface.device, self._memory, chunk=chunk, graph=graph)
 
     @functools.cached_property
     def products(self) -> Products:
         """Products with the Hessian over this surface."""
-        return Products(self.surface, chunk=self.product_chunk, memory=self.vector_memory)
+        chunk, kept = self.product_chunk, self.kept_samples
+        return Products(self.surface, chunk=chunk, memory=self.vector_memory, kept=kept)
 
     @functools.cached_property
     def perturbed(self) -> PerturbedLoss:
         """The loss and its gradient at weights other than the network's own."""
         plain = self.plan.footprint.chunk(self.memory, sweep=False)
-        size = GRAPH_FACTOR * max(self.plan.footprint.saved, 1)
-        return PerturbedLoss(self.surface, chunk=plain, gradient_chunk=max(1, self.memory // size))
+        with_graph = max(1, self.memory // self.plan.footprint.graph)
+        return PerturbedLoss(self.surface, chunk=plain, gradient_chunk=with_graph)
 
     @functools.cached_property
     def draws(self) -> Draws:
@@ -172,12 +177,7 @@ class Workspace:
     @functools.cached_property
     def memory(self) -> int:
         """Bytes that a chunk of samples may take."""
-        if self._memory is not None:
-            return self._memory
-        if self.surface.device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self.surface.device)
-            return int(free // 2)
-        return CPU_MEMORY
+        return chunk_memory(self.surface.device, self._memory)
 
     # -- the pass over the data --------------------------------------------------------------
 

@@ -15,6 +15,7 @@ GPU_HOLD_BYTES, CPU_HOLD_BYTES = 64 << 20, 8 << 20
 # On a CPU a tensor above 32 MiB is allocated page by page each time, which takes longer than
 # filling it; chunks keep every tensor well below that.
 CPU_TENSOR_BYTES = 16 << 20
+GRAPH_FACTOR = 6  # memory of a gradient's graph, relative to what a forward saves
 
 
 def columns_to_hold(output_bytes: int, num_columns: int, *, on_cpu: bool) -> int:
@@ -49,6 +50,11 @@ class Footprint:
         )
         in_flight = 3 * self.largest  # gradients that the backward itself holds at a time
         return num_samples * (self.saved + self.cached + self.working + in_flight) + collected
+
+    @property
+    def graph(self) -> int:
+        """What the graph of a gradient takes, which can be differentiated again."""
+        return GRAPH_FACTOR * max(self.saved, 1)
 
     @property
     def fitting(self) -> int:

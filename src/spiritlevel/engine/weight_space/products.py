@@ -28,6 +28,7 @@ from .vector_memory import VectorMemory
 # large, and in small models.
 TOGETHER = 8
 SMALL, TOGETHER_IF_SMALL = 20_000, 32  # parameters, and vectors up to there
+KEPT_GRADIENTS = 1 << 30  # bytes of gradients whose graphs are kept, where nobody set a limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +51,17 @@ class Products:
         method: ProductMethod | None = None,
         together: int | None = None,
         memory: VectorMemory | None = None,
+        kept: int | None = None,
     ) -> None:
         """`method=None` takes the first of the three that the model supports.
 
         `together` is the number of vectors per backward; None: several on a GPU and in a small
         model, otherwise one. `memory` is what those who ask for products may hold of vectors.
+        `kept` is the number of samples whose graphs may be held at a time; None: those of a chunk.
         """
         self.surface = surface
         self.chunk = chunk
+        self.kept = chunk if kept is None else kept
         self.memory = memory or VectorMemory()
         if method is not None and method not in get_args(ProductMethod):
             raise SpiritlevelError(
@@ -68,20 +72,20 @@ class Products:
         self.method = method or choose_method(surface, trust.samples_at_once(surface, chunk))
         self.together = together or self._choose_together()
         self._keeps = False
-        self._only: tuple[Any, BatchLocation] | None = None  # the data, if it is a single chunk
-        self._kept: _Graph | None = None
+        self._held: list[tuple[Any, BatchLocation]] | None = None  # all chunks, if they are few
+        self._graphs: list[_Graph] = []  # of these chunks
 
     @contextlib.contextmanager
     def keeping_graph(self) -> Iterator[None]:
-        """Build the gradient's graph once for all products of the block.
+        """Build the gradient's graphs once for all products of the block.
 
-        That needs data that is a single chunk, for whose graph memory is planned anyway.
+        That needs data that has no more than `kept` samples, in one batch or several.
         """
         self._keeps = self.method == "reverse"
         try:
             yield
         finally:
-            self._keeps, self._only, self._kept = False, None, None
+            self._keeps, self._held, self._graphs = False, None, []
 
     def _choose_together(self) -> int:
         """1 if a backward is worth more than Python, or an operation cannot be batched."""
@@ -136,22 +140,35 @@ class Products:
     ) -> Iterator[tuple[float, list[Tensor]]]:
         """(weight, products not divided by it) for every chunk of this process's data."""
         size = min(self.chunk, chunk or self.chunk)
-        if self._only is not None and _batches.num_samples(self._only[0]) <= size:
-            if self._kept is None or not self._kept.serves(requests):
-                self._kept = None  # free it before the next one is made
-                self._kept = self._graph(*self._only, requests)
-            yield self._kept.weight, self._multiplied(self._kept, requests)
+        if self._held is not None and all(_batches.num_samples(b) <= size for b, _ in self._held):
+            if not self._graphs or not self._graphs[0].serves(requests):
+                self._graphs = []  # free them before the next ones are made
+                self._graphs = [self._graph(*each, requests) for each in self._held]
+            for graph in self._graphs:
+                yield graph.weight, self._multiplied(graph, requests)
             return
-        num_chunks, last = 0, None
+        # Not their graphs: the user's callback, called between chunks, may measure the model. If
+        # that holds the weights in another type for a while, torch cuts them off from older graphs.
+        held: list[tuple[Any, BatchLocation]] | None = [] if self._keeps else None
+        num_samples = 0
         for where, batch in self.surface.chunks(size):
-            num_chunks, last = num_chunks + 1, (batch, where)
+            num_samples += _batches.num_samples(batch)
+            if held is not None:
+                held.append((batch, where))
+                held = held if self._fit(num_samples, len(held)) else None
             graph = self._graph(batch, where, requests)
             yield graph.weight, self._multiplied(graph, requests)
             del graph  # before the next one is made
-        # Not its graph: the user's callback, called between chunks, may measure the model. If that
-        # holds the weights in another type for a while, torch cuts them off from older graphs.
-        if self._keeps and num_chunks == 1:
-            self._only = last
+        self._held = held
+
+    def _fit(self, num_samples: int, num_chunks: int) -> bool:
+        """Whether the graphs of so many samples can be kept.
+
+        Each chunk also has a gradient, as large as the vectors whose memory a user may limit.
+        """
+        weights = sum(p.numel() * p.element_size() for p in self.surface.parameters.values())
+        most = KEPT_GRADIENTS // max(weights, 1) if self.memory.limit is None else 1
+        return num_samples <= self.kept and num_chunks <= max(1, most)
 
     def _graph(self, batch: Any, where: BatchLocation, requests: Sequence[Request]) -> _Graph:
         length = _batches.num_samples(batch)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
-from ...engine.workspace import GRAPH_FACTOR, Workspace
+from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.normals import random_normals
 from ...math.positions import Positions
@@ -141,7 +141,7 @@ def _by_products(paths: Paths) -> PathMatrices:
     workspace, surface = paths.workspace, paths.surface
     tolerance = residual_tolerance(surface.dtype)
     max_steps = workspace.precision.max_passes
-    size = GRAPH_FACTOR * paths.plan.footprint.saved
+    size = paths.plan.footprint.graph
     size += 8 * paths.plan.num_outputs * (min(max_steps, paths.plan.num_outputs) + 4)
     count = len(paths.layers)
     zeros = torch.zeros(count, dtype=torch.float64, device=surface.device)
