@@ -267,7 +267,8 @@ def test_the_command_line_refuses_in_one_line(tmp_path):
         assert "no finished run yet" in cli("report", tmp_path / "none", code=1).stderr
 
 
-def test_ctrl_c_gives_the_run_back(tmp_path):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_give_the_run_back(tmp_path, sent, code):
     (tmp_path / "long.yaml").write_text(YAML.replace("epochs: 2", "epochs: 100000"))
     out = tmp_path / "out"
     arguments = ("study", "run", str(tmp_path / "long.yaml"), "--out", str(out))
@@ -281,10 +282,10 @@ def test_ctrl_c_gives_the_run_back(tmp_path):
         time.sleep(0.02)
     with Store.open(out) as store:
         assert store.counts().running == 1
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, sent)
     process.join(TIMEOUT)
     process.kill()  # or it would train on for hours where it did not end
-    assert process.exitcode == 130
+    assert process.exitcode == code
     text = (tmp_path / "said").read_text()
     assert f"To continue: spiritlevel study resume {out}" in " ".join(text.split())
     with Store.open(out) as store:

@@ -22,7 +22,7 @@ from .check import check
 from .compare import compare
 from .data import app as data_sets
 from .demo import EXAMPLES, demo
-from .exit_codes import INTERRUPTED, REFUSED
+from .exit_codes import INTERRUPTED, REFUSED, TERMINATED
 from .landscape import landscape
 from .measure import measure
 from .prune import EXAMPLES as PRUNE_EXAMPLES
@@ -32,6 +32,7 @@ from .quantize import quantize
 from .report import report
 from .spectrum import spectrum
 from .study import app as study
+from .termination import Termination
 from .watch import watch
 
 
@@ -43,15 +44,17 @@ class Commands(TyperGroup):
         args = list(sys.argv[1:] if args is None else args)
         options = {"prog_name": "spiritlevel"} | options | {"standalone_mode": False}
         before = console.VOLUME.set(console.Volume.NORMAL)
+        termination = Termination()
         try:
-            code = super().main(args, *rest, **options)
+            with termination:
+                code = super().main(args, *rest, **options)
         except (KeyboardInterrupt, typer.Abort):
-            code = INTERRUPTED
+            code = TERMINATED if termination.came else INTERRUPTED
         except Exception as error:
             code = _report_error(error, debug="--debug" in args)
         finally:
             console.VOLUME.reset(before)
-        if code == INTERRUPTED:
+        if code in (INTERRUPTED, TERMINATED):
             console.say_error("interrupted. No partial files were written.")
         sys.exit(code if isinstance(code, int) else 0)
 

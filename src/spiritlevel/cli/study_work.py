@@ -71,5 +71,6 @@ def work(store: Store, json: str | None, **how: Any) -> None:
     if counts.failed:
         raise SpiritlevelError(
             f"{counts.failed} of {counts.total} runs failed; the results of the others are kept. "
-            f"To see why: spiritlevel study status {store.folder}"
+            f"To see why: spiritlevel study status {store.folder}. To try them again: spiritlevel "
+            f"study resume {store.folder}"
         )

@@ -1,0 +1,59 @@
+"""SIGTERM stops the process that runs a command, and no other way than Ctrl-C would."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from forked import TIMEOUT, forks
+from spiritlevel.cli.termination import Termination
+
+
+def test_sigterm_is_an_interrupt_while_a_command_runs():
+    before = signal.getsignal(signal.SIGTERM)
+    termination = Termination()
+    with pytest.raises(KeyboardInterrupt), termination:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert termination.came
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_is_told_apart():
+    termination = Termination()
+    with pytest.raises(KeyboardInterrupt), termination:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert not termination.came
+
+
+def ends_its_child() -> None:
+    """Exits with the number of the signal that ended a child by fork."""
+    with Termination() as termination:
+        child = os.fork()
+        if not child:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+    os._exit(os.WTERMSIG(status) if not termination.came else 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_by_fork_ends_at_once():
+    process = forks().Process(target=ends_its_child)
+    process.start()
+    process.join(TIMEOUT)
+    process.kill()
+    assert process.exitcode == signal.SIGTERM
+
+
+def test_another_thread_than_the_main_one_changes_nothing():
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def enter():
+        with Termination() as termination:
+            seen.append((signal.getsignal(signal.SIGTERM), termination.came))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join(TIMEOUT)
+    assert seen == [(before, False)]
