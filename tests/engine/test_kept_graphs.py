@@ -5,6 +5,7 @@ import contextlib
 import torch
 from torch import nn
 
+import spiritlevel as sl
 from spiritlevel.engine.sample_memory import CPU_GRAPHS
 from spiritlevel.engine.weight_space import products as products_module
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
@@ -16,14 +17,21 @@ from zoo.cases import normal
 from zoo.wirings import CLASSES
 
 
-def three_products(chunk, *, keep, names=(None, None, ["2.bias"]), batch=6, **options):
-    """Products with three vectors one after another, and the samples that ran forward for each."""
+def three_products(
+    chunk, *, keep, names=(None, None, ["2.bias"]), batch=6, progress=None, **options
+):
+    """Products with three vectors one after another, and the samples that ran forward for each.
+
+    `progress` is called with the model after each batch.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
     x = normal(4)(6, torch.Generator().manual_seed(0))
     y = torch.arange(6) % CLASSES
     surface = Surface(model, list(zip(x.split(batch), y.split(batch), strict=True)))
+    if progress is not None:
+        surface.progress = lambda done, total, what: progress(model, done)
     products = Products(surface, chunk=chunk, **options)
     images, forwards = [], []
     with products.keeping_graph() if keep else contextlib.nullcontext():
@@ -70,6 +78,30 @@ def test_graphs_of_more_samples_than_there_is_room_for_are_not_kept():
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
+def test_progress_is_reported_while_graphs_are_kept():
+    seen = []
+    three_products(6, keep=True, batch=4, progress=lambda model, done: seen.append(done))
+    assert seen == [4, 6, 4, 6, 4, 6]
+
+
+def hold_in_float32_for_a_while(model, done):
+    """What a measurement of a model in another type does to its weights; no digit is lost here."""
+    for weights in model.parameters():
+        values = weights.data
+        weights.data = values.float()
+        weights.data = values
+
+
+def test_graphs_that_a_callback_cuts_off_from_the_weights_are_built_again():
+    kept, forwards = three_products(
+        6, keep=True, batch=4, progress=hold_in_float32_for_a_while, names=(None, None, None)
+    )
+    plain, _ = three_products(6, keep=False, names=(None, None, None))
+    assert forwards == [6, 6, 6]
+    for a, b in zip(kept, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
 def test_graphs_of_many_batches_are_not_kept_if_their_gradients_are_large(monkeypatch):
     weights = 8 * (4 * 5 + 5 + 5 * CLASSES + CLASSES)
     monkeypatch.setattr(products_module, "KEPT_GRADIENTS", 3 * weights)
@@ -100,3 +132,19 @@ def test_a_graph_does_not_serve_parameters_that_it_lacks():
     assert forwards == [6, 6, 6]
     for a, b in zip(kept, plain, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_the_forecast_counts_graphs_that_are_kept():
+    model = nn.Sequential(nn.Linear(4, 500), nn.Tanh(), nn.Linear(500, CLASSES)).double()
+    x = normal(4)(60, torch.Generator().manual_seed(0))
+    y = torch.arange(60) % CLASSES
+    parts = list(zip(x.split(20), y.split(20), strict=True))
+    graph = Workspace(Surface(model, parts)).plan.footprint.graph
+
+    def memory(data, **options):
+        return sl.preflight(model, data, measures="curvature.lambda_max", **options).memory
+
+    assert memory(parts) == memory((x, y)) == 60 * graph
+    assert memory((x, y), memory=1 << 26) == 60 * graph  # it is a chunk
+    assert memory(parts, memory=1 << 26) < 60 * graph  # no room for three gradients
+    assert memory((x, y), memory=1 << 19) < 60 * graph  # more than a chunk

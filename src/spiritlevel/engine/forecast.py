@@ -61,7 +61,7 @@ def forecast(
         memory=max(
             footprint.bytes(chunk, sweep=sweeps),
             chunk * memory_of_one,
-            _kept_graphs(workspace) if needs.products else 0,
+            _kept_graphs(workspace, num_samples(first)) if needs.products else 0,
         ),
         vector_memory=_vector_memory(workspace) if products else 0,
         look_memory=look,
@@ -92,10 +92,12 @@ def _by_sample_probes(workspace: Workspace, measures: Mapping[str, Needs]) -> se
     return kinds if all(applies.values()) else set()
 
 
-def _kept_graphs(workspace: Workspace) -> int:
-    """Bytes of the graphs that products one after another share."""
+def _kept_graphs(workspace: Workspace, batch: int) -> int:
+    """Bytes of the graphs that products one after another share, with batches of this size."""
     total = total_samples(workspace.surface.data)
     if total is None or total > workspace.kept_samples:
+        return 0
+    if workspace.vector_memory.limit is not None and batch < total:
         return 0
     return total * workspace.plan.footprint.graph
 

@@ -257,7 +257,6 @@ class Surface(NamedLayers, NumberTypes):
 
     def chunks(self, size: int) -> Iterator[tuple[BatchLocation, Any]]:
         """The data in pieces of at most `size` samples, reporting progress."""
-        total = _batches.total_samples(self.data)
         done = 0
         for where, batch in self.batches():
             length = _batches.num_samples(batch)
@@ -265,9 +264,13 @@ class Surface(NamedLayers, NumberTypes):
                 location = dataclasses.replace(where, start=start, first=where.first + start)
                 yield location, _batches.take(batch, slice(start, start + size))
                 done += min(size, length - start)
-                if self.progress is not None:
-                    self.progress(done, total, "passing over the data")
+                self.report_progress(done)
         self.check_last_batch()
+
+    def report_progress(self, done: int) -> None:
+        """Tell the user's callback how many samples of a pass are done."""
+        if self.progress is not None:
+            self.progress(done, _batches.total_samples(self.data), "passing over the data")
 
     def count_samples(self) -> int:
         """How many samples this process has, without reading the data if its length is known."""

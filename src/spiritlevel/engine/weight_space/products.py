@@ -73,7 +73,7 @@ class Products:
         self.together = together or self._choose_together()
         self._keeps = False
         self._held: list[tuple[Any, BatchLocation]] | None = None  # all chunks, if they are few
-        self._graphs: list[_Graph] = []  # of these chunks
+        self._graphs: dict[int, _Graph] = {}  # of these chunks, by their number
 
     @contextlib.contextmanager
     def keeping_graph(self) -> Iterator[None]:
@@ -85,7 +85,7 @@ class Products:
         try:
             yield
         finally:
-            self._keeps, self._held, self._graphs = False, None, []
+            self._keeps, self._held, self._graphs = False, None, {}
 
     def _choose_together(self) -> int:
         """1 if a backward is worth more than Python, or an operation cannot be batched."""
@@ -141,14 +141,8 @@ class Products:
         """(weight, products not divided by it) for every chunk of this process's data."""
         size = min(self.chunk, chunk or self.chunk)
         if self._held is not None and all(_batches.num_samples(b) <= size for b, _ in self._held):
-            if not self._graphs or not self._graphs[0].serves(requests):
-                self._graphs = []  # free them before the next ones are made
-                self._graphs = [self._graph(*each, requests) for each in self._held]
-            for graph in self._graphs:
-                yield graph.weight, self._multiplied(graph, requests)
+            yield from self._by_kept_graph(self._held, requests)
             return
-        # Not their graphs: the user's callback, called between chunks, may measure the model. If
-        # that holds the weights in another type for a while, torch cuts them off from older graphs.
         held: list[tuple[Any, BatchLocation]] | None = [] if self._keeps else None
         num_samples = 0
         for where, batch in self.surface.chunks(size):
@@ -159,7 +153,29 @@ class Products:
             graph = self._graph(batch, where, requests)
             yield graph.weight, self._multiplied(graph, requests)
             del graph  # before the next one is made
-        self._held = held
+        self._held, self._graphs = held, {}
+
+    def _by_kept_graph(
+        self, held: Sequence[tuple[Any, BatchLocation]], requests: Sequence[Request]
+    ) -> Iterator[tuple[float, list[Tensor]]]:
+        """The same with graphs that serve until their weights are no longer the model's own.
+
+        The user's callback, called between chunks, may measure the model. If that holds the weights
+        in another type for a while, torch cuts them off from older graphs.
+        """
+        if any(not graph.serves(requests) for graph in self._graphs.values()):
+            self._graphs = {}  # free all of them before the next ones are made
+        done = 0
+        for number, (batch, where) in enumerate(held):
+            graph = self._graphs.pop(number, None)
+            if graph is None or not graph.is_whole:
+                graph = None  # free it before the next one is made
+                graph = self._graph(batch, where, requests)
+            self._graphs[number] = graph
+            yield graph.weight, self._multiplied(graph, requests)
+            done += graph.num_samples
+            del graph
+            self.surface.report_progress(done)
 
     def _fit(self, num_samples: int, num_chunks: int) -> bool:
         """Whether the graphs of so many samples can be kept.
@@ -180,7 +196,9 @@ class Products:
             weight, products = make_products(
                 self.surface, batch, where, operators, names, self.method, together
             )
-        return _Graph(weight, length, frozenset(names), products)
+        kept = names if self._keeps else ()
+        ends = {name: _end_of_graph(self.surface.parameters[name]) for name in kept}
+        return _Graph(weight, length, self.surface.parameters, ends, products)
 
     def _multiplied(self, graph: _Graph, requests: Sequence[Request]) -> list[Tensor]:
         count = sum(len(request.vectors) for request in requests) * graph.num_samples
@@ -195,12 +213,26 @@ class _Graph:
 
     weight: float
     num_samples: int
-    names: frozenset[str]
+    parameters: Mapping[str, Tensor]
+    ends: Mapping[str, Any]  # where the graph ends, for each parameter; of graphs that are kept
     products: Mapping[Operator, RowProducts]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parameters are still those at which the graph ends."""
+        return all(_end_of_graph(self.parameters[name]) is end for name, end in self.ends.items())
 
     def serves(self, requests: Sequence[Request]) -> bool:
         """Whether all of these vectors can be multiplied."""
         return all(
-            request.operator in self.products and self.names.issuperset(request.space.names)
+            request.operator in self.products and self.ends.keys() >= set(request.space.names)
             for request in requests
         )
+
+
+def _end_of_graph(parameter: Tensor) -> Any:
+    """The node at which torch collects the gradient of a parameter."""
+    with torch.enable_grad():
+        node = parameter.view_as(parameter).grad_fn
+    assert node is not None
+    return node.next_functions[0][0]
