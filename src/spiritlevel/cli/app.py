@@ -49,13 +49,14 @@ class Commands(TyperGroup):
             with termination:
                 code = super().main(args, *rest, **options)
         except (KeyboardInterrupt, typer.Abort):
-            code = TERMINATED if termination.came else INTERRUPTED
+            code = INTERRUPTED
         except Exception as error:
             code = _report_error(error, debug="--debug" in args)
         finally:
             console.VOLUME.reset(before)
-        if code in (INTERRUPTED, TERMINATED):
+        if code == INTERRUPTED:
             console.say_error("interrupted. No partial files were written.")
+            code = TERMINATED if termination.came else code
         sys.exit(code if isinstance(code, int) else 0)
 
 
