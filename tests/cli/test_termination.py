@@ -8,6 +8,7 @@ import pytest
 
 from forked import TIMEOUT, forks
 from spiritlevel.cli.termination import Termination
+from spiritlevel.study.executors.processes import _interrupt
 
 
 def test_sigterm_is_an_interrupt_while_a_command_runs():
@@ -17,6 +18,32 @@ def test_sigterm_is_an_interrupt_while_a_command_runs():
         os.kill(os.getpid(), signal.SIGTERM)
     assert termination.came
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def stopped_twice(ended):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        ended.append(True)
+
+
+def test_a_second_sigterm_does_not_disturb_the_end_of_a_command():
+    ended = []
+    with pytest.raises(KeyboardInterrupt), Termination():
+        stopped_twice(ended)
+    assert ended == [True]
+
+
+def test_a_second_sigterm_does_not_disturb_the_end_of_a_worker():
+    ended = []
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stopped_twice(ended)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended == [True]
 
 
 def test_ctrl_c_is_told_apart():

@@ -37,4 +37,5 @@ class Termination:
             os.kill(os.getpid(), signal.SIGTERM)
             return
         self.came = True
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would disturb the end
         raise KeyboardInterrupt

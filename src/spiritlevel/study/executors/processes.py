@@ -184,6 +184,8 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    # a scheduler may tell all processes, and then the parent tells its children once more
+    signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
