@@ -45,37 +45,38 @@ def three_products(
     return images, forwards
 
 
+def assert_same(kept, plain):
+    for a, b in zip(kept, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
 def test_a_graph_that_is_kept_serves_later_products_and_their_blocks():
     kept, forwards = three_products(6, keep=True)
     plain, all_forwards = three_products(6, keep=False)
     assert forwards == [6, 6, 0]  # the first one finds out that the data is a single chunk
     assert all_forwards == [6, 6, 6]
-    for a, b in zip(kept, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert_same(kept, plain)
 
 
 def test_graphs_of_several_batches_are_kept():
     kept, forwards = three_products(6, keep=True, batch=4)
     plain, _ = three_products(6, keep=False)
     assert forwards == [6, 6, 0]
-    for a, b in zip(kept, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert_same(kept, plain)
 
 
 def test_graphs_are_kept_of_more_samples_than_a_chunk_has_where_there_is_room():
     kept, forwards = three_products(4, keep=True, kept=6)
     plain, _ = three_products(6, keep=False)
     assert forwards == [6, 6, 0]
-    for a, b in zip(kept, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert_same(kept, plain)
 
 
 def test_graphs_of_more_samples_than_there_is_room_for_are_not_kept():
     kept, forwards = three_products(4, keep=True)
     plain, _ = three_products(6, keep=False)
     assert forwards == [6, 6, 6]
-    for a, b in zip(kept, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert_same(kept, plain)
 
 
 def test_progress_is_reported_while_graphs_are_kept():
@@ -98,8 +99,7 @@ def test_graphs_that_a_callback_cuts_off_from_the_weights_are_built_again():
     )
     plain, _ = three_products(6, keep=False, names=(None, None, None))
     assert forwards == [6, 6, 6]
-    for a, b in zip(kept, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert_same(kept, plain)
 
 
 def test_graphs_of_many_batches_are_not_kept_if_their_gradients_are_large(monkeypatch):
@@ -130,8 +130,7 @@ def test_a_graph_does_not_serve_parameters_that_it_lacks():
     kept, forwards = three_products(6, keep=True, names=names)
     plain, _ = three_products(6, keep=False, names=names)
     assert forwards == [6, 6, 6]
-    for a, b in zip(kept, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+    assert_same(kept, plain)
 
 
 def test_the_forecast_counts_graphs_that_are_kept():
