@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class Termination:
@@ -22,12 +22,7 @@ class Termination:
             self._before = signal.signal(signal.SIGTERM, self._interrupt)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._is_heard:
             signal.signal(signal.SIGTERM, self._before)
 
