@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -10,6 +11,7 @@ from ..model.batches import num_samples, total_samples
 from ..records import Cost
 from .data_pass import Needs
 from .preflight import Preflight
+from .sample_memory import graphs_fit
 from .sample_probes import SampleProbes
 from .second_look import NEIGHBOURS
 from .sweep.sums import RowKind
@@ -95,11 +97,16 @@ def _by_sample_probes(workspace: Workspace, measures: Mapping[str, Needs]) -> se
 def _kept_graphs(workspace: Workspace, batch: int) -> int:
     """Bytes of the graphs that products one after another share, with batches of this size."""
     total = total_samples(workspace.surface.data)
-    if total is None or total > workspace.kept_samples:
+    if total is None:
         return 0
-    if workspace.vector_memory.limit is not None and batch < total:
-        return 0
-    return total * workspace.plan.footprint.graph
+    is_kept = graphs_fit(
+        total,
+        math.ceil(total / max(1, min(batch, workspace.product_chunk))),
+        most=workspace.kept_samples,
+        weights=sum(p.nbytes for p in workspace.surface.parameters.values()),
+        is_limited=workspace.vector_memory.limit is not None,
+    )
+    return total * workspace.plan.footprint.graph if is_kept else 0
 
 
 def _vector_memory(workspace: Workspace) -> int:

@@ -6,6 +6,7 @@ import torch
 
 CPU_CHUNK = 640 << 20  # bytes: larger chunks outgrow the caches and get slower
 CPU_GRAPHS = 2 << 30  # bytes of graphs that are kept, chunk by chunk
+KEPT_GRADIENTS = 1 << 30  # bytes of the gradients of these chunks, where nobody set a limit
 
 
 def chunk_memory(device: torch.device, limit: int | None) -> int:
@@ -30,3 +31,21 @@ def most_kept(device: torch.device, limit: int | None, *, chunk: int, graph: int
     """
     is_small_for_speed = limit is None and device.type == "cpu"
     return max(chunk, CPU_GRAPHS // graph) if is_small_for_speed else chunk
+
+
+def graphs_fit(
+    num_samples: int, num_chunks: int, *, most: int, weights: int, is_limited: bool
+) -> bool:
+    """Whether the graphs of all chunks can be kept: of `most` samples, with their gradients.
+
+    Each chunk has a gradient as large as the weights. A user who limits the memory has it limited
+    for such vectors too, and then only one is kept.
+
+    >>> sizes = {"most": 100, "weights": 1 << 28}
+    >>> [graphs_fit(100, count, **sizes, is_limited=False) for count in (4, 5)]
+    [True, False]
+    >>> [graphs_fit(100, count, **sizes, is_limited=True) for count in (1, 2)]
+    [True, False]
+    """
+    gradients = 1 if is_limited else max(1, KEPT_GRADIENTS // max(weights, 1))
+    return num_samples <= most and num_chunks <= gradients

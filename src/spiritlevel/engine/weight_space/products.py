@@ -17,6 +17,7 @@ from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
+from ..sample_memory import graphs_fit
 from . import trust
 from .chunk_products import Operator, ProductMethod, RowProducts, make_products
 from .groups import groups
@@ -28,7 +29,6 @@ from .vector_memory import VectorMemory
 # large, and in small models.
 TOGETHER = 8
 SMALL, TOGETHER_IF_SMALL = 20_000, 32  # parameters, and vectors up to there
-KEPT_GRADIENTS = 1 << 30  # bytes of gradients whose graphs are kept, where nobody set a limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,13 +178,12 @@ class Products:
             self.surface.report_progress(done)
 
     def _fit(self, num_samples: int, num_chunks: int) -> bool:
-        """Whether the graphs of so many samples can be kept.
-
-        Each chunk also has a gradient, as large as the vectors whose memory a user may limit.
-        """
-        weights = sum(p.numel() * p.element_size() for p in self.surface.parameters.values())
-        most = KEPT_GRADIENTS // max(weights, 1) if self.memory.limit is None else 1
-        return num_samples <= self.kept and num_chunks <= max(1, most)
+        """Whether the graphs of so many samples can be kept."""
+        weights = sum(p.nbytes for p in self.surface.parameters.values())
+        limited = self.memory.limit is not None
+        return graphs_fit(
+            num_samples, num_chunks, most=self.kept, weights=weights, is_limited=limited
+        )
 
     def _graph(self, batch: Any, where: BatchLocation, requests: Sequence[Request]) -> _Graph:
         length = _batches.num_samples(batch)
