@@ -150,6 +150,9 @@ class Store(AbstractStore):
     ) -> Claim | None:
         """Take a run that waits, or whose worker is gone; None if there is none.
 
+        One seed of every setting comes before the next seed: a study that is stopped early has seen
+        all of its settings.
+
         Args:
             worker: the name of whoever takes it.
             among: ids to choose from; None: all.
@@ -173,7 +176,7 @@ class Store(AbstractStore):
         with self._writing():
             self._release_lost(lease)
             waiting = self._connection.execute(
-                "SELECT id FROM runs WHERE status = 'pending' ORDER BY position"
+                "SELECT id FROM runs WHERE status = 'pending' ORDER BY seed, position"
             )
             first = next((id_ for [id_] in waiting if among is None or id_ in among), None)
             if first is None:
