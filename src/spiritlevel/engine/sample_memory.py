@@ -7,6 +7,13 @@ import torch
 CPU_CHUNK = 640 << 20  # bytes: larger chunks outgrow the caches and get slower
 CPU_GRAPHS = 2 << 30  # bytes of graphs that are kept, chunk by chunk
 KEPT_GRADIENTS = 1 << 30  # bytes of the gradients of these chunks, where nobody set a limit
+_sharing = 1  # processes that use this process's GPU, itself included
+
+
+def share_gpu(processes: int) -> None:
+    """From now on so many processes use the GPU: each takes its part of the free memory."""
+    global _sharing
+    _sharing = processes
 
 
 def chunk_memory(device: torch.device, limit: int | None) -> int:
@@ -15,7 +22,7 @@ def chunk_memory(device: torch.device, limit: int | None) -> int:
         return limit
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free // 2)
+        return int(free // (2 * _sharing))
     return CPU_CHUNK
 
 

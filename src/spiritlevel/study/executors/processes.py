@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ...engine.sample_memory import share_gpu
 from ...errors import SpiritlevelError
 from ..runs.running import OnEpoch
 from ..runs.tf32 import TF32
@@ -71,6 +73,7 @@ class Pool:
         self.advice = advice
         self.worker = worker
         self.device = device
+        self._count = count
         self.processes: dict[int, BaseProcess] = {}
         # Any: the types of multiprocessing do not say that every context has processes.
         self._context: Any = multiprocessing.get_context(START)
@@ -87,7 +90,8 @@ class Pool:
         device = _device_of(index, self.device)
         note = functools.partial(_note_epoch, self._epochs, index)
         note(0, 0)  # clear what an earlier worker left
-        arguments = (str(self.store.folder), self.worker, device, TF32.of_this_process(), note)
+        setting = (TF32.of_this_process(), _sharing(self._count, self.device))
+        arguments = (str(self.store.folder), self.worker, device, *setting, note)
         process: BaseProcess = self._context.Process(
             target=_work, args=(*arguments, self._reasons), daemon=True
         )
@@ -142,10 +146,17 @@ class Pool:
 
 
 def _work(
-    folder: str, worker: Worker, device: str, tf32: TF32, on_epoch: OnEpoch, reasons: Any
+    folder: str,
+    worker: Worker,
+    device: str,
+    tf32: TF32,
+    sharing: int,
+    on_epoch: OnEpoch,
+    reasons: Any,
 ) -> None:
     """The main function of a worker process."""
     tf32.use()
+    share_gpu(sharing)
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -194,6 +205,12 @@ def _device_of(index: int, device: str) -> str:
     if device != "cuda":
         return device
     return f"cuda:{index % max(1, torch.cuda.device_count())}"
+
+
+def _sharing(workers: int, device: str) -> int:
+    """How many of the workers use one GPU; those of "cuda:1" are all on that one."""
+    gpus = max(1, torch.cuda.device_count()) if device == "cuda" else 1
+    return math.ceil(workers / gpus)
 
 
 @contextlib.contextmanager

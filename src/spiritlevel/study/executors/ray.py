@@ -12,6 +12,7 @@ import platform
 from collections.abc import Iterator
 from typing import Any
 
+from ...engine.sample_memory import share_gpu
 from ...errors import SpiritlevelError, require
 from ..runs.cuda_graphs import is_own
 from ..runs.results import RunResult, describe, failure
@@ -57,7 +58,7 @@ def run_on_cluster(
                 "machine with one (`ray start --address ... --num-gpus 1`), or use device 'cpu'."
             )
         task = ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)(run_remotely)
-        where = (device, os.getcwd(), TF32.of_this_process())
+        where = (device, os.getcwd(), TF32.of_this_process(), per_gpu)
         claims: list[Claim] = []
         with given_back(store, claims), beating(store, lambda: list(claims)):
             while True:
@@ -85,9 +86,12 @@ def check_share(per_gpu: int, *, executor: str, device: str) -> None:
         )
 
 
-def run_remotely(settings: RunSettings, device: str, folder: str, tf32: TF32) -> RunResult | str:
+def run_remotely(
+    settings: RunSettings, device: str, folder: str, tf32: TF32, sharing: int
+) -> RunResult | str:
     """The result, or the error text: an error of the run is not an error of its worker."""
     tf32.use()
+    share_gpu(sharing)
     try:
         _enter(folder, settings)
         return run_one(settings, device=device)
