@@ -250,8 +250,8 @@ EXPERIMENT = Experiment(
                 "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
                 "pixels, {data.samples} images instead of 50,000 and {training.epochs} epochs "
                 "instead of 30. Rates of {variants[sgd*].lr} for both optimizers, batches of "
-                "{grid.batch_size}, weight decay of {grid.weight_decay}, {seeds} seeds. Only the "
-                "head is measured, on all training images."
+                "{grid.batch_size}, weight decay of {grid.weight_decay}, {seeds} seeds; the rate "
+                "falls to 0. Only the head is measured, on all training images."
             ),
             "h200-cifar100": (
                 "Width {model.width} instead of 64, from weights trained on 20,000 images of "

@@ -222,8 +222,9 @@ EXPERIMENT = Experiment(
             ),
             "h200-narrow": (
                 "Width {model.width} instead of 64, {data.samples} images, at most "
-                "{training.epochs} epochs, to a training accuracy of {stop.train_accuracy}, "
-                "{seeds} seeds each instead of 20, measured on {measure_options.samples} images."
+                "{training.epochs} epochs of a rate that falls from 0.01 to 0, to a training "
+                "accuracy of {stop.train_accuracy}, {seeds} seeds each instead of 20, measured on "
+                "{measure_options.samples} images."
             ),
         },
     ),

@@ -132,6 +132,12 @@ EXPERIMENT = Experiment(
                 "MNIST, {data.samples} images, {training.epochs} epochs, "
                 "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
             ),
+            "one-core": (
+                "MNIST instead of CIFAR-10, {data.samples} training images instead of 50,000 in "
+                "batches of {training.batch_size}, a width of {model.width} instead of 64, "
+                "measured on {measure_options.samples} of the training images; "
+                "{grid.interventions.bias_shift:count} shifts with {seeds} seeds each."
+            ),
             "h200": (
                 "{data.samples} training images instead of 50,000, measured on "
                 "{measure_options.samples} of them; {grid.interventions.bias_shift:count} "

@@ -148,6 +148,14 @@ EXPERIMENT = Experiment(
                 "{data.samples} images, {grid.interventions.input_noise:count} noise levels, "
                 "{seeds} seed: a trial."
             ),
+            "one-core": (
+                "CIFAR-10 instead of a part of ImageNet, all of its training images in batches of "
+                "{training.batch_size}, a transformer of width {model.width} and depth "
+                "{model.depth} instead of ViT-Base, a learning rate of {training.lr} instead of "
+                "0.0001, measured on {measure_options.samples} of the training images with at most "
+                "{measure_options.max_passes} probes for the part of the trace that is not "
+                "Gauss-Newton; {seeds} seeds."
+            ),
             "h200": (
                 "CIFAR-10 instead of a part of ImageNet, {data.samples} training images, a "
                 "transformer of width {model.width} and depth {model.depth} instead of "
