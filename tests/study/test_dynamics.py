@@ -26,6 +26,33 @@ def only(**changes):
     return settings
 
 
+# -- test data -------------------------------------------------------------------------------
+
+
+def test_a_part_of_the_test_data_is_the_same_in_every_run():
+    whole = load_data(only())
+    study = tiny(grid={}, seeds=2, data={"name": "digits", "samples": 60, "test_samples": 25})
+    first, second = (load_data(settings) for settings in study.runs())
+    assert (len(first.test_x), len(first.x)) == (25, 60)
+    assert torch.equal(first.test_x, second.test_x)
+    assert torch.equal(first.x, whole.x)
+    labels = {
+        tuple(x): int(y)
+        for x, y in zip(whole.test_x.flatten(1).tolist(), whole.test_y, strict=True)
+    }
+    found = zip(first.test_x.flatten(1).tolist(), first.test_y, strict=True)
+    assert [labels[tuple(x)] for x, _ in found] == first.test_y.tolist()
+    assert run_one(study.runs()[0]).num_test == 25
+
+
+def test_more_test_samples_than_there_are_are_refused():
+    data = {"name": "digits", "test_samples": 501}
+    with pytest.raises(
+        sl.SpiritlevelError, match=r"data\.test_samples must be at most 500.*Got 501"
+    ):
+        load_data(only(data=data))
+
+
 # -- validation data -------------------------------------------------------------------------
 
 

@@ -53,8 +53,9 @@ def derived_generator(seed: int, purpose: str) -> torch.Generator:
 def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunData:
     """Training data after the run's interventions; validation and test data as they are."""
     name, test = settings.data.name, settings.data.test
-    x, y = _part(name, settings.data.samples)
-    test_x, test_y = _load(name, "test") if test is None else _load(test, whole_test(test))
+    x, y = _part(name, "train", settings.data.samples)
+    place = (name, "test") if test is None else (test, whole_test(test))
+    test_x, test_y = _part(*place, settings.data.test_samples, "test_samples")
     num_classes = 1 + int(max(y.max(), test_y.max()))
     (x, y), validation = _split(x, y, settings.data.validation)
     normalized = _normalization(settings)
@@ -78,13 +79,13 @@ def load_data(settings: RunSettings, device: str | torch.device = "cpu") -> RunD
 
 def first_inputs(settings: RunSettings) -> Tensor:
     """The inputs of one sample, in the run's precision, for what depends on their shape alone."""
-    x = _part(settings.data.name, settings.data.samples)[0][:1]
+    x = _part(settings.data.name, "train", settings.data.samples)[0][:1]
     return x.to(DTYPES[settings.training.dtype] if x.is_floating_point() else None)
 
 
 def relabelled(data: RunData, settings: RunSettings) -> RunData:
     """The same data with the labels that another run is trained on; nothing else is copied."""
-    _, y = _part(settings.data.name, settings.data.samples)
+    _, y = _part(settings.data.name, "train", settings.data.samples)
     (y, _), _ = _split(y, y, settings.data.validation)
     labels = _labels(y, settings, data.num_classes)
     return dataclasses.replace(data, y=labels.to(data.y.device))
@@ -131,7 +132,7 @@ def _normalization(settings: RunSettings) -> Callable[[Tensor], Tensor] | None:
 @functools.lru_cache(maxsize=4)  # every run of a study asks for the same ones
 def _channels(name: str, samples: int | None, validation: float | None) -> tuple[Tensor, Tensor]:
     """Deviation and mean of each channel of the training inputs."""
-    (x, _), _ = _split(*_part(name, samples), validation)
+    (x, _), _ = _split(*_part(name, "train", samples), validation)
     if not x.is_floating_point():
         raise SpiritlevelError(
             "The study's data.normalize needs inputs that are numbers with a mean, such as images. "
@@ -185,13 +186,16 @@ def _load(name: str, split: str) -> tuple[Tensor, Tensor]:
 
 
 @functools.lru_cache(maxsize=4)
-def _part(name: str, samples: int | None) -> tuple[Tensor, Tensor]:
-    x, y = _load(name, "train")
+def _part(
+    name: str, split: str, samples: int | None, key: str = "samples"
+) -> tuple[Tensor, Tensor]:
+    """So many samples, the same ones in every run; `key` is where a study says how many."""
+    x, y = _load(name, split)
     if samples is None:
         return x, y
     if samples > len(x):
         raise SpiritlevelError(
-            f"The study's data.samples must be at most {len(x)}, which is all of {name!r}. "
+            f"The study's data.{key} must be at most {len(x)}, which is all of {name!r}. "
             f"Got {samples}."
         )
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:samples]

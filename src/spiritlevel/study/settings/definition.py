@@ -56,7 +56,7 @@ class Study:
             `spiritlevel.study.models.build` takes them; `init` (xavier_normal, ...) and
             `init_from` (trained weights) say how it starts.
         data: a name or {"name": "digits", "samples": 400, "test": name of the test data,
-            "validation": share or number of training samples held back}.
+            "test_samples": 100, "validation": share or number of training samples held back}.
         training: optimizer, lr, batch_size, epochs, weight_decay, momentum, dtype, threads; a
             schedule (constant, cosine, step) with warmup; a method (plain, sam, asam, noise_sam)
             with rho; penalty, norm_control, freeze, lr_backbone.

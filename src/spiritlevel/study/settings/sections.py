@@ -57,6 +57,7 @@ class DataSettings:
 
     name: str
     samples: int | None = _count()  # None: all
+    test_samples: int | None = _count()  # None: all
     test: str | None = text("the name or path of the test data")  # None: the data's test part
     validation: float | int | None = number(
         float,
