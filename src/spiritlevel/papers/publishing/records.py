@@ -32,6 +32,8 @@ SCALES = (
     "h200-after-norm",
     "h200-low-rates",
     "h200",
+    "small-imagenet",
+    "one-core",
     "small-trained",
     "",
     "quick",
