@@ -125,6 +125,18 @@ def test_a_run_that_diverges_is_a_result_without_measures():
     assert len(result.epochs) < 9
 
 
+@pytest.mark.parametrize("executor", ["local", "vmap"])
+def test_weights_that_are_no_longer_finite_end_a_run_before_the_next_evaluation(tmp_path, executor):
+    training = {"lr": 1e38, "epochs": 9, "evaluate_every": 9}
+    study = tiny(model={"name": "mlp", "hidden": []}, training=training, grid={}, seeds=2)
+    with Store.create(tmp_path / "study", study) as store:
+        execute(store, executor=executor)
+        rows = store.rows("epochs")
+        assert {row["outcome"] for row in store.rows("runs")} == {"diverged"}
+    assert len(rows) == 2
+    assert all(row["epoch"] < 9 and math.isnan(row["train_loss"]) for row in rows)
+
+
 def test_label_noise_changes_the_share_of_the_labels_and_depends_on_the_seed():
     clean = load_data(only()).y
     noisy = [
@@ -247,6 +259,15 @@ def test_run_status_report_export_and_resume(tmp_path):
     assert (
         "6 of 6 runs done; 0 of them now" in cli("run", tmp_path / "tiny.yaml", "--out", out).stdout
     )
+
+
+def test_the_command_line_says_how_many_runs_diverged(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(YAML)
+    out = tmp_path / "out"
+    said = cli("run", tmp_path / "tiny.yaml", "--set", "lr=1e38", "--out", out, "--quiet")
+    assert "6 of 6 runs done" in said.stdout
+    assert "6 of the 6 diverged: their loss is no longer a number" in said.stderr
+    assert "diverged" not in cli("run", tmp_path / "tiny.yaml", "--out", tmp_path / "b").stderr
 
 
 def test_the_command_line_refuses_in_one_line(tmp_path):

@@ -13,6 +13,7 @@ from .. import study as library
 from ..errors import SpiritlevelError
 from ..study import control
 from ..study.executors.progress import study_status
+from ..study.runs.ending import DIVERGED
 from ..study.storage.store import Store
 from . import console, inputs, subject
 from .progress import counted, duration, runs_progress
@@ -63,6 +64,13 @@ def work(store: Store, json: str | None, **how: Any) -> None:
         f"in {took}",
         soft_wrap=True,
     )
+    if diverged := sum(row["outcome"] == DIVERGED for row in store.rows("runs")):
+        console.err().print(
+            f"{diverged} of the {counts.done} diverged: their loss is no longer a number, so they "
+            "were not measured. Try a lower learning rate. Where all of them diverge at any rate, "
+            "try --set autocast=none, or another device.",
+            soft_wrap=True,
+        )
     if console.VOLUME.get() > console.Volume.QUIET:
         page.print(
             f"in {store.folder}; next: spiritlevel study report {store.folder}", soft_wrap=True

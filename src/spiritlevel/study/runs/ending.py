@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
 
 from ...errors import SpiritlevelError
 from ..settings.run import RunSettings
@@ -71,6 +74,20 @@ class Ending:
         assert self._stop.measure is not None  # comes with every rule on flatness
         flatness = _value(measured, self._stop.measure)
         return rule.update(epoch=row.epoch, loss=row.validation_loss, flatness=flatness)
+
+
+def finite(params: Iterable[Tensor]) -> Tensor:
+    """Whether all weights of a network are finite, for each network of a stack.
+
+    An epoch after which they are not is evaluated, whenever the next evaluation is due: nothing is
+    left to train.
+
+    >>> finite([torch.ones(2, 3), torch.tensor([[1.0], [math.inf]])]).tolist()
+    [True, False]
+    """
+    rows = (param.detach().unsqueeze(-1).flatten(1) for param in params)  # a weight may be a number
+    sums = [row.sum(1, dtype=torch.float64) for row in rows]
+    return torch.stack(sums).isfinite().all(0)
 
 
 def _value(measured: Sequence[MeasurementRow], name: str) -> float:

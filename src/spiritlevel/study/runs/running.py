@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..settings.run import RunSettings
-from .ending import Ending
+from .ending import Ending, finite
 from .epochs import Epochs
 from .measuring import complete, measure_epoch
 from .network_run import NetworkRun
@@ -80,7 +80,7 @@ def train(run: NetworkRun, *, on_epoch: OnEpoch | None = None) -> None:
         for x, y in epochs.batches():
             epochs.step(x, y)
         steps = epochs.step.end_epoch()
-        if settings.evaluated_at(epoch) or ending.reached_by(steps):
+        if settings.evaluated_at(epoch) or ending.reached_by(steps) or not _is_finite(run.model):
             row = _evaluated(run.model, run.data, epoch)
             measured = measure_epoch(run, row)
             history.add(row, measured)
@@ -89,6 +89,10 @@ def train(run: NetworkRun, *, on_epoch: OnEpoch | None = None) -> None:
             on_epoch(epoch, most)
         if history.outcome:
             return
+
+
+def _is_finite(model: nn.Module) -> bool:
+    return bool(finite(param[None] for param in model.parameters())[0])
 
 
 def _evaluated(model: nn.Module, data: RunData, epoch: int) -> EpochRow:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from ..settings.run import RunSettings
 from .batch_changes import changed_batches
 from .cuda_graphs import Captured, Recorded, recordable
-from .ending import Ending
+from .ending import Ending, finite
 from .measuring import measure_epoch
 from .network_run import NetworkRun
 from .networks import build_model
@@ -157,10 +157,13 @@ def train_together(
     while active:
         epoch += 1
         steps = _train_epoch(stack, active, epoch)
+        intact = finite(stack.optimizer.params.values()).tolist()
         due = [
             i
             for i, member in enumerate(active)
-            if member.settings.evaluated_at(epoch) or member.ending.reached_by(steps[i])
+            if member.settings.evaluated_at(epoch)
+            or member.ending.reached_by(steps[i])
+            or not intact[i]
         ]
         rows = _evaluated(stack, shared, epoch, len(active)) if due else []
         going = []
