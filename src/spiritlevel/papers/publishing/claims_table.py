@@ -11,7 +11,8 @@ from .render import ScaleResult
 
 TITLES = ("experiment", "part of the claim", "paper", "here", "95 % interval", "n", "settings")
 CAPTION = (
-    "One line for each part of a claim, by the result nearest to the paper. A number has an "
+    "One line for each part of a claim, by the result nearest to the paper of those that can be "
+    "judged. A number has an "
     "interval, over settings where networks of one setting are repeated and over runs or pairs of "
     "runs elsewhere; the column settings says how many there are. Paper: its number for the same "
     "quantity, where it prints one."

@@ -16,9 +16,16 @@ from .what_holds import what_holds
 
 
 def analysed(results: str | os.PathLike[str]) -> dict[str, list[ScaleResult]]:
-    """By experiment: what was recorded at each scale, and what it says; empty if not run yet."""
+    """By experiment: what was recorded at each scale, and what it says; empty if not run yet.
+
+    That nearest to the paper comes first; one whose networks are not trained follows the others,
+    since it says nothing about the claim.
+    """
     return {
-        name: [ScaleResult.of(record, find(name)) for record in records.load(results, name)]
+        name: sorted(
+            (ScaleResult.of(record, find(name)) for record in records.load(results, name)),
+            key=lambda scale: scale.outcome.agrees == "untrained",
+        )
         for name in names()
     }
 

@@ -57,7 +57,7 @@ class ScaleResult:
 
 
 def render(scales: Sequence[ScaleResult]) -> str:
-    """The whole page of an experiment, by the scale nearest to the paper, then the others.
+    """The whole page of an experiment, by the first of the scales, then the others.
 
     The figures lie beside it, each under the stem of its scale.
     """

@@ -16,7 +16,8 @@ from ..library_studies import library_study
 from .render import ScaleResult
 
 CAPTION = (
-    "Here: what was run nearest to the paper. Paper: the preset of that name, which follows the "
+    "Here: what was run nearest to the paper, of what can be judged. Paper: the preset of that "
+    "name, which follows the "
     "paper where it says what it did; the number of networks is then ours where the paper gives "
     "none. Accuracies are medians over runs, from the smallest to the largest group or point in "
     "training that is recorded; where none is, the training loss."

@@ -16,7 +16,7 @@ from .render import ScaleResult, scale_in_words
 from .scale_table import CAPTION as SCALES
 from .scale_table import scale_table
 
-Scales = Sequence[ScaleResult]  # of one experiment, that nearest to the paper first
+Scales = Sequence[ScaleResult]  # of one experiment, the one that it is listed by first
 HOW = (
     "Every table and figure below is a study that anyone can run: `spiritlevel study run NAME`; a "
     "figure that looks at the runs of a table says so, its page has the command, and `spiritlevel "
@@ -129,7 +129,8 @@ def _tally(results: Sequence[Scales]) -> str:
     if twice:
         text += (
             f" {twice} of them were run more than once, at another scale or with other rates; "
-            "each is listed by the result nearest to the paper, with the others beside it."
+            "each is listed by the result nearest to the paper of those that can be judged, with "
+            "the others beside it."
         )
     return text
 

@@ -50,7 +50,7 @@ ADVICE = (
 
 
 def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
-    """The page, as Markdown, from the results of each experiment nearest to its paper."""
+    """The page, as Markdown, from the first result of each experiment."""
     nearest = [scales[0] for scales in results]
     parts = [*HEAD, "## The claims", *_claims(nearest)]
     populations = [result for result in nearest if _measures(result)]
