@@ -169,7 +169,7 @@ def test_wrong_labels_are_in_the_training_loss():
     random = numpy.random.default_rng(9)
     rows = []
     for noise in (0.0, 0.2, 0.4):
-        rows += confounded_rows(12, random, **{"interventions.label_noise": noise})
+        rows += confounded_rows(12, random, variant="a", **{"interventions.label_noise": noise})
     for row in rows:
         row["train_loss"] += 10 * row["interventions.label_noise"]
         row[KAPPA] += 100 * (row["interventions.label_noise"] == 0.2)
@@ -183,6 +183,23 @@ def test_wrong_labels_are_in_the_training_loss():
     most = [row["train_loss"] for row in rows if row["interventions.label_noise"] == 0.4]
     assert f"to {numpy.mean(most):.3g} [" in why
     assert why.endswith("while flatness is largest at 20%.")
+
+
+def test_wrong_labels_are_shown_within_each_way_of_training_too():
+    random = numpy.random.default_rng(10)
+    rows = []
+    for way, sign in (("a", 1), ("b", -1)):
+        for noise in (0.0, 0.2, 0.4):
+            some = confounded_rows(6, random, variant=way, **{"interventions.label_noise": noise})
+            rows += [row | {KAPPA: row[KAPPA] + 100 * sign * noise} for row in some]
+    [shown] = find("000-fig-6").analyse(rows).more
+    for cells, way in zip(shown.rows, "ab", strict=True):
+        own = [row for row in rows if row["variant"] == way]
+        assert cells[:2] == [way, 18]
+        assert cells[3].value == pytest.approx(ranks(own, "interventions.label_noise", KAPPA))
+        assert cells[4].value == pytest.approx(ranks(own, KAPPA, "gap"))
+    assert shown.rows[0][3].value > 0.5 > -0.5 > shown.rows[1][3].value
+    assert not find("000-fig-6").analyse([row for row in rows if row["variant"] == "a"]).more
 
 
 # -- Table 6 -----------------------------------------------------------------------------------
