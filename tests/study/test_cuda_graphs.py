@@ -2,11 +2,13 @@
 
 import math
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import load
 
 from spiritlevel.study import Store, execute
+from spiritlevel.study.models.efficientnet_lite0 import CODE, WEIGHTS
 from spiritlevel.study.runs import steps
 from spiritlevel.study.runs.cuda_graphs import WARM_UP, Recorded
 from spiritlevel.study.runs.running import run_one
@@ -121,6 +123,39 @@ def test_a_recorded_run_is_the_run(training, monkeypatch, recordings):
     want, have = load(plain.checkpoint), load(recorded.checkpoint)
     for name in want:
         assert torch.equal(want[name], have[name])
+
+
+@pytest.mark.parametrize("autocast", ["none", "bfloat16"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "resnet18", "width": 32, "head": "conv"},
+        {"name": "vgg16", "width": 32, "head": "conv"},
+        {"name": "densenet121", "growth": 12, "head": "conv"},
+        {"name": "efficientnet_lite0", "size": 64},
+        {"name": "vit_small"},
+    ],
+    ids=lambda model: model["name"],
+)
+def test_networks_learn_whether_recorded_or_not(tmp_path, monkeypatch, model, autocast):
+    if model["name"] == "efficientnet_lite0":
+        pytest.importorskip(CODE)
+        pytest.importorskip(WEIGHTS)
+    # Images of ten colours, which any network tells apart.
+    y = torch.arange(320) % 10
+    x = (y[:, None] * torch.tensor([0.1, 0.05, 0.02]))[..., None, None].expand(-1, -1, 32, 32)
+    noise = 0.01 * torch.rand(x.shape, generator=torch.Generator().manual_seed(0))
+    numpy.savez(tmp_path / "colours.npz", x=(x + noise).numpy(), y=y.numpy())
+    data = {"name": str(tmp_path / "colours.npz"), "test": str(tmp_path / "colours.npz")}
+    training = {"epochs": 6, "batch_size": 32, "lr": 0.005, "momentum": 0.9, "autocast": autocast}
+    (settings,) = tiny(model=model, data=data, training=training, grid={}, seeds=1).runs()
+    recorded = run_one(settings, device="cuda")
+    monkeypatch.setattr(steps, "recordable", lambda *_: False)
+    plain = run_one(settings, device="cuda")
+    for result in (recorded, plain):
+        losses = [row.train_loss for row in result.epochs]
+        assert result.outcome == "epochs", losses
+        assert losses[-1] < losses[0], losses
 
 
 def test_networks_trained_together_are_recorded_too(tmp_path, monkeypatch, recordings):
