@@ -85,16 +85,21 @@ def test_what_stands_beside_the_paper(name, preset, beside):
 def test_what_holds_has_every_experiment_once_and_both_levels(request):
     folder = request.config.rootpath / "experiments/results"
     # of the scales of 003-fig-3 that whose settings are in perfect order
-    recorded = [[r for r in load(folder, name) if r.preset != "h200-full"] for name in names()]
-    results = [[ScaleResult.of(records[0])] for records in recorded if records]
+    found = {name: [r for r in load(folder, name) if r.preset != "h200-full"] for name in names()}
+    results = [[ScaleResult.of(each[0], find(name))] for name, each in found.items() if each]
     page = what_holds(results)
     for (result,) in results:
         assert page.count(f"](experiments/{result.experiment.name}.md)") == 1
-    rows = re.findall(r"^\| (\S+) \| (\S+) \| (\d+) \| (\d+) \| (.*) \|$", page, re.M)
-    assert {row[0] for row in rows} == {"000-table-3", "002-fig-5", "003-fig-3"}
+    rows = re.findall(r"^\| (\d\S+) \| (\S+) \| (.*) \|$", page, re.M)
+    assert {row[0] for row in rows} == {"000-table-3", "002-fig-5", "003-fig-1", "003-fig-3"}
+    assert {row[1] for row in rows if row[0] == "003-fig-1"} == {
+        f"{name}\\[head\\]"
+        for name in ("scaled.lambda\\_max", "scaled.trace", "relative.kappa", "neuron.rho\\_sum")
+    }
+    population = "| 002-fig-5 | minima of LeNet-5 and five measures | 110 | 8 |"
+    assert re.search(rf"^{re.escape(population)} [\d.]+ to [\d.]+ \|$", page, re.M)
     kappa = next(row for row in rows if row[:2] == ("002-fig-5", "head.kappa"))
-    assert kappa[2:4] == ("110", "8")
-    assert kappa[4].startswith("0.287 [0.127, 0.447] | 7 of 8 | -0.429 [-0.88, 0.428] |")
+    assert kappa[2].startswith("0.287 [0.127, 0.447] | 7 of 8 | -0.429 [-0.88, 0.428] |")
     assert "The signs differ between the levels: `head.kappa` in 002-fig-5" in page
     assert "![minima of LeNet-5 and five measures](experiments/002-fig-5-h200.svg)" in page
     assert "| 1 (n = 4, no interval) |" in page  # four settings in perfect order prove little

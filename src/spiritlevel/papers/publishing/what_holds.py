@@ -92,23 +92,35 @@ def _measures(result: ScaleResult) -> dict[str, Levels]:
     if result.outcome.agrees == "untrained" or not experiment.settings or experiment.rows_of:
         return {}
     found = {
-        name: levels_of(rows, name, GAP, experiment.settings)
+        column: levels_of(rows, column, GAP, experiment.settings)
         for name in experiment.measures
-        if any(row.get(name) is not None for row in rows)
+        for column in (name, f"{name}[head]")  # of the whole network, or of its last layer alone
+        if any(row.get(column) is not None for row in rows)
     }
     return {name: each for name, each in found.items() if each is not None}
 
 
 def _populations(results: Sequence[ScaleResult]) -> list[str]:
     rows: list[Sequence[Cell]] = []
-    within, across, paradox = [], [], []
+    populations: list[Sequence[Cell]] = []
+    within, below, across, paradox = [], [], [], []
     for result in results:
-        for name, found in _measures(result).items():
+        measures = _measures(result)
+        first = next(iter(measures.values()))
+        losses = [row["train_loss"] for row in _judged(result)]
+        populations.append(
+            [
+                *(result.experiment.name, result.experiment.title),
+                *(first.pooled.n, first.clustered.clusters),
+                f"{min(losses):.2g} to {max(losses):.2g}",
+            ]
+        )
+        for name, found in measures.items():
             inside = found.within
             where = f"{name} in {result.experiment.name}"
             rows.append(
                 [
-                    *(result.experiment.name, name, found.pooled.n, found.clustered.clusters),
+                    *(result.experiment.name, name),
                     IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
                     f"{inside.num_positive} of {inside.n}",
                     *(between_estimate(found), estimate(found.clustered)),
@@ -116,27 +128,35 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
             )
             if inside.low > 0:
                 within.append(where)
+            if inside.high < 0:
+                below.append(where)
             if found.clustered.low > 0:
                 across.append(where)
             if found.disagrees:
                 paradox.append(where)
     titles = (
-        *("population", "measure", "networks", "settings", "within settings, mean"),
-        *("positive within", "between settings", "over all, interval over settings"),
+        *("population", "measure", "within settings, mean", "positive within"),
+        *("between settings", "over all, interval over settings"),
     )
     figures = [
         f"![{escape(r.experiment.title)}](experiments/{r.stem}.svg)\n\n"
-        f"*{escape(r.experiment.title)}: each colour is a way of training, with a line of its own.*"
+        f"*{escape(r.experiment.name)}, {escape(r.experiment.title)}: each colour is a way of "
+        "training, with a line of its own.*"
         for r in results
         if isinstance(r.outcome.figure, Figure) and r.outcome.figure.fitted
     ]
     return [
-        "Rank correlations (Spearman) with the gap of the losses, of trained networks:",
+        "The populations, of trained networks:",
+        markdown.table(
+            Table(("population", "what", "networks", "settings", "training loss"), populations)
+        ),
+        "Rank correlations (Spearman) with the gap of the losses:",
         markdown.table(Table(titles, rows)),
         "\n".join(
             [
                 f"- The 95 % interval lies above 0 within settings: {_listing(within)}.",
-                f"- It does so over all networks, counting settings: {_listing(across)}.",
+                f"- It lies below 0 within settings: {_listing(below)}.",
+                f"- It lies above 0 over all networks, counting settings: {_listing(across)}.",
                 f"- The signs differ between the levels: {_listing(paradox)}.",
             ]
         ),
@@ -148,7 +168,7 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
 
 
 def _moved(rows: Sequence[Sequence[Cell]]) -> list[str]:
-    used = dict.fromkeys(str(row[1]) for row in rows)
+    used = dict.fromkeys(str(row[1]).partition("[")[0] for row in rows)
     known = set(names())
     return [name for name in used if name in known and "layer_rescale" not in get(name).invariant]
 
