@@ -214,12 +214,6 @@ EXPERIMENT = Experiment(
                 "all of "
                 "them; {seeds} seeds."
             ),
-            "small-imagenet": (
-                "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
-                "pixels; then {data.samples} images of CIFAR-10 in batches of "
-                "{training.batch_size} for {training.epochs} epochs, measured on all of them and "
-                "tested on {data.test_samples}; {seeds} seeds."
-            ),
             "h200-cifar100": (
                 "Width {model.width} instead of 64, from weights trained on 20,000 images of "
                 "CIFAR-100 instead of ImageNet's, the same for all seeds; {data.samples} CIFAR-10 "

@@ -32,7 +32,6 @@ SCALES = (
     "h200-after-norm",
     "h200-low-rates",
     "h200",
-    "small-imagenet",
     "one-core",
     "small-trained",
     "",
