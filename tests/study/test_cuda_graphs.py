@@ -125,7 +125,10 @@ def test_a_recorded_run_is_the_run(training, monkeypatch, recordings):
         assert torch.equal(want[name], have[name])
 
 
-@pytest.mark.parametrize("autocast", ["none", "bfloat16"])
+@pytest.mark.parametrize(
+    ("autocast", "layout"),
+    [("none", "usual"), ("bfloat16", "channels last"), ("bfloat16", "usual")],
+)
 @pytest.mark.parametrize(
     "model",
     [
@@ -137,7 +140,9 @@ def test_a_recorded_run_is_the_run(training, monkeypatch, recordings):
     ],
     ids=lambda model: model["name"],
 )
-def test_networks_learn_whether_recorded_or_not(tmp_path, monkeypatch, model, autocast):
+def test_networks_learn_whether_recorded_or_not(tmp_path, monkeypatch, model, autocast, layout):
+    if layout == "usual":
+        monkeypatch.setattr(steps, "channels_last", lambda *_: None)
     if model["name"] == "efficientnet_lite0":
         pytest.importorskip(CODE)
         pytest.importorskip(WEIGHTS)
