@@ -106,6 +106,14 @@ EXPERIMENT = Experiment(
                 "{data.samples} images, {training.epochs} epochs, R = "
                 "{grid.interventions.batch_cycles}, {seeds} seed: a trial."
             ),
+            "one-core": (
+                "Handwritten digits of 8×8 pixels instead of CIFAR-10, {data.samples} training "
+                "images instead of 50,000 in batches of {training.batch_size}, width "
+                "{model.width} instead of 64, {training.epochs} epochs, measured on "
+                "{measure_options.samples} of the training images with at most "
+                "{measure_options.max_passes} probes for the part of the trace that is not "
+                "Gauss-Newton; {seeds} seeds."
+            ),
             "h200": (
                 "{data.samples} training images instead of 50,000, {training.epochs} epochs "
                 "instead of 15, measured on {measure_options.samples} of the training images; "
