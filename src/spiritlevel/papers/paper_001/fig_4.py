@@ -115,9 +115,8 @@ EXPERIMENT = Experiment(
                 "Gauss-Newton; {seeds} seeds."
             ),
             "h200": (
-                "{data.samples} training images instead of 50,000, {training.epochs} epochs "
-                "instead of 15, measured on {measure_options.samples} of the training images; "
-                "{seeds} seeds."
+                "{data.samples} training images instead of 50,000, measured on "
+                "{measure_options.samples} of the training images; {seeds} seeds."
             ),
             "paper": (
                 "Measured on {measure_options.samples} of the training images; {seeds} seeds."
