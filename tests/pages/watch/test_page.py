@@ -39,7 +39,7 @@ def test_a_study_is_followed(browser, tmp_path):
                 visit.wait(points(i + 1))
             assert visit.page.locator("#failures").is_hidden()
             fail(store, "the disk is full")
-            visit.wait_text("#failures", "lr 0.01, seed 0: the disk is full")
+            visit.wait_text("#failures", "lr 0.1, seed 1: the disk is full")
             local.run_here(store)  # the last one is trained in earnest
             visit.wait_text("#progress", "3 of 4")
             visit.wait_text("#progress", "all have ended")

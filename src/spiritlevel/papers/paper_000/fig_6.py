@@ -75,8 +75,10 @@ def _by_way(rows: Sequence[Row]) -> list[Table]:
         pairs = ((noise, flatness), (flatness, column(group, GAP)))
         losses = mean(column(group, "train_loss"))
         table.append([way, len(group), losses, *(estimate(spearman(*pair)) for pair in pairs)])
-    titles = ("way of training", "n", "training loss")
-    titles += ("Spearman, noise and flatness", "Spearman, flatness and gap")
+    titles = (
+        *("way of training", "n", "training loss"),
+        *("Spearman, noise and flatness", "Spearman, flatness and gap"),
+    )
     return [
         titled(
             "Within each way of training",
