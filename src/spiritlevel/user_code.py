@@ -20,7 +20,7 @@ from importlib import machinery, metadata
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from .errors import SpiritlevelError, suggestion
+from .errors import SpiritlevelError, brief, suggestion
 
 GROUPS = ("spiritlevel.measures", "spiritlevel.studies")  # entry points that name modules
 
@@ -65,7 +65,7 @@ def split(name: str, *, what: str) -> tuple[str, str]:
     if not all(part.isidentifier() for part in parts):
         raise SpiritlevelError(
             f"A {what} of your own must be written 'module:factory', as in "
-            f"'my_package.nets:make'. Got {name!r}."
+            f"'my_package.nets:make'. Got {brief(name)}."
         )
     return module_name, attribute
 

@@ -147,7 +147,10 @@ def test_settings_reach_the_measures(checkpoints, tmp_path):
         (["compare", "x=a.pt", "x=b.pt"], "The name 'x' is given to two checkpoints"),
         (["measure", "--option", "rho"], "as in --option rho=0.1. Got 'rho'"),
         (["measure", "--option", "rhoo=1"], "has no option 'rhoo'. Did you mean 'rho'?"),
-        (["audit", "--option", "rho=-1"], "The option 'rho' must be a positive number. Got -1"),
+        (
+            ["audit", "--option", "rho=-1"],
+            "The option 'rho' must be a positive number that fits into 64 bits. Got -1",
+        ),
         (["measure", "--measures", "norms.distance"], "initial"),
         (["audit", "--measures", "head.kapa"], "Did you mean 'head.kappa'"),
     ],

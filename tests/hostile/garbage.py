@@ -8,6 +8,8 @@ import numpy
 import torch
 from torch import nn
 
+from spiritlevel.errors import brief
+
 NAN, INF = float("nan"), float("inf")
 
 
@@ -21,8 +23,26 @@ class Strange:
 def values() -> list[Any]:
     """New ones for each call: generators are used up."""
     return [
-        *(None, True, False, 0, 1, -1, 2**40, 10**400, 0.5, -0.5, NAN, INF, -INF, 1 + 2j),
-        *("", " ", "x", "a.b", "*", "[", "\x00", "\ud800", b"", b"x", "9" * 500),
+        *(
+            None,
+            True,
+            False,
+            0,
+            1,
+            -1,
+            2**40,
+            10**400,
+            10**5000,
+            3e3,
+            0.5,
+            -0.5,
+            NAN,
+            INF,
+            -INF,
+            1 + 2j,
+        ),
+        *("", " ", "x", "a.b", "*", "[", "\x00", "\ud800", "a\udc80b", b"", b"x", "9" * 500),
+        *("x" * 100_000, numpy.array(["x", "y"]), torch.tensor([1, 2]), torch.device("meta")),
         *([], [None], ["x"], [1, 2], [[]], (), ("x", "y"), set(), {"x"}, frozenset()),
         *({}, {"x": 1}, {1: "x"}, {"x": None}),
         *(numpy.zeros(0), numpy.zeros(3), numpy.array("x"), numpy.float64(0.5), numpy.int64(-1)),
@@ -34,4 +54,4 @@ def values() -> list[Any]:
 
 
 def name(value: Any) -> str:
-    return f"{type(value).__name__} {value!r:.40}".encode("ascii", "backslashreplace").decode()
+    return f"{type(value).__name__} {brief(value):.40}".encode("ascii", "backslashreplace").decode()

@@ -8,6 +8,7 @@ import pytest
 import spiritlevel as sl
 from hostile import garbage
 from hostile.records import data, network
+from spiritlevel.errors import LONGEST
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
@@ -72,6 +73,7 @@ def test_arguments_that_work():
 def test_some_wrong_arguments():
     texts = list(map(attempt, random.Random(5).sample(places(), 200)))
     assert sum(map(bool, texts)) > 100  # meta: most of them are wrong
+    assert max(map(len, texts)) <= LONGEST
     assert all("Got" in text or "must" in text or "No " in text for text in texts if text)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.workspace import STREAM_FROM
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from ..math.curvature import SoftmaxCurvature
 from ..measures.opening import open_workspace
 from ..model.calls import measuring
@@ -72,7 +72,7 @@ def _logits(
     if not isinstance(surface.loss, CrossEntropy):
         raise SpiritlevelError(
             "Equal confidence needs the loss 'cross_entropy', which has class probabilities. Got "
-            f"{surface.loss.name!r}."
+            f"{brief(surface.loss.name)}."
         )
     loss = surface.loss
     with surface.preserved(), torch.no_grad():

@@ -18,7 +18,7 @@ from ..engine.weight_space.lanczos import Which
 from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from ..measures.opening import open_workspace
 from ..model.batches import Forward
 from ..model.calls import call_settings, measuring
@@ -237,7 +237,7 @@ def density(
     if not 1 <= num_vectors <= MOST_VECTORS:
         raise SpiritlevelError(
             f"The 'num_vectors' argument of density must be from 1 to {MOST_VECTORS:,}. "
-            f"Got {num_vectors!r}. The default is 8."
+            f"Got {brief(num_vectors)}. The default is 8."
         )
     workspace = _open(
         model,
@@ -268,7 +268,8 @@ def _open(
 ) -> Workspace:
     if matrix not in get_args(Matrix):
         raise SpiritlevelError(
-            f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got {matrix!r}."
+            f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got "
+            f"{brief(matrix)}."
         )
     return open_workspace(model, data, **arguments)
 

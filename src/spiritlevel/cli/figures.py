@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from ..files import write_atomically
 from ..pages import figures as plots
 from ..pages.figures.columns import finished, num_runs
@@ -49,7 +49,7 @@ def figures(
     """Draw a study: measures against the gap, correlations, training, boxes, layers, bound."""
     if kind not in plots.KINDS:
         raise SpiritlevelError(
-            f"The --format must be one of {', '.join(plots.KINDS)}. Got {kind!r}."
+            f"The --format must be one of {', '.join(plots.KINDS)}. Got {brief(kind)}."
         )
     talk = console.talk(json)
     where = out or folder / "figures"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from .. import api
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 
 UNITS = {"": 1, "B": 1}
 for power, letter in enumerate("KMGT", start=1):
@@ -29,7 +29,7 @@ def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, object]:
         key, equals, value = text.partition("=")
         if not equals or not all(part.isidentifier() for part in key.split(".")):
             raise SpiritlevelError(
-                f"Every {flag.split()[0]} must be key=value, as in {flag}. Got {text!r}."
+                f"Every {flag.split()[0]} must be key=value, as in {flag}. Got {brief(text)}."
             )
         try:
             values[key] = ast.literal_eval(value)
@@ -75,19 +75,20 @@ def parse_memory(text: str) -> int:
     (536870912, 2000000000, 1610612736)
     """
     size = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if size is None or size[2].upper() not in UNITS or float(size[1]) == 0:
+    num_bytes = float(size[1]) * UNITS.get(size[2].upper(), 0) if size else 0.0
+    if not 1 <= num_bytes < 2**63:
         raise SpiritlevelError(
-            "The --memory must be a positive size such as 512MiB, 2GiB or a number of bytes. "
-            f"Got {text!r}."
+            "The --memory must be a positive size such as 512MiB, 2GiB or a number of bytes, in "
+            f"all less than 2**63 bytes. Got {brief(text)}."
         )
-    return int(float(size[1]) * UNITS[size[2].upper()])
+    return int(num_bytes)
 
 
 def parse_dtype(text: str) -> torch.dtype:
     """float32 or float64: curvature is measured in no other dtype."""
     if text not in DTYPES:
         raise SpiritlevelError(
-            f"The --dtype must be {' or '.join(DTYPES)}. Got {text!r}. "
+            f"The --dtype must be {' or '.join(DTYPES)}. Got {brief(text)}. "
             "Half precision has too few digits for curvature."
         )
     return DTYPES[text]

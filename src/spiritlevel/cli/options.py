@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from ..errors import SpiritlevelError, require
+from ..errors import SpiritlevelError, brief, require
 from ..pages.figures import KINDS
 from . import completion, console, inputs
 
@@ -180,7 +180,7 @@ def drawable(plot: pathlib.Path | None) -> pathlib.Path | None:
     if plot is not None and plot.suffix[1:] not in KINDS:
         endings = ", ".join(f".{kind}" for kind in KINDS)
         raise SpiritlevelError(
-            f"The --plot must be a file with one of the endings {endings}. Got {str(plot)!r}."
+            f"The --plot must be a file with one of the endings {endings}. Got {brief(str(plot))}."
         )
     return unwritten(plot)
 

@@ -9,7 +9,7 @@ import typer
 
 from ..analysis.quantization import Quantization, quantization
 from ..analysis.quantization.records import plan_text
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from ..pages.figures import quantization as draw
 from ..study.checkpoints import save_checkpoint
 from . import console, inputs, options, subject
@@ -113,7 +113,7 @@ def _parse_bits(text: str) -> list[int]:
     except ValueError:
         raise SpiritlevelError(
             "The --bits must be whole numbers with commas between them, such as 2,4,8. "
-            f"Got {text!r}."
+            f"Got {brief(text)}."
         ) from None
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, suggestion
+from ..errors import SpiritlevelError, brief, suggestion
 
 BANDWIDTHS = ("likelihood", "scott", "silverman")
+LARGEST = 2**63 - 1  # of whole numbers: beyond it they cannot become floats or tensors
 TARGETS = ("auto", "error", "loss")
 
 
@@ -34,6 +35,7 @@ TEXTS = {
     "failure": "largest probability that the bound fails",
 }
 MINIMUM = {"ascent_steps": 1, "restarts": 0, "m": 1, "draws": 2, "splits": 1}  # whole numbers
+MAXIMUM = 1_000_000  # of them, but of m, which is one of samples: more would never end
 POSITIVE = (
     "rho",
     "adaptive_rho",
@@ -74,17 +76,20 @@ class Options:
         for name in POSITIVE:
             value = getattr(self, name)
             if not _is_number(value) or not 0.0 < value < math.inf:
-                raise _refusal(name, "a positive number", value)
+                raise _refusal(name, "a positive number that fits into 64 bits", value)
         for name, least in MINIMUM.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise _refusal(name, f"a whole number of at least {least}", value)
-        if self.target not in TARGETS:
+            most = LARGEST if name == "m" else MAXIMUM
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                need = f"a whole number of at least {least} and at most {most:,}"
+                raise _refusal(name, need, value)
+        if not isinstance(self.target, str) or self.target not in TARGETS:
             raise _refusal("target", f"one of {', '.join(TARGETS)}", self.target)
-        is_positive = _is_number(self.bandwidth) and float(self.bandwidth) > 0
-        if not is_positive and self.bandwidth not in BANDWIDTHS:
+        given = self.bandwidth
+        is_known = isinstance(given, str) and given in BANDWIDTHS
+        if not is_known and not (_is_number(given) and float(given) > 0):
             need = f"one of {', '.join(BANDWIDTHS)}, or a positive number"
-            raise _refusal("bandwidth", need, self.bandwidth)
+            raise _refusal("bandwidth", need, given)
         if not self.failure < 1.0:
             raise _refusal("failure", "a probability below 1", self.failure)
         if self.region is not None:
@@ -122,21 +127,24 @@ def as_options(given: Options | Mapping[str, Any] | None) -> Options:
         )
     for name in given:
         if name not in TEXTS:
-            hint = suggestion(str(name), TEXTS, most=1)
+            hint = suggestion(name, TEXTS, most=1)
             raise SpiritlevelError(
-                f"The 'options' argument has no option {name!r}.{hint} Known: {', '.join(TEXTS)}."
+                f"The 'options' argument has no option {brief(name)}.{hint} Known: "
+                f"{', '.join(TEXTS)}."
             )
     return Options(**given)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= LARGEST
 
 
 def _as_region(region: Any) -> tuple[int, int, int, int]:
     try:
         top, left, height, width = (int(number) for number in region)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: of a meta tensor
         raise _refusal("region", "(top, left, height, width) in pixels", region) from None
     if min(top, left) < 0 or min(height, width) < 1:
         raise _refusal("region", "(top, left, height, width) with a positive size", region)
@@ -145,6 +153,6 @@ def _as_region(region: Any) -> tuple[int, int, int, int]:
 
 def _refusal(name: str, need: str, got: Any) -> SpiritlevelError:
     return SpiritlevelError(
-        f"The option {name!r} must be {need}. Got {got!r}. It is {TEXTS[name]}; "
+        f"The option {name!r} must be {need}. Got {brief(got)}. It is {TEXTS[name]}; "
         f"default {DEFAULTS[name]!r}."
     )

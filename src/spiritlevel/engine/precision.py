@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, get_args
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 
 Method = Literal[
     "auto", "exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++"
@@ -26,30 +26,30 @@ class Precision:
         if self.method not in get_args(Method):
             raise SpiritlevelError(
                 f"The 'method' argument must be one of {', '.join(get_args(Method))}. "
-                f"Got {self.method!r}. 'auto' picks by cost and certificate."
+                f"Got {brief(self.method)}. 'auto' picks by cost and certificate."
             )
         for name in ("rtol", "confidence"):
             if not isinstance(getattr(self, name), int | float):
                 raise SpiritlevelError(
-                    f"The {name!r} argument must be a number. Got {getattr(self, name)!r}."
+                    f"The {name!r} argument must be a number. Got {brief(getattr(self, name))}."
                 )
         if not isinstance(self.max_passes, int):
             raise SpiritlevelError(
                 "The 'max_passes' argument must be a whole number of passes over the data. "
-                f"Got {self.max_passes!r}. Typical: 100."
+                f"Got {brief(self.max_passes)}. Typical: 100."
             )
         if not 0.0 < self.rtol < 1.0:
             raise SpiritlevelError(
-                f"The 'rtol' argument must lie between 0 and 1. Got {self.rtol!r}. 0.05 asks for "
-                "5 % of the value; for exact values where they can be had use method='exact'."
+                f"The 'rtol' argument must lie between 0 and 1. Got {brief(self.rtol)}. 0.05 asks "
+                "for 5 % of the value; for exact values where they can be had use method='exact'."
             )
         if not 0.0 < self.confidence < 1.0:
             raise SpiritlevelError(
-                f"The 'confidence' argument must lie between 0 and 1. Got {self.confidence!r}. "
-                "Typical: 0.95."
+                "The 'confidence' argument must lie between 0 and 1. Got "
+                f"{brief(self.confidence)}. Typical: 0.95."
             )
         if self.max_passes < 1:
             raise SpiritlevelError(
                 "The 'max_passes' argument must be at least 1 pass over the data. "
-                f"Got {self.max_passes!r}. Typical: 100."
+                f"Got {brief(self.max_passes)}. Typical: 100."
             )

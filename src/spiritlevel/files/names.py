@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 
 LONGEST = 200  # bytes; file systems take 255, and endings are added
 # Devices of Windows, with any ending; a folder that is copied there could not be opened.
@@ -23,7 +23,7 @@ def check_name(name: str, *, what: str, advice: str) -> str:
     for part in [first, *filter(None, rest)]:  # an empty part counts only where a path starts
         if fault := _fault(part):
             raise SpiritlevelError(
-                f"The {what} must be usable as the name of a folder. Got {name!r}, {fault}. "
+                f"The {what} must be usable as the name of a folder. Got {brief(name)}, {fault}. "
                 f"{advice}"
             )
     return name
@@ -43,7 +43,7 @@ def as_path(given: object, *, what: str) -> pathlib.Path:
     """A path that the system can be asked for."""
     if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str):
         raise SpiritlevelError(
-            f"The {what} must be a path. Got {given!r}. Give a text, or a pathlib.Path."
+            f"The {what} must be a path. Got {brief(given)}. Give a text, or a pathlib.Path."
         )
     path = pathlib.Path(given)
     try:
@@ -52,7 +52,7 @@ def as_path(given: object, *, what: str) -> pathlib.Path:
         parts = [b"\0"]
     if not os.fspath(given) or any(b"\0" in part or len(part) > 255 for part in parts):
         raise SpiritlevelError(
-            f"The {what} must be a path. Got {os.fspath(given)!r:.80}, which no file can have. "
+            f"The {what} must be a path. Got {brief(os.fspath(given))}, which no file can have. "
             "Check it."
         )
     return path

@@ -12,7 +12,7 @@ from ..engine.options import Options, as_options
 from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from ..model.arithmetic import Arithmetic, full_precision
 from ..model.batches import Forward
 from ..model.distributed import Processes
@@ -48,7 +48,7 @@ def open_workspace(
     options = as_options(options)
     if memory is not None and memory <= 0:
         raise SpiritlevelError(
-            f"The 'memory' argument must be a positive number of bytes. Got {memory!r}. "
+            f"The 'memory' argument must be a positive number of bytes. Got {brief(memory)}. "
             "Leave it out for 640 MiB, or half the free memory of a GPU."
         )
     common = {
@@ -63,7 +63,12 @@ def open_workspace(
     if layers == "head":
         surface = Surface(model, data, layers=_head_layer(surface, head), **common)
     return Workspace(
-        surface, head=head, memory=memory, seed=seed, precision=precision, options=options
+        surface,
+        head=head,
+        memory=None if memory is None else int(memory),  # 2e9 is a number of bytes too
+        seed=seed,
+        precision=precision,
+        options=options,
     )
 
 

@@ -15,7 +15,7 @@ from ..engine.data_pass import Needs
 from ..engine.options import TEXTS
 from ..engine.plan import Plan
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError, suggestion
+from ..errors import SpiritlevelError, brief, suggestion
 from ..records import Cost, Measurement
 from ..symmetries import SYMMETRIES
 from .other_names import known_here_as
@@ -245,7 +245,7 @@ def names(pattern: str = "*") -> list[str]:
     """Names that match a pattern, sorted; a pattern without wildcards must name a measure."""
     if not isinstance(pattern, str):
         raise SpiritlevelError(
-            f"The name or pattern of measures must be a text. Got {pattern!r:.80}. See "
+            f"The name or pattern of measures must be a text. Got {brief(pattern)}. See "
             "`spiritlevel list`."
         )
     if not set(pattern) & set("*?["):
@@ -290,7 +290,7 @@ def _check_claims(
     if wrong := [requirement for requirement in requires if not callable(requirement)]:
         raise SpiritlevelError(
             f"Each of the requirements of measure {name!r} must be a function of the workspace and "
-            f"the measure's name. Got {wrong[0]!r}. See spiritlevel.measures.requirements."
+            f"the measure's name. Got {brief(wrong[0])}. See spiritlevel.measures.requirements."
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from ..model.losses import CrossEntropy
 
 Requirement = Callable[[Workspace, str], object]
@@ -21,7 +21,7 @@ def softmax(workspace: Workspace, name: str) -> None:
     loss = workspace.surface.loss
     if not isinstance(loss, CrossEntropy):
         raise SpiritlevelError(
-            f"The measure {name!r} needs the loss 'cross_entropy'. Got {loss.name!r}. "
+            f"The measure {name!r} needs the loss 'cross_entropy'. Got {brief(loss.name)}. "
             "Leave it out of 'measures'."
         )
 

@@ -6,15 +6,14 @@ What a value may be beyond its type (a range, a name that exists) is checked whe
 from __future__ import annotations
 
 import inspect
-import os
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 from torch import nn
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
+from ..files.names import as_path
 
 Test = Callable[[Any], bool]
 
@@ -25,16 +24,9 @@ def check_arguments(verb: str, arguments: Mapping[str, Any]) -> None:
         fits, need = CHECKS.get(name, (_anything, ""))
         if not fits(value):
             raise SpiritlevelError(
-                f"The {name!r} argument of {verb} must be {need}. Got {_shown(value)}."
+                f"The {name!r} argument of {verb} must be {need}. Got {brief(value)}, of type "
+                f"{type(value).__name__}."
             )
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = " ".join(reprlib.repr(value).split())
-    except Exception:  # of a user's class
-        text = "something"
-    return f"{text}, of type {type(value).__name__}"
 
 
 def _anything(value: Any) -> bool:
@@ -48,13 +40,18 @@ def _is_network(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, Integral) and _is_number(value)
 
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, int) and abs(value) >= 2**63:
         return False
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _are_bytes(value: Any) -> bool:
+    """A float such as 2e9 is one too."""
+    return _is_number(value) and abs(value) < 2**63 and value == int(value)
 
 
 def _is_text(value: Any) -> bool:
@@ -101,7 +98,11 @@ def _are_networks(value: Any) -> bool:
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike) and "\0" not in str(value) and str(value) != ""
+    try:
+        as_path(value, what="path")
+    except SpiritlevelError:
+        return False
+    return True
 
 
 def _or_none(test: Test) -> Test:
@@ -128,21 +129,24 @@ CHECKS: dict[str, tuple[Test, str]] = {
     "forward": _FUNCTION,
     "progress": _FUNCTION,
     "method": (_or_none(_is_text), "the name of a method, such as 'auto'"),
-    "memory": (_or_none(_is_number), "a number of bytes, or None"),
+    "memory": (_or_none(_are_bytes), "a whole number of bytes below 2**63, or None"),
+    "arithmetic": (_is_text, "'full', 'tf32' or 'bf16'"),
     "seed": (_is_seed, "a whole number of Python that fits into 64 bits"),
     "distributed": (_is_flag, "True or False"),
     "rtol": (_is_number, "a number, such as 0.05"),
     "confidence": (_is_number, "a number, such as 0.95"),
-    "max_passes": (_is_whole, "a whole number, such as 100"),
+    "max_passes": (_is_whole, "a whole number below 2**63, such as 100"),
+    "max_overhead": (_or_none(_is_number), "a share of the time, such as 0.1, or None"),
+    "draws": (_is_whole, "a whole number, such as 3"),
     "match_confidence": (_is_flag, "True or False"),
     "biases": (_is_flag, "True or False"),
-    "num": (_is_whole, "a whole number"),
-    "num_vectors": (_is_whole, "a whole number"),
-    "steps": (_is_whole, "a whole number"),
+    "num": (_is_whole, "a whole number below 2**63"),
+    "num_vectors": (_is_whole, "a whole number below 2**63"),
+    "steps": (_is_whole, "a whole number below 2**63"),
     "which": (_is_text, "'largest', 'smallest' or 'both'"),
     "matrix": (_is_text, "'hessian' or 'ggn'"),
     "kind": (_is_text, "'hessian', 'ggn' or 'fisher'"),
-    "num_probes": (_is_whole, "a whole number, such as 32"),
+    "num_probes": (_is_whole, "a whole number below 2**63, such as 32"),
     "scheme": (_is_text, "'per_tensor', 'per_channel' or 'per_group'"),
     "ranges": (_is_text, "'mse' or 'max'"),
     "mean_bits": (_or_none(_is_number), "a number of bits per weight, or None"),
@@ -155,7 +159,7 @@ CHECKS: dict[str, tuple[Test, str]] = {
     "residual_rtol": (_or_none(_is_number), "a number, or None"),
     "directions": (_or_none(_is_text), "'random', 'eigen' or None"),
     "dimensions": (_or_none(_is_whole), "1, 2 or None"),
-    "points": (_or_none(_is_whole), "a whole number, or None"),
+    "points": (_or_none(_is_whole), "a whole number below 2**63, or None"),
     "reach": (_or_none(_is_number), "a number, or None"),
     "names": (_or_none(_are_texts), "a list of texts, or None"),
     "cache": (_or_none(_is_path), "a path, or None"),

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from .exclusive import process_state
 
 Arithmetic = Literal["full", "tf32", "bf16"]
@@ -25,7 +25,7 @@ def check_arithmetic(arithmetic: str, device: torch.device) -> None:
     if arithmetic not in get_args(Arithmetic):
         raise SpiritlevelError(
             f"The 'arithmetic' argument must be one of {', '.join(get_args(Arithmetic))}. "
-            f"Got {arithmetic!r}. 'full' computes in the model's own precision."
+            f"Got {brief(arithmetic)}. 'full' computes in the model's own precision."
         )
     if arithmetic == "tf32" and device.type != "cuda":
         raise SpiritlevelError(

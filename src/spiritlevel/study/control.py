@@ -9,7 +9,7 @@ import runpy
 import warnings
 from typing import Any
 
-from ..errors import SpiritlevelError, suggestion
+from ..errors import SpiritlevelError, brief, suggestion
 from ..files.names import as_path, check_name, portable
 from .data.catalogue import CATALOGUE
 from .executors import local, processes, ray, vmap
@@ -43,7 +43,7 @@ def find(name_or_path: str) -> Study:
         if not isinstance(study, Study):
             raise SpiritlevelError(
                 f"The file {name_or_path!r} must define `study`, a spiritlevel.study.Study. "
-                f"Got {study!r}."
+                f"Got {brief(study)}."
             )
         return study
     try:
@@ -100,14 +100,14 @@ def execute(
     """
     if executor not in EXECUTORS:
         raise SpiritlevelError(
-            f"The 'executor' must be one of {', '.join(EXECUTORS)}. Got {executor!r}."
+            f"The 'executor' must be one of {', '.join(EXECUTORS)}. Got {brief(executor)}."
             f"{suggestion(executor, EXECUTORS)}"
         )
     if workers < 1:
-        raise SpiritlevelError(f"The 'workers' must be at least 1. Got {workers!r}.")
+        raise SpiritlevelError(f"The 'workers' must be at least 1. Got {brief(workers)}.")
     if address is not None and executor != "ray":
         raise SpiritlevelError(
-            f"The 'address' of a Ray cluster needs executor='ray'. Got {executor!r}."
+            f"The 'address' of a Ray cluster needs executor='ray'. Got {brief(executor)}."
         )
     ray.check_share(per_gpu, executor=executor, device=device)
     check_database(store)

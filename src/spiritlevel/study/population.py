@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import SpiritlevelError, suggestion
+from ..errors import SpiritlevelError, brief, suggestion
 from .epoch_rows import EpochRows
 from .epoch_rows import Row as Row
 from .storage.store import Counts, Store
@@ -218,7 +218,7 @@ class Population:
         if name not in choices:
             raise SpiritlevelError(
                 f"The {argument!r} must be one of {', '.join(choices) or 'none here'}. "
-                f"Got {name!r}.{suggestion(name, choices)}"
+                f"Got {brief(name)}.{suggestion(name, choices)}"
             )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import SpiritlevelError, suggestion
+from ..errors import SpiritlevelError, brief, suggestion
 from ..measures.confounders import HELD_FIXED
 from .population import Population
 from .statistics import StudyStatistics, summary
@@ -94,7 +94,7 @@ def _check_target(population: Population, target: str) -> None:
     if target not in targets and target not in names:
         raise SpiritlevelError(
             f"The 'target' must be one of {', '.join(targets)}, or a measure of the study. "
-            f"Got {target!r}.{suggestion(target, [*targets, *names])}"
+            f"Got {brief(target)}.{suggestion(target, [*targets, *names])}"
         )
     if target in targets and names and not population.epochs and population.outcomes is None:
         raise SpiritlevelError(
@@ -109,13 +109,13 @@ def _check_confounders(names: Sequence[str], target: str, rows: Sequence[dict[st
     for name in names:
         if name == target:
             raise SpiritlevelError(
-                f"The 'confounders' must be other columns than the target. Got {name!r}, which is "
-                "the target: nothing would be left of it. Leave it out."
+                f"The 'confounders' must be other columns than the target. Got {brief(name)}, "
+                "which is the target: nothing would be left of it. Leave it out."
             )
         if name not in numeric:
             raise SpiritlevelError(
                 "Each of the 'confounders' must be a column of numbers of this study: "
-                f"{', '.join(numeric)}. Got {name!r}.{suggestion(name, numeric)}"
+                f"{', '.join(numeric)}. Got {brief(name)}.{suggestion(name, numeric)}"
             )
 
 

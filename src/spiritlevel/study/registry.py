@@ -19,7 +19,7 @@ from importlib import resources
 from typing import Any, Protocol
 
 from .. import plugins, user_code
-from ..errors import SpiritlevelError, suggestion
+from ..errors import SpiritlevelError, brief, suggestion
 from .runs.results import RunResult
 from .settings.run import RunSettings
 
@@ -58,8 +58,8 @@ def register_study(file: StudyFile) -> None:
     """Make a study available under the name of its file, without `.yaml`."""
     if not file.name.endswith(SUFFIX):
         raise SpiritlevelError(
-            f"The 'file' argument of register_study must end in {SUFFIX!r}. Got {file.name!r}. "
-            "Rename the file; its name becomes the name of the study."
+            f"The 'file' argument of register_study must end in {SUFFIX!r}. Got "
+            f"{brief(file.name)}. Rename the file; its name becomes the name of the study."
         )
     name = file.name.removesuffix(SUFFIX)
     if _studies.get(name, file) != file:
@@ -125,7 +125,7 @@ def find_task(name: str) -> Task:
     if not callable(function):
         raise SpiritlevelError(
             f"The study's task {name!r} must name a function (settings, device) -> RunResult. "
-            f"Got {function!r}."
+            f"Got {brief(function)}."
         )
     user_function: Task = function
     return user_function

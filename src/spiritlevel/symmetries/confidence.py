@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from .moves import ROOT, Group, Move, Role, Site
 
 
@@ -15,13 +15,13 @@ def temperature_move(model: nn.Module, head: str) -> Move:
         module = model.get_submodule(head)
     except AttributeError as error:
         raise SpiritlevelError(
-            f"The 'head' argument must be the path of a module. Got {head!r}, which the model "
+            f"The 'head' argument must be the path of a module. Got {brief(head)}, which the model "
             f"does not have. Its last one is {list(dict(model.named_modules()))[-1]!r}."
         ) from error
     sites = _own_parameters(head, module)
     if not sites:
         raise SpiritlevelError(
-            f"The 'head' argument must be the path of a layer with weights. Got {head!r}, a "
+            f"The 'head' argument must be the path of a layer with weights. Got {brief(head)}, a "
             f"{type(module).__name__} without any of its own. Name the layer that gives the logits."
         )
     return Move("logit_temperature", (Group(1, tuple(sites)),))

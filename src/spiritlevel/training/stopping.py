@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..errors import SpiritlevelError, brief
 from ..math.student import t_quantile
 from ..model.distributed import unwrapped
 
@@ -302,24 +302,26 @@ def _copied(model: nn.Module) -> dict[str, Any]:
 def _check(rule: str, patience: int, tolerance: float, min_delta: float, confidence: float) -> None:
     if rule not in get_args(Rule):
         raise SpiritlevelError(
-            f"The 'rule' argument must be one of {', '.join(get_args(Rule))}. Got {rule!r}."
+            f"The 'rule' argument must be one of {', '.join(get_args(Rule))}. Got {brief(rule)}."
         )
     least = MIN_TREND if rule == "trend" else 1
     if isinstance(patience, bool) or not isinstance(patience, int) or patience < least:
         raise SpiritlevelError(
             f"The 'patience' argument must be a number of epochs of at least {least} for the rule "
-            f"{rule!r}. Got {patience!r}. Typical: 10."
+            f"{rule!r}. Got {brief(patience)}. Typical: 10."
         )
     if not tolerance > 0 or not math.isfinite(tolerance):
         raise SpiritlevelError(
             "The 'tolerance' argument must be a relative change above 0. "
-            f"Got {tolerance!r}. Typical: 0.02."
+            f"Got {brief(tolerance)}. Typical: 0.02."
         )
     if not 0 <= min_delta < math.inf:
         raise SpiritlevelError(
-            f"The 'min_delta' argument must be a loss difference of at least 0. Got {min_delta!r}."
+            "The 'min_delta' argument must be a loss difference of at least 0. Got "
+            f"{brief(min_delta)}."
         )
     if not 0 < confidence < 1:
         raise SpiritlevelError(
-            f"The 'confidence' argument must be between 0 and 1. Got {confidence!r}. Typical: 0.95."
+            f"The 'confidence' argument must be between 0 and 1. Got {brief(confidence)}. Typical: "
+            "0.95."
         )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...api import Loss
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 from ...math.curvature import scaled_to_one
 from ...measures.opening import open_workspace
 from ...model.batches import Forward
@@ -142,8 +142,8 @@ def _module(model: nn.Module, layer: str) -> nn.Module:
     modules = dict(model.named_modules())
     if not isinstance(layer, str) or layer not in modules:
         raise SpiritlevelError(
-            f"The 'layer' argument must be the path of a module. Got {layer!r:.80}."
-            f"{suggestion(str(layer), modules, most=3)} See dict(model.named_modules())."
+            f"The 'layer' argument must be the path of a module. Got {brief(layer)}."
+            f"{suggestion(layer, modules, most=3)} See dict(model.named_modules())."
         )
     return modules[layer]
 
@@ -250,6 +250,6 @@ def _channel_dim(module: nn.Module, diagonals: Tensor, asked: int | None) -> int
     if not 1 <= asked % dims < dims or not -dims <= asked < dims:
         raise SpiritlevelError(
             f"The 'channel_dim' argument must be a dimension of the layer's output other than the "
-            f"first, from 1 to {dims - 1}. Got {asked!r}."
+            f"first, from 1 to {dims - 1}. Got {brief(asked)}."
         )
     return asked % dims

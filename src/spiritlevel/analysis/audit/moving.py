@@ -13,7 +13,7 @@ from ... import api, symmetries
 from ...engine.options import Options
 from ...engine.precision import Method
 from ...engine.workspace import EXACT_COLUMNS
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...measures import registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...measures.opening import open_workspace
@@ -30,6 +30,7 @@ from .record import Audit
 
 NUM_VARIED = 16  # samples, changed in many ways, that show whether symmetries were missed
 NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
+MOST_DRAWS = 10_000  # of a move; each of them is kept as a report
 LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
 
 
@@ -77,10 +78,11 @@ def audit(
 
     The other arguments are those of `measure`.
     """
-    if not isinstance(draws, int) or draws < 1:
+    if not 1 <= draws <= MOST_DRAWS:
         raise SpiritlevelError(
-            f"The 'draws' argument of audit must be a whole number of at least 1. Got {draws!r}. "
-            "Three draws try factors above 1, below 1, and both."
+            f"The 'draws' argument of audit must be from 1 to {MOST_DRAWS:,}: for each draw of "
+            f"each move the network is measured again. Got {brief(draws)}. Three draws try factors "
+            "above 1, below 1, and both."
         )
     also = list(MEASURED_ALONG)
     if measures is None:

@@ -77,7 +77,7 @@ def _margin(one: Measurement, other: Measurement) -> float:
     Both networks see the same samples, so their data errors are mostly alike. Counting them as
     independent is cautious: fewer differences count as certain.
     """
-    squares = sum((m.stderr or 0.0) ** 2 + (m.data_stderr or 0.0) ** 2 for m in (one, other))
+    errors = [error or 0.0 for m in (one, other) for error in (m.stderr, m.data_stderr)]
     confidence = float(one.settings.get("confidence", 0.95))
-    wide = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(squares)
+    wide = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) * math.hypot(*errors)
     return wide + (one.residual or 0.0) + (other.residual or 0.0) + round_off(one, other)

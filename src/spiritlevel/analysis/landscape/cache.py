@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...files import write_atomically
 from .evaluation import Height
 from .record import plain
@@ -79,19 +78,18 @@ class Cache:
         ours = json.loads(json.dumps(self.key))  # tuples become lists in the file
         other = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         if other:
-            shown = ", ".join(
-                f"{name} {reprlib.repr(theirs.get(name))} there, {reprlib.repr(ours.get(name))} "
-                "here"
+            told = ", ".join(
+                f"{name} {brief(theirs.get(name))} there, {brief(ours.get(name))} here"
                 for name in other
             )
-            raise self._refusal(f"its points belong to another slice ({shown})")
+            raise self._refusal(f"its points belong to another slice ({told})")
 
     def _point(self, line: bytes) -> tuple[Point, Height]:
         try:
             row = json.loads(line)
             error = None if row["error"] is None else float(row["error"])
             return tuple(map(float, row["at"])), Height(float(row["loss"]), error)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise self._refusal("a line in the middle of it is damaged") from error
 
     def _refusal(self, cause: str) -> SpiritlevelError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 POINTS = {1: 41, 2: 21}  # along each axis, by the number of axes
 MAX_POINTS = 100_000  # along an axis: each takes a pass over the data
@@ -36,7 +36,7 @@ def check_grid(*, dimensions: int, points: int | None, reach: float | None, betw
     """Raise SpiritlevelError for settings that give no grid."""
     if dimensions not in POINTS:
         raise SpiritlevelError(
-            f"The 'dimensions' argument must be 1 (a line) or 2 (a plane). Got {dimensions!r}."
+            f"The 'dimensions' argument must be 1 (a line) or 2 (a plane). Got {brief(dimensions)}."
         )
     if points is not None and not 2 <= points <= MAX_POINTS:
         raise SpiritlevelError(
@@ -49,6 +49,6 @@ def check_grid(*, dimensions: int, points: int | None, reach: float | None, betw
     if not math.isfinite(reach) or reach < 0 or (reach == 0 and not between):
         need = "not be negative" if between else "be positive"
         raise SpiritlevelError(
-            f"The 'reach' argument must {need} and finite: how far the slice goes. Got {reach!r}. "
-            f"Leave it out for {REACH[between]}."
+            f"The 'reach' argument must {need} and finite: how far the slice goes. Got "
+            f"{brief(reach)}. Leave it out for {REACH[between]}."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.weight_space.perturbed import Weights
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...model.distributed import unwrapped
 from ...model.surface import Surface
 
@@ -21,8 +22,10 @@ def as_networks(to: Network | Iterable[Network] | None) -> list[Network]:
     """The other networks as a list; empty for None."""
     if to is None:
         return []
-    several = isinstance(to, Iterable) and not isinstance(to, nn.Module | Mapping | str)
-    networks: list[Any] = list(to) if several else [to]  # type: ignore[arg-type]
+    single = isinstance(to, nn.Module | Mapping | str) or hasattr(to, "__array__")  # a tensor too
+    several = isinstance(to, Iterable) and not single
+    # one more than there may be: it may go on without end
+    networks: list[Any] = list(itertools.islice(to, 3)) if several else [to]  # type: ignore[arg-type]
     for network in networks:
         if not isinstance(network, nn.Module | Mapping):
             raise SpiritlevelError(
@@ -32,8 +35,8 @@ def as_networks(to: Network | Iterable[Network] | None) -> list[Network]:
             )
     if len(networks) > 2:
         raise SpiritlevelError(
-            "The 'to' argument must name one other network (a line) or two (a plane). Got "
-            f"{len(networks)}. Draw them in several pictures."
+            "The 'to' argument must name one other network (a line) or two (a plane). Got 3 or "
+            "more. Draw them in several pictures."
         )
     return networks
 
@@ -104,7 +107,7 @@ def _fitting(
     """
     theirs = tensors_of(unwrapped(other)) if isinstance(other, nn.Module) else other
     if unknown := [name for name in theirs if name not in tensors and name not in in_state_dict]:
-        raise _misfit(f"has {unknown[0]!r}, which the model does not have")
+        raise _misfit(f"has {brief(unknown[0])}, which the model does not have")
     fitted: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name not in theirs:
@@ -112,7 +115,7 @@ def _fitting(
                 raise _misfit(f"has no {name!r}")
             fitted[name] = tensor
             continue
-        value = theirs[name].detach()
+        value = _plain(theirs[name], name)
         if value.shape != tensor.shape:
             shapes = f"{tuple(value.shape)}, needed is {tuple(tensor.shape)}"
             raise _misfit(f"has {name!r} in the shape {shapes}")
@@ -126,6 +129,16 @@ def _fitting(
     if all(torch.equal(value, tensors[name]) for name, value in fitted.items()):
         raise _misfit("has the same weights as the model, so there is no line to it")
     return fitted
+
+
+def _plain(value: object, name: str) -> Tensor:
+    """The value without its graph, if it is one to calculate with."""
+    if not isinstance(value, Tensor):
+        raise _misfit(f"has under {name!r} a value of type {type(value).__name__}, not a tensor")
+    if value.is_meta or value.layout != torch.strided:
+        kind = "on the device 'meta', without values" if value.is_meta else str(value.layout)
+        raise _misfit(f"has {name!r} as a tensor that cannot be mixed: it is {kind}")
+    return value.detach()
 
 
 def _misfit(cause: str) -> SpiritlevelError:

@@ -13,7 +13,7 @@ from torch import nn
 
 from ...api import Loss, cards
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import call_settings, measuring
@@ -95,7 +95,7 @@ def landscape(
     if kind == "eigen" and max_passes < size:
         raise SpiritlevelError(
             f"The 'max_passes' argument must be at least {size}, since every eigenvector takes "
-            f"products. Got {max_passes!r}. Leave it out for 200."
+            f"products. Got {brief(max_passes)}. Leave it out for 200."
         )
     patterns = _measures(measures, size)
     labels = _names(names, 1 + len(others))
@@ -175,7 +175,7 @@ def _check(
         directions = "path" if others else "random"
     if directions not in kinds:
         raise SpiritlevelError(
-            f"The 'directions' argument must be one of {', '.join(kinds)}. Got {directions!r}."
+            f"The 'directions' argument must be one of {', '.join(kinds)}. Got {brief(directions)}."
         )
     if (directions == "path") != bool(others):
         came = f"directions={directions!r} and {len(others)} other networks"
@@ -186,7 +186,7 @@ def _check(
     if others and layers is not None:
         raise SpiritlevelError(
             "The 'layers' argument must be left out on a path to other networks, whose weights "
-            f"differ in all layers. Got {layers!r}."
+            f"differ in all layers. Got {brief(layers)}."
         )
     if dimensions is None:
         dimensions = len(others) or 1
@@ -217,7 +217,7 @@ def _names(names: Sequence[str] | None, count: int) -> list[str]:
     if isinstance(names, str) or len(names) != count:
         raise SpiritlevelError(
             f"The 'names' argument must hold one name for each network, {count} in all. "
-            f"Got {names!r}."
+            f"Got {brief(names)}."
         )
     return [str(name) for name in names]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...api import Loss
 from ...engine.diagonal import ggn_diagonal, residual_diagonal
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
@@ -80,7 +80,7 @@ def diagonal(
     if num_probes < 2:
         raise SpiritlevelError(
             "The 'num_probes' argument of diagonal must be at least 2, or the error of an entry "
-            f"would be unknown. Got {num_probes!r}. The default is 32."
+            f"would be unknown. Got {brief(num_probes)}. The default is 32."
         )
     workspace = open_workspace(
         model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from ...engine.weight_space.chunk_products import Operator
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 from ...model.losses import CrossEntropy
 from ...model.surface import Surface
 
@@ -19,7 +19,7 @@ def check_kind(kind: str) -> None:
     """Refuse a matrix that is not known."""
     if kind not in get_args(Kind):
         raise SpiritlevelError(
-            f"The 'kind' argument must be one of {', '.join(get_args(Kind))}. Got {kind!r}."
+            f"The 'kind' argument must be one of {', '.join(get_args(Kind))}. Got {brief(kind)}."
             f"{suggestion(kind, get_args(Kind))}"
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 Multiply = Callable[[Tensor], Tensor]  # a block of columns by the matrix
 
@@ -33,22 +33,23 @@ def check_solve(damping: Any, rtol: Any, max_passes: Any) -> None:
     for name, value in numbers.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise SpiritlevelError(
-                f"The {name!r} argument of solve must be a number. Got {value!r}. "
+                f"The {name!r} argument of solve must be a number. Got {brief(value)}. "
                 "Typical: damping=1e-3, rtol=1e-5."
             )
     if not 0.0 <= damping < math.inf:
         raise SpiritlevelError(
             "The 'damping' argument of solve must be at least 0 and finite, since it is added to "
-            f"the diagonal. Got {damping!r}. Typical: 1e-3 of the largest eigenvalue."
+            f"the diagonal. Got {brief(damping)}. Typical: 1e-3 of the largest eigenvalue."
         )
     if not 0.0 < rtol < 1.0:
         raise SpiritlevelError(
-            f"The 'rtol' argument of solve must lie between 0 and 1. Got {rtol!r}. Typical: 1e-5."
+            f"The 'rtol' argument of solve must lie between 0 and 1. Got {brief(rtol)}. Typical: "
+            "1e-5."
         )
     if not isinstance(max_passes, int) or isinstance(max_passes, bool) or max_passes < 1:
         raise SpiritlevelError(
             "The 'max_passes' argument of solve must be a whole number of at least 1. "
-            f"Got {max_passes!r}. Typical: 200."
+            f"Got {brief(max_passes)}. Typical: 200."
         )
 
 

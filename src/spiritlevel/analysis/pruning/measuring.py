@@ -16,7 +16,7 @@ from ...engine.directions.column_pass import run_column_pass, spans
 from ...engine.directions.families import NeuronDeletions
 from ...engine.directions.usable import reasons_against
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
@@ -79,7 +79,7 @@ def pruning(
     if num_probes < MIN_PROBES:
         raise SpiritlevelError(
             "The 'num_probes' argument of pruning must be at least 4, or errors would be "
-            f"unknown. Got {num_probes!r}. The default is 8."
+            f"unknown. Got {brief(num_probes)}. The default is 8."
         )
     workspace = open_workspace(
         model,

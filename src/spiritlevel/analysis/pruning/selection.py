@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 
 Rule = Literal["joint", "curvature", "rise", "magnitude", "fisher", "random"]
 
@@ -16,8 +16,8 @@ def check_rule(by: str, known: set[str]) -> None:
     """Refuse a rule that is not known or has no numbers."""
     if by not in get_args(Rule):
         raise SpiritlevelError(
-            f"The 'by' argument must be one of {', '.join(get_args(Rule))}. Got {by!r}."
-            f"{suggestion(str(by), get_args(Rule))}"
+            f"The 'by' argument must be one of {', '.join(get_args(Rule))}. Got {brief(by)}."
+            f"{suggestion(by, get_args(Rule))}"
         )
     if by == "fisher" and "fisher" not in known:
         raise SpiritlevelError(
@@ -37,7 +37,7 @@ def check_share(share: object) -> None:
     if not is_number or not 0.0 < share < 1.0:  # type: ignore[operator]
         raise SpiritlevelError(
             "The 'share' argument must lie between 0 and 1: how much of the weights is to be "
-            f"deleted. Got {share!r}. Typical: 0.3."
+            f"deleted. Got {brief(share)}. Typical: 0.3."
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, require, suggestion
+from ...errors import SpiritlevelError, brief, require, suggestion
 
 if TYPE_CHECKING:
     from .records import Width
@@ -22,8 +22,8 @@ def check_rule(by: str, *, has_traces: bool, has_pairs: bool) -> None:
     """Refuse a rule that is not known or has no numbers."""
     if by not in get_args(Rule):
         raise SpiritlevelError(
-            f"The 'by' argument of plan must be one of {', '.join(get_args(Rule))}. Got {by!r}."
-            f"{suggestion(str(by), get_args(Rule))}"
+            f"The 'by' argument of plan must be one of {', '.join(get_args(Rule))}. Got "
+            f"{brief(by)}.{suggestion(by, get_args(Rule))}"
         )
     if by == "joint" and not has_pairs:
         raise SpiritlevelError(
@@ -50,7 +50,7 @@ def check_limits(mean_bits: Any, num_bytes: Any) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < math.inf:
         raise SpiritlevelError(
-            f"The budget {name!r} must be a positive number. Got {value!r}. "
+            f"The budget {name!r} must be a positive number. Got {brief(value)}. "
             "For example mean_bits=4.0."
         )
 
@@ -73,7 +73,7 @@ def refuse_below(least: float, given: float, what: str) -> None:
     if given < least:
         raise SpiritlevelError(
             f"The budget {what!r} must be at least {least:g}, which is what the smallest widths "
-            f"take. Got {given!r}. Raise it, or offer smaller 'bits'."
+            f"take. Got {brief(given)}. Raise it, or offer smaller 'bits'."
         )
 
 

@@ -18,7 +18,7 @@ from ...engine.directions.product_pass import run_product_pass
 from ...engine.directions.tally import Directional
 from ...engine.directions.usable import reasons_against
 from ...engine.workspace import Workspace
-from ...errors import NotApplicable, SpiritlevelError
+from ...errors import NotApplicable, SpiritlevelError, brief
 from ...measures.opening import open_workspace
 from ...model.arithmetic import Arithmetic
 from ...model.batches import Forward
@@ -82,7 +82,7 @@ def quantization(
     if num_probes < MIN_PROBES:
         raise SpiritlevelError(
             "The 'num_probes' argument of quantization must be at least 2, or the error would be "
-            f"unknown. Got {num_probes!r}. The default is 4."
+            f"unknown. Got {brief(num_probes)}. The default is 4."
         )
     budget = mean_bits is not None or bytes is not None
     if budget:

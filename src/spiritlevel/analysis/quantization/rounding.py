@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 
 Scheme = Literal["per_tensor", "per_channel", "per_group"]
 Ranges = Literal["mse", "max"]
@@ -46,12 +46,13 @@ class Rounding:
             if value not in known:
                 raise SpiritlevelError(
                     f"The {name!r} argument of quantization must be one of {', '.join(known)}. "
-                    f"Got {value!r}.{suggestion(str(value), known)}"
+                    f"Got {brief(value)}.{suggestion(value, known)}"
                 )
-        if type(self.group_size) is not int or self.group_size < 1:
+        if type(self.group_size) is not int or not 1 <= self.group_size < 2**63:
             raise SpiritlevelError(
-                "The 'group_size' argument of quantization must be a whole number of at least 1. "
-                f"Got {self.group_size!r}. Typical: 128."
+                "The 'group_size' argument of quantization must be a whole number of at least 1, "
+                "below 2**63. "
+                f"Got {brief(self.group_size)}. Typical: 128."
             )
 
     def round(self, weight: Tensor, bits: int, *, transposed: bool = False) -> Tensor:
@@ -114,6 +115,6 @@ def check_bits(bits: Any) -> tuple[int, ...]:
     if not given or any(type(b) is not int or not 2 <= b <= 16 for b in given):
         raise SpiritlevelError(
             "The 'bits' argument of quantization must be a list of whole numbers from 2 to 16, "
-            f"at least one. Got {bits!r}. Typical: (2, 3, 4, 6, 8)."
+            f"at least one. Got {brief(bits)}. Typical: (2, 3, 4, 6, 8)."
         )
     return tuple(sorted(set(given)))

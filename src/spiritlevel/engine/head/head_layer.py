@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...math.positions import Positions
 from ...model.autograd_graph import parameter_uses
 from ...model.layer_hooks import LayerUse
@@ -131,7 +131,7 @@ def choose_head(heads: dict[str, Head], name: str | None) -> Head:
         if name not in heads:
             raise SpiritlevelError(
                 "The 'head' argument must name a linear or convolutional layer that the model "
-                f"calls. Got {name!r}. Candidates: {listing}."
+                f"calls. Got {brief(name)}. Candidates: {listing}."
             )
         if not heads[name].fits:
             raise SpiritlevelError(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...reading import Misread, read_as
 from .lanczos import ROUNDOFF
 from .long_rows import columns
@@ -46,8 +46,8 @@ class SpectralDensity:
         if not (power >= 0 and (power < 2 * steps or steps >= self.size)):
             raise SpiritlevelError(
                 f"The 'power' argument of SpectralDensity.moment must be in 0..{2 * steps - 1} for "
-                f"{steps} steps. Got {power!r}. For higher powers take {power // 2 + 1} steps or "
-                "more."
+                f"{steps} steps. Got {brief(power)}. For higher powers take {power // 2 + 1} steps "
+                "or more."
             )
         sums = (self.weights * self.nodes**power).sum(dim=1)
         if num_vectors == 1:
@@ -75,14 +75,14 @@ class SpectralDensity:
             width = WIDTH * max(high - low, WIDTH * max(abs(low), abs(high))) or WIDTH
         if not 0 < width < math.inf:
             raise SpiritlevelError(
-                f"The 'width' argument of SpectralDensity.curve must be positive. Got {width!r}. "
-                f"Leave it out for {WIDTH:.0%} of the range {high - low:.3g}."
+                "The 'width' argument of SpectralDensity.curve must be positive. Got "
+                f"{brief(width)}. Leave it out for {WIDTH:.0%} of the range {high - low:.3g}."
             )
         need = math.ceil((high - low) / width) + 2 * MARGIN + 1
         if num_points < need:  # a coarser grid would miss peaks and so falsify the integral
             raise SpiritlevelError(
                 f"The 'num_points' argument of SpectralDensity.curve must be at least {need}, one "
-                f"per width. Got {num_points!r}. Raise it, or raise width={width:.3g}."
+                f"per width. Got {brief(num_points)}. Raise it, or raise width={width:.3g}."
             )
         low, high = low - MARGIN * width, high + MARGIN * width
         grid = torch.linspace(low, high, num_points, dtype=torch.float64)
@@ -250,5 +250,6 @@ def _check(start: Tensor, steps: int) -> None:
         )
     if steps < 1:
         raise SpiritlevelError(
-            f"The 'steps' argument of Quadrature must be at least 1. Got {steps!r}. Typical: 100."
+            f"The 'steps' argument of Quadrature must be at least 1. Got {brief(steps)}. Typical: "
+            "100."
         )

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .lockstep import solve
 from .long_rows import columns, combine, inner, norm
 
@@ -136,7 +136,7 @@ class Lanczos:
             raise SpiritlevelError(
                 f"The 'max_basis' argument of Lanczos must be at least {ends * num + 2 * block} "
                 f"here: the {ends * num} wanted vectors and two blocks of {block}. "
-                f"Got {max_basis!r}. Raise it, or ask for fewer eigenvalues."
+                f"Got {brief(max_basis)}. Raise it, or ask for fewer eigenvalues."
             )
         self.done = False
         self.products = 0
@@ -363,7 +363,7 @@ def _check_settings(
     for name, (value, met, need, hint) in needs.items():
         if not met:
             raise SpiritlevelError(
-                f"The {name!r} argument of Lanczos must be {need}. Got {value!r}. "
+                f"The {name!r} argument of Lanczos must be {need}. Got {brief(value)}. "
                 f"{hint or 'Raise it, or start from fewer vectors.'}"
             )
     if len(start) < num:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, is_out_of_memory
+from ...errors import SpiritlevelError, brief, is_out_of_memory
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
@@ -66,8 +66,8 @@ class Products:
         if method is not None and method not in get_args(ProductMethod):
             raise SpiritlevelError(
                 "The 'method' argument of Products must be one of "
-                f"{', '.join(get_args(ProductMethod))}. Got {method!r}. Leave it out to take the "
-                "first that the model supports."
+                f"{', '.join(get_args(ProductMethod))}. Got {brief(method)}. Leave it out to take "
+                "the first that the model supports."
             )
         self.method = method or choose_method(surface, trust.samples_at_once(surface, chunk))
         self.together = together or self._choose_together()

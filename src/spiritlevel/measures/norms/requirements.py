@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...model.batches import BatchLocation
 from ...model.distributed import unwrapped
 from ...model.losses import CrossEntropy
@@ -18,7 +18,7 @@ def class_targets(workspace: Workspace, name: str) -> None:
     if not isinstance(loss, CrossEntropy):
         raise SpiritlevelError(
             f"The measure {name!r} needs the loss 'cross_entropy' with class numbers as targets. "
-            f"Got {loss.name!r}. Leave it out of 'measures'."
+            f"Got {brief(loss.name)}. Leave it out of 'measures'."
         )
     if "target type" not in workspace.cache:
         with torch.no_grad():

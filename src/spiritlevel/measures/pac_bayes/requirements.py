@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...model.losses import CrossEntropy
 
 
@@ -13,5 +13,5 @@ def target(workspace: Workspace, name: str) -> None:
     if workspace.options.target == "error" and not isinstance(loss, CrossEntropy):
         raise SpiritlevelError(
             f"The measure {name!r} with the option target='error' needs the loss 'cross_entropy', "
-            f"which has classes to miss. Got {loss.name!r}. Use target='loss', or 'auto'."
+            f"which has classes to miss. Got {brief(loss.name)}. Use target='loss', or 'auto'."
         )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
 from ...engine.sweep.sums import RowSums
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...math.signs import random_signs
 from ...model.batches import BatchLocation
 from ...model.exclusive import of_this_thread
@@ -111,7 +111,7 @@ def check_region(workspace: Workspace, measure: str) -> Region:
     if (height, width) == shape[1:]:
         raise SpiritlevelError(
             f"The option 'region' must leave something of the images of {shape[1]} × {shape[2]} "
-            f"pixels. Got {region!r}, which is all of them. Choose a smaller one."
+            f"pixels. Got {brief(region)}, which is all of them. Choose a smaller one."
         )
     return top, left, height, width
 

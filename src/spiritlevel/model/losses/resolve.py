@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .callable_loss import CallableLoss
 from .cross_entropy import CrossEntropy
 from .elementwise import BinaryCrossEntropy, MeanSquaredError
@@ -52,7 +52,7 @@ def resolve(loss: AnyLoss, model: nn.Module | None = None) -> Loss:
             raise SpiritlevelError(
                 f"The 'loss' argument must be one of {', '.join(map(repr, _BY_NAME))}, a torch "
                 "loss module, or a function (outputs, targets) -> one loss per sample. "
-                f"Got {loss!r}."
+                f"Got {brief(loss)}."
             )
         return _BY_NAME[loss]()
     if type(loss) in _LOSSES:
@@ -84,9 +84,9 @@ def _uncompiled(loss: Any) -> Any:
 def _check_module(module: nn.Module, model: nn.Module | None) -> None:
     if getattr(module, "reduction", "mean") == "sum":
         raise SpiritlevelError(
-            f"The 'loss' argument must average over samples. Got {module!r} with reduction='sum'. "
-            "Pass the same loss with reduction='mean' and multiply the result by the number of "
-            "samples if you need the sum."
+            f"The 'loss' argument must average over samples. Got {brief(module)} with "
+            "reduction='sum'. Pass the same loss with reduction='mean' and multiply the result by "
+            "the number of samples if you need the sum."
         )
     if any(each._backward_hooks or each._backward_pre_hooks for each in module.modules()):
         raise SpiritlevelError(

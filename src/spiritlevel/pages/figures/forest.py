@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...study.statistics import Correlation, MeasureStatistics, StudyStatistics
 from ...study.statistics.text import percent
 from .style import COLOURS, COLUMN, GREY, PRINT_FONT, new_axes, shown, tidy, title
@@ -38,7 +38,9 @@ def correlations(
         ax: where to draw; None makes a figure one column wide.
     """
     if kind not in SYMBOLS:
-        raise SpiritlevelError(f"The 'kind' must be one of {', '.join(SYMBOLS)}. Got {kind!r}.")
+        raise SpiritlevelError(
+            f"The 'kind' must be one of {', '.join(SYMBOLS)}. Got {brief(kind)}."
+        )
     rows = sorted(statistics.measures.values(), key=lambda row: _order(getattr(row, kind)))
     ax = new_axes(ax, COLUMN, 0.9 + 0.22 * len(rows))
     alpha = 1 - statistics.confidence

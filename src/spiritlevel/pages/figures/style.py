@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import SpiritlevelError, require
+from ...errors import SpiritlevelError, brief, require
 from ...plain_text import visible
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
 def save(figure: Figure, kind: str) -> bytes:
     """The figure as "png", "svg" or "pdf"; the same figure gives the same bytes."""
     if kind not in KINDS:
-        raise SpiritlevelError(f"The 'kind' must be one of {', '.join(KINDS)}. Got {kind!r}.")
+        raise SpiritlevelError(f"The 'kind' must be one of {', '.join(KINDS)}. Got {brief(kind)}.")
     import matplotlib
 
     buffer = io.BytesIO()

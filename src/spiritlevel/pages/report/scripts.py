@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
-from ...errors import SpiritlevelError, require
+from ...errors import SpiritlevelError, brief, require
 from ..content import finite
 
 
@@ -34,8 +34,8 @@ def kinds(names: Iterable[str]) -> list[str]:
             sources.append(asset(f"kinds/{name}.js"))
         except FileNotFoundError as error:
             raise SpiritlevelError(
-                f"A Figure must be of a kind that report/assets/kinds draws. Got {name!r}. Add "
-                f"kinds/{name}.js there."
+                f"A Figure must be of a kind that report/assets/kinds draws. Got {brief(name)}. "
+                f"Add kinds/{name}.js there."
             ) from error
     return sources
 

@@ -10,7 +10,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, require
+from ...errors import SpiritlevelError, brief, require
 from ...files.names import as_path
 from ...files.unpacking import check_unpacked
 
@@ -106,8 +106,8 @@ def _keys(there: list[str], name: str, split: str) -> list[tuple[str, str]]:
     if not has_splits and split not in ("train", "all"):
         raise SpiritlevelError(
             f"The 'split' argument of load must be 'train' or 'all' for an .npz file, which "
-            f"holds one set. Got {split!r} for {name!r}. Save that split to an .npz file of its "
-            "own and give its path, or save the arrays x_train, y_train, x_test and y_test."
+            f"holds one set. Got {brief(split)} for {name!r}. Save that split to an .npz file of "
+            "its own and give its path, or save the arrays x_train, y_train, x_test and y_test."
         )
     parts = ("train", "test") if split == "all" else (split,)
     pairs = [(f"x_{part}", f"y_{part}") for part in parts] if has_splits else [("x", "y")]

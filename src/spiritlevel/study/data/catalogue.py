@@ -11,7 +11,7 @@ import os
 import pathlib
 import sys
 
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 
 FOLDER_VARIABLE = "SPIRITLEVEL_DATA"
 
@@ -150,7 +150,7 @@ def find(name: str) -> DataSet:
     except KeyError:
         hint = suggestion(name, CATALOGUE, most=1)
         raise SpiritlevelError(
-            f"The data set must be one of {', '.join(CATALOGUE)}. Got {name!r}.{hint} "
+            f"The data set must be one of {', '.join(CATALOGUE)}. Got {brief(name)}.{hint} "
             "See `spiritlevel data list`."
         ) from None
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .members import read_members, where
 from .unpickle import PickledArray, unpickle
 
@@ -76,7 +76,7 @@ def read_cifar(
     if labels not in kind.classes:
         raise SpiritlevelError(
             f"The 'labels' argument of read_cifar must be {' or '.join(map(repr, kind.classes))} "
-            f"for {name}. Got {labels!r}. Groups of classes ('coarse') exist in cifar100."
+            f"for {name}. Got {brief(labels)}. Groups of classes ('coarse') exist in cifar100."
         )
     place, files, is_binary = _find(pathlib.Path(path), kind, split)
     rows = kind.rows[split] if whole else None

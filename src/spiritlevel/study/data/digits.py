@@ -17,7 +17,7 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 _FILE = "digits.bin.gz"
 # Of the bytes inside the gzip, because zlib versions compress the same bytes differently.
@@ -42,7 +42,7 @@ def digits(split: str = "train", *, flat: bool = False, seed: int = 0) -> tuple[
     """
     if split not in ("train", "test", "all"):
         raise SpiritlevelError(
-            f"The 'split' argument of digits must be 'train', 'test' or 'all'. Got {split!r}. "
+            f"The 'split' argument of digits must be 'train', 'test' or 'all'. Got {brief(split)}. "
             "A validation set can be cut from 'train'."
         )
     # frombuffer wants memory it may write to, and the cached bytes must stay as they are.

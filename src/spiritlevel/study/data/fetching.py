@@ -7,7 +7,7 @@ import pathlib
 import urllib.parse
 from collections.abc import Sequence
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...results import Progress
 from .catalogue import data_folder, find
 from .checksums import has_checksum
@@ -67,7 +67,7 @@ def _check_sources(addresses: tuple[str, ...]) -> None:
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise SpiritlevelError(
                 "Each of the 'sources' of fetch must be an http or https address. "
-                f"Got {address!r}. For example 'https://mirror.example.org/mnist/'."
+                f"Got {brief(address)}. For example 'https://mirror.example.org/mnist/'."
             )
     if not addresses:
         raise SpiritlevelError(

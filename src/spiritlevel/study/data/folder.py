@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, require
+from ...errors import SpiritlevelError, brief, require
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "test")
@@ -72,8 +72,8 @@ def _tops(root: pathlib.Path, split: str) -> list[pathlib.Path]:
     if not root.is_dir():
         came = "a file" if root.exists() else "nothing there"
         raise SpiritlevelError(
-            f"The data of 'folder' must be a folder with one folder a class. Got {str(root)!r}: "
-            f"{came}. Check the path."
+            "The data of 'folder' must be a folder with one folder a class. Got "
+            f"{brief(str(root))}: {came}. Check the path."
         )
     tops = _all_tops(root)
     if split == "all" or (tops == [root] and split == "train"):
@@ -82,7 +82,7 @@ def _tops(root: pathlib.Path, split: str) -> list[pathlib.Path]:
         return [root / split]
     raise SpiritlevelError(
         f"The 'split' argument of load must be 'train' or 'all' for the folder {str(root)!r}, "
-        f"which has no folder {split!r}. Got {split!r}. Put the classes into "
+        f"which has no folder {split!r}. Got {brief(split)}. Put the classes into "
         f"{str(root / 'train')!r} and {str(root / 'test')!r}, or give another path."
     )
 
@@ -137,7 +137,7 @@ def _height_width(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
         raise SpiritlevelError(
             "The 'size' argument must be a positive integer or (height, width). "
-            f"Got {size!r}. For example size=32."
+            f"Got {brief(size)}. For example size=32."
         )
     return pair
 

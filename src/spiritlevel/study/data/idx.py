@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...files.unpacking import check_unpacked
 
 NUM_CLASSES = 10
@@ -135,8 +135,8 @@ def _folder(path: pathlib.Path, *, name: str, split: str) -> pathlib.Path:
     if not path.is_dir():
         came = "a file" if path.exists() else "nothing there"
         raise SpiritlevelError(
-            f"The data of {name!r} must be a folder with the idx files. Got {str(path)!r}: {came}. "
-            f"Give the folder, or fetch a copy: `spiritlevel data fetch {name}`."
+            f"The data of {name!r} must be a folder with the idx files. Got {brief(str(path))}: "
+            f"{came}. Give the folder, or fetch a copy: `spiritlevel data fetch {name}`."
         )
     for inner in (path, *(path / sub for sub in SUBFOLDERS.get(name, ()))):
         if any(inner.glob(f"{STEMS[split]}-images*")):

@@ -7,7 +7,7 @@ import os
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 from .arrays import read_npz
 from .catalogue import CATALOGUE, data_folder
 from .cifar import read_cifar
@@ -34,12 +34,12 @@ def load(
     """
     if not isinstance(name_or_path, str) or "\0" in name_or_path:
         raise SpiritlevelError(
-            f"The data must be a name or a path, as a text. Got {name_or_path!r:.80}. For example "
+            f"The data must be a name or a path, as a text. Got {brief(name_or_path)}. For example "
             "'digits', 'mnist' or 'mine.npz'."
         )
     if not isinstance(split, str) or split not in SPLITS:
         raise SpiritlevelError(
-            f"The 'split' argument of load must be 'train', 'test' or 'all'. Got {split!r}. "
+            f"The 'split' argument of load must be 'train', 'test' or 'all'. Got {brief(split)}. "
             "A validation set can be cut from 'train'."
         )
     kind, colon, path = name_or_path.partition(":")
@@ -49,7 +49,7 @@ def load(
     if size is not None and not is_folder:
         raise SpiritlevelError(
             f"The 'size' argument of load must be None unless the data are an image folder. "
-            f"Got {size!r} for {name_or_path!r}. Give 'folder:/path', or leave it out."
+            f"Got {brief(size)} for {name_or_path!r}. Give 'folder:/path', or leave it out."
         )
     if is_folder:
         return read_folder(path, split, size=size)
@@ -89,7 +89,7 @@ def _unknown(name_or_path: str, kind: str) -> SpiritlevelError:
     return SpiritlevelError(
         f"The data must be 'digits' (embedded), one of {', '.join(CATALOGUE)} (fetched, or with a "
         "path: 'mnist:/path'), 'folder:/path' (images, a folder a class) or a path ending in .npz "
-        f"(arrays x and y). Got {name_or_path!r}.{hint} "
+        f"(arrays x and y). Got {brief(name_or_path)}.{hint} "
         "Other data: numpy.savez('data.npz', x=inputs, y=targets), "
         "or pass your own loader to spiritlevel.measure from Python."
     )

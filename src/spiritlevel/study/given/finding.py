@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 from ...files.names import natural
 from ..checkpoint_folders import INDEXES, WHOLE
 from ..population import KNOWN_OUTCOMES
@@ -153,7 +153,7 @@ def _said(paths: Sequence[pathlib.Path], names: str | None) -> list[dict[str, An
     if not fields or wrong or len(set(fields)) < len(fields):
         raise SpiritlevelError(
             "The --names must have names in braces, each once, such as 'lr={lr}/seed{seed}.pt'. "
-            f"Got {names!r}."
+            f"Got {brief(names)}."
         )
     parts = FIELD.split(names)  # text, field, text, ...
     pattern = "".join(
@@ -166,8 +166,8 @@ def _said(paths: Sequence[pathlib.Path], names: str | None) -> list[dict[str, An
         match = re.fullmatch(pattern, end) or re.fullmatch(pattern, end.removesuffix(path.suffix))
         if match is None:
             raise SpiritlevelError(
-                f"The --names must fit every checkpoint. Got {names!r}, and {end!r} is not of that "
-                "form. Narrow the paths down, or change the pattern."
+                f"The --names must fit every checkpoint. Got {brief(names)}, and {end!r} is not of "
+                "that form. Narrow the paths down, or change the pattern."
             )
         said.append(dict(match.groupdict()))
     return said

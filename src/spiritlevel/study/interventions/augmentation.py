@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .checks import check_images, check_labels
 
 
@@ -38,7 +38,7 @@ def crop_flip(padding: int = 4, *, flip: bool = True) -> Augmentation:
     if not isinstance(padding, int) or padding < 0:
         raise SpiritlevelError(
             "The 'padding' argument of crop_flip must be an integer of at least 0. "
-            f"Got {padding!r}. For 32×32 images 4 is usual."
+            f"Got {brief(padding)}. For 32×32 images 4 is usual."
         )
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ def mixup(alpha: float = 1.0, *, num_classes: int) -> Augmentation:
     """
     if not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
         raise SpiritlevelError(
-            f"The 'alpha' argument of mixup must be a finite number above 0. Got {alpha!r}. "
+            f"The 'alpha' argument of mixup must be a finite number above 0. Got {brief(alpha)}. "
             "Usual is 0.1 to 1; without mixing leave mixup out."
         )
 

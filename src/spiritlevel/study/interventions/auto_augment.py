@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError, require
+from ...errors import SpiritlevelError, brief, require
 from .augmentation import Augmentation
 from .checks import check_images
 
@@ -64,7 +64,7 @@ def auto_augment(policy: str = "cifar10") -> Augmentation:
     if policy not in POLICIES:
         raise SpiritlevelError(
             f"The 'policy' argument of auto_augment must be one of {', '.join(POLICIES)}. "
-            f"Got {policy!r}."
+            f"Got {brief(policy)}."
         )
     by_name = operations()
     pairs = parse_policy(POLICIES[policy])

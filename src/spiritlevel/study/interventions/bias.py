@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .layer_names import no_such_layer
 
 
@@ -24,8 +24,8 @@ def bias_shift(model: nn.Module, layer: str, amount: float) -> nn.Module:
     if not isinstance(bias, Tensor):
         having = [p for p, m in modules.items() if isinstance(getattr(m, "bias", None), Tensor)]
         raise SpiritlevelError(
-            f"The 'layer' argument of bias_shift must be a layer with a bias. Got {layer!r}, a "
-            f"{type(modules[layer]).__name__} without one. With a bias: "
+            f"The 'layer' argument of bias_shift must be a layer with a bias. Got {brief(layer)}, "
+            f"a {type(modules[layer]).__name__} without one. With a bias: "
             f"{', '.join(having) or 'none in this model'}."
         )
     with torch.no_grad():

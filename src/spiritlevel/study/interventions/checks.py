@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 
 def check_share(share: float, *, name: str, function: str, below_one: bool = False) -> None:
@@ -16,7 +16,7 @@ def check_share(share: float, *, name: str, function: str, below_one: bool = Fal
     if not is_right:
         need = "at least 0 and below 1" if below_one else "from 0 to 1"
         raise SpiritlevelError(
-            f"The {name!r} argument of {function} must be a number {need}. Got {share!r}. "
+            f"The {name!r} argument of {function} must be a number {need}. Got {brief(share)}. "
             "For example 0.3 for 30 %."
         )
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 
 def input_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
@@ -18,7 +18,7 @@ def input_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
     if not (isinstance(std, int | float) and std >= 0 and math.isfinite(std)):
         raise SpiritlevelError(
             "The 'std' argument of input_noise must be a finite number of at least 0. "
-            f"Got {std!r}. For a variance v give v ** 0.5."
+            f"Got {brief(std)}. For a variance v give v ** 0.5."
         )
     if not x.is_floating_point():
         raise SpiritlevelError(

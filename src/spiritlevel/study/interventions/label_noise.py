@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .checks import check_labels, check_share, count_of
 
 KINDS = ("replace", "shuffle")
@@ -32,13 +32,14 @@ def label_noise(
     check_share(share, name="share", function="label_noise")
     if kind not in KINDS:
         raise SpiritlevelError(
-            f"The 'kind' argument of label_noise must be 'replace' or 'shuffle'. Got {kind!r}. "
-            "'replace' makes every drawn label wrong, 'shuffle' keeps the class counts."
+            "The 'kind' argument of label_noise must be 'replace' or 'shuffle'. Got "
+            f"{brief(kind)}. 'replace' makes every drawn label wrong, 'shuffle' keeps the class "
+            "counts."
         )
     if num_classes < 2:
         raise SpiritlevelError(
-            f"The 'num_classes' argument of label_noise must be at least 2. Got {num_classes!r}. "
-            "With one class no label can be wrong."
+            "The 'num_classes' argument of label_noise must be at least 2. Got "
+            f"{brief(num_classes)}. With one class no label can be wrong."
         )
     check_labels(y, num_classes=num_classes, function="label_noise")
     device = generator.device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 
 
 def no_such_layer(
@@ -14,6 +14,6 @@ def no_such_layer(
     paths = [path for path in there if path]
     hint = suggestion(name, paths, most=1)
     return SpiritlevelError(
-        f"The {argument!r} argument of {function} must name layers of the model. Got {name!r}."
+        f"The {argument!r} argument of {function} must name layers of the model. Got {brief(name)}."
         f"{hint} There are: {', '.join(paths[:12])}{', ...' if len(paths) > 12 else ''}."
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .checks import check_images, check_labels
 
 CORNERS = ("bottom-left", "bottom-right", "top-left", "top-right")
@@ -76,7 +76,7 @@ def _check(x: Tensor, patches: Tensor, corner: str, *, function: str) -> None:
     if corner not in CORNERS:
         raise SpiritlevelError(
             f"The 'corner' argument of {function} must be one of {', '.join(CORNERS)}. "
-            f"Got {corner!r}."
+            f"Got {brief(corner)}."
         )
     check_images(x, function=function)
     channels, height, width = x.shape[1:]

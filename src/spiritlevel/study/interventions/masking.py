@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .checks import check_share, count_of
 from .layer_names import no_such_layer
 
@@ -100,7 +100,7 @@ def _chosen(model: nn.Module, layers: str | Sequence[str] | None) -> list[str]:
         if not matching and pattern in modules:
             raise SpiritlevelError(
                 "The 'layers' argument of mask_feature_maps must name convolutions, linear or norm "
-                f"layers. Got {pattern!r}, a {type(modules[pattern]).__name__}. "
+                f"layers. Got {brief(pattern)}, a {type(modules[pattern]).__name__}. "
                 f"There are: {', '.join(able)}."
             )
         if not matching:
@@ -129,8 +129,8 @@ def _draw(layer: nn.Module, path: str, ratio: float, generator: torch.Generator)
     if count == maps:
         raise SpiritlevelError(
             f"The 'ratio' argument of mask_feature_maps must leave a map alive in every layer. "
-            f"Got {ratio!r}, which kills all {maps} of {path!r}. Choose a smaller one, or fewer "
-            "layers."
+            f"Got {brief(ratio)}, which kills all {maps} of {path!r}. Choose a smaller one, or "
+            "fewer layers."
         )
     dead = torch.zeros(maps, dtype=torch.bool)
     order = torch.randperm(maps, generator=generator, device=generator.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 
@@ -14,7 +14,8 @@ def activation_type(model: str, activation: str) -> type[nn.Module]:
     if activation not in _ACTIVATIONS:
         names = ", ".join(map(repr, _ACTIVATIONS))
         raise SpiritlevelError(
-            f"The 'activation' argument of {model} must be one of {names}. Got {activation!r}. "
-            "For another activation, write a network of your own and give it as 'module:factory'."
+            f"The 'activation' argument of {model} must be one of {names}. Got "
+            f"{brief(activation)}. For another activation, write a network of your own and give it "
+            "as 'module:factory'."
         )
     return _ACTIVATIONS[activation]

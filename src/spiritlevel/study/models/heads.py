@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 
 def check_head(model: str, head: str) -> None:
     """Refuse anything but "linear" and "conv"."""
     if head not in ("linear", "conv"):
         raise SpiritlevelError(
-            f"The 'head' argument of {model} must be 'linear' or 'conv'. Got {head!r}. "
+            f"The 'head' argument of {model} must be 'linear' or 'conv'. Got {brief(head)}. "
             "'linear' is the usual one."
         )
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ... import plugins, user_code
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 from .densenet121 import densenet121
 from .digits_cnn import digits_cnn
 from .efficientnet_lite0 import efficientnet_lite0
@@ -68,12 +68,12 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
     if not isinstance(spec, str):
         raise SpiritlevelError(
             "The model must be named by a text, such as 'mlp' or 'module:factory'. Got "
-            f"{spec!r:.80}."
+            f"{brief(spec)}."
         )
     if seed is not None and (type(seed) is not int or not -(2**63) <= seed < 2**64):
         raise SpiritlevelError(
             "The 'seed' argument of build must be a whole number of Python that fits into 64 bits, "
-            f"or None. Got {seed!r:.80}."
+            f"or None. Got {brief(seed)}."
         )
     factory = find_factory(spec)
     _check_options(spec, factory, options)

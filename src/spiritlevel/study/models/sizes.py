@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 
 def check_sizes(model: str, /, **sizes: int) -> None:
@@ -13,7 +13,7 @@ def check_sizes(model: str, /, **sizes: int) -> None:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise SpiritlevelError(
                 f"The {name!r} argument of {model} must be a whole number of at least 1. "
-                f"Got {size!r}. Leave it out for the default."
+                f"Got {brief(size)}. Leave it out for the default."
             )
 
 

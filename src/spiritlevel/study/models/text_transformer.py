@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .activations import activation_type
 from .sizes import check_divides, check_sizes
 from .transformer_blocks import TransformerBlock, position_numbers, start
@@ -37,7 +37,7 @@ def text_transformer(
     if not isinstance(padding, int) or padding not in range(vocabulary):
         raise SpiritlevelError(
             "The 'padding' argument of text_transformer must be a token, 0 to "
-            f"{vocabulary - 1}. Got {padding!r}. Leave it out for the default."
+            f"{vocabulary - 1}. Got {brief(padding)}. Leave it out for the default."
         )
     activate = activation_type("text_transformer", activation)
     blocks = [TransformerBlock(width, heads, 4 * width, activate) for _ in range(depth)]

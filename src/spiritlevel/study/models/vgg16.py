@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .heads import add_head, check_head
 from .sizes import check_sizes
 
@@ -33,7 +33,7 @@ def vgg16(
     check_head("vgg16", head)
     if not isinstance(batch_norm, bool):
         raise SpiritlevelError(
-            f"The 'batch_norm' argument of vgg16 must be True or False. Got {batch_norm!r}. "
+            f"The 'batch_norm' argument of vgg16 must be True or False. Got {brief(batch_norm)}. "
             "Leave it out for BatchNorm."
         )
     network = nn.Sequential()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .activations import activation_type
 from .sizes import check_divides, check_sizes
 from .transformer_blocks import TransformerBlock, position_numbers, start
@@ -34,7 +34,7 @@ def vit_small(
     check_divides("vit_small", "heads", "width", heads=heads, width=width)
     if pooling not in ("token", "mean"):
         raise SpiritlevelError(
-            f"The 'pooling' argument of vit_small must be 'token' or 'mean'. Got {pooling!r}. "
+            f"The 'pooling' argument of vit_small must be 'token' or 'mean'. Got {brief(pooling)}. "
             "'token' adds a class token and classifies by it alone."
         )
     blocks = [

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import api
-from ...errors import SpiritlevelError, is_out_of_memory
+from ...errors import SpiritlevelError, brief, is_out_of_memory
 from ...training.penalties.registry import check_penalty
 from ..given.checks import check_given
 from ..models.registry import find_factory
@@ -99,8 +99,8 @@ def _check_starts(runs: Sequence[RunSettings]) -> None:
         path = find_start(start, seed)
         if not path.is_file():
             raise SpiritlevelError(
-                f"The study's model.init_from must be weights that are there. Got {start!r}, which "
-                f"is the file {str(path)!r}. Check the path, or run that study first."
+                f"The study's model.init_from must be weights that are there. Got {brief(start)}, "
+                f"which is the file {str(path)!r}. Check the path, or run that study first."
             )
 
 

@@ -12,7 +12,7 @@ from contextlib import closing
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...files.names import check_name
 from ...training.norm_control.control import NORMS, constrain_weights_, replace_norms
 from ..checkpoints import load_weights
@@ -64,8 +64,8 @@ def head_path(model: nn.Module, name: str | None = None) -> str:
     if name is not None:
         if name not in modules:
             raise SpiritlevelError(
-                f"The study's measure_options.head must name a layer of the model. Got {name!r}. "
-                f"There are: {', '.join(path for path in modules if path)}."
+                "The study's measure_options.head must name a layer of the model. Got "
+                f"{brief(name)}. There are: {', '.join(path for path in modules if path)}."
             )
         return name
     if "head" in modules:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .. import interventions as library
 from ..data import load
 from ..settings.interventions import InterventionSettings
@@ -161,8 +161,8 @@ def _split(
     count = int(validation) if validation >= 1 else math.floor(validation * len(x) + 0.5)
     if not 0 < count < len(x):
         raise SpiritlevelError(
-            f"The study's data.validation must leave samples for both parts. Got {validation!r} "
-            f"of {len(x)} samples, which is {count}."
+            "The study's data.validation must leave samples for both parts. Got "
+            f"{brief(validation)} of {len(x)} samples, which is {count}."
         )
     order = torch.randperm(len(x), generator=derived_generator(0, "validation"))
     validated, trained = order[:count], order[count:]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 from ...files.names import check_name
 from .given_networks import axes_of, read_networks
 from .interventions import InterventionSettings
@@ -104,7 +104,7 @@ class Study:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise SpiritlevelError(f"The study's name must be a text. Got {self.name!r}.")
+            raise SpiritlevelError(f"The study's name must be a text. Got {brief(self.name)}.")
         check_name(self.name, what="study's name", advice="Choose a name such as digits-lr.")
         for name in _field_names():
             check_plain(name, getattr(self, name), finite=False)
@@ -156,8 +156,8 @@ class Study:
         if not isinstance(name, str) or name not in self.presets:
             have = ", ".join(self.presets) or "none"
             raise SpiritlevelError(
-                f"The study {self.name!r} has no preset {name!r}."
-                f"{suggestion(str(name), self.presets)} It has: {have}."
+                f"The study {self.name!r} has no preset {brief(name)}."
+                f"{suggestion(name, self.presets)} It has: {have}."
             )
         changes = dict(self.presets[name] or {})
         for section in MERGED:
@@ -260,7 +260,7 @@ def _grid(given: object) -> dict[str, list[Any]]:
         place(key)
         if not isinstance(values, list | tuple):
             raise SpiritlevelError(
-                f"The study's grid.{key} must be a list of values. Got {values!r}. "
+                f"The study's grid.{key} must be a list of values. Got {brief(values)}. "
                 f"Put a single value under its section, or write [{values!r}]."
             )
         if not values:
@@ -271,7 +271,7 @@ def _grid(given: object) -> dict[str, list[Any]]:
         for value in values:
             if not is_scalar(value):
                 raise SpiritlevelError(
-                    f"The study's grid.{key} must hold plain numbers or names. Got {value!r}. "
+                    f"The study's grid.{key} must hold plain numbers or names. Got {brief(value)}. "
                     "Give each choice a name: a factory of your own ('module:factory') can take "
                     "that name as an argument."
                 )
@@ -296,7 +296,7 @@ def _seeds(given: object) -> list[int]:
             return list(given)
     raise SpiritlevelError(
         "The study's seeds must be a number of at least 1, or a list of different whole numbers "
-        f"of at least 0. Got {given!r}."
+        f"of at least 0. Got {brief(given)}."
     )
 
 

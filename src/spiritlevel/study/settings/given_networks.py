@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .keys import Check, as_mapping, check_keys, is_scalar
 
 SEED = Check(int, "a whole number of at least 0", lambda v: v >= 0)
@@ -43,19 +43,21 @@ class GivenNetwork:
         check_keys(where, section, [field.name for field in dataclasses.fields(cls)])
         name = section.get("name")
         if not isinstance(name, str) or not name:
-            raise SpiritlevelError(f"The study's {where}.name must be a text. Got {name!r}.")
+            raise SpiritlevelError(f"The study's {where}.name must be a text. Got {brief(name)}.")
         settings = as_mapping(f"{where}.settings", section.get("settings"))
         for key, value in settings.items():
             if not is_scalar(value):
                 raise SpiritlevelError(
-                    f"The study's {where}.settings.{key} must be a number or a name. Got {value!r}."
+                    f"The study's {where}.settings.{key} must be a number or a name. Got "
+                    f"{brief(value)}."
                 )
         outcomes = as_mapping(f"{where}.outcomes", section.get("outcomes"))
         for key, value in outcomes.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not math.isfinite(value):
                 raise SpiritlevelError(
-                    f"The study's {where}.outcomes.{key} must be a finite number. Got {value!r}."
+                    f"The study's {where}.outcomes.{key} must be a finite number. Got "
+                    f"{brief(value)}."
                 )
         return cls(
             name=name,
@@ -71,7 +73,7 @@ def read_networks(given: object) -> list[GivenNetwork]:
     """All of them; the names differ, and settings and outcomes have the same keys."""
     if not isinstance(given, list | tuple):
         raise SpiritlevelError(
-            f"The study's networks must be a list of mappings. Got {given!r:.80}."
+            f"The study's networks must be a list of mappings. Got {brief(given)}."
         )
     networks = [GivenNetwork.read(each, f"networks[{i}]") for i, each in enumerate(given)]
     [(name, times)] = collections.Counter(n.name for n in networks).most_common(1) or [("", 0)]

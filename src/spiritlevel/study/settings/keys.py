@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 from ...files.names import as_path
 
 CHECK = "check"  # where a dataclass field holds its check
@@ -26,7 +26,7 @@ def check_keys(where: str, given: Mapping[str, Any], allowed: Iterable[str]) -> 
     for key in given:
         if key not in allowed:
             raise SpiritlevelError(
-                f"The study's {where} has an unknown key {key!r}.{suggestion(str(key), allowed)} "
+                f"The study's {where} has an unknown key {key!r}.{suggestion(key, allowed)} "
                 f"Known here: {', '.join(allowed)}."
             )
 
@@ -37,7 +37,7 @@ def as_mapping(where: str, value: object) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise SpiritlevelError(
-            f"The study's {where} must be a mapping of names to values. Got {value!r}."
+            f"The study's {where} must be a mapping of names to values. Got {brief(value)}."
         )
     return dict(value)
 
@@ -48,7 +48,7 @@ def as_named(where: str, given: object) -> dict[str, Any]:
     if not isinstance(values.get("name"), str) or not values["name"]:
         raise SpiritlevelError(
             f"The study's {where} must be a name, or a mapping with a 'name' and options. "
-            f"Got {given!r}."
+            f"Got {brief(given)}."
         )
     return values
 
@@ -98,7 +98,7 @@ class Check:
         if isinstance(number, int) and abs(number) >= 2**63:  # no tensor can have so many of it
             fits = False
         if not fits or not self.allowed(number):
-            raise SpiritlevelError(f"The study's {where} must be {self.need}. Got {value!r}.")
+            raise SpiritlevelError(f"The study's {where} must be {self.need}. Got {brief(value)}.")
         return number
 
 
@@ -108,7 +108,7 @@ class ListCheck(Check):
     def read(self, where: str, value: object) -> Any:
         """A tuple, each number in its own type."""
         if not isinstance(value, list | tuple) or not value:
-            raise SpiritlevelError(f"The study's {where} must be {self.need}. Got {value!r}.")
+            raise SpiritlevelError(f"The study's {where} must be {self.need}. Got {brief(value)}.")
         return tuple(super(ListCheck, self).read(where, each) for each in value)
 
 

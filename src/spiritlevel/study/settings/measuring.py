@@ -8,7 +8,7 @@ from typing import Any
 
 from ...engine.options import as_options
 from ...engine.precision import Precision
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .keys import (
     as_mapping,
     changed_values,
@@ -83,8 +83,9 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for key, value in options.items():
         if not is_scalar(value) and not isinstance(value, list | tuple):
             raise SpiritlevelError(
-                f"The study's measure_options.options.{key} must be a plain value. Got {value!r}. "
-                "The weights before training are given to the measures by the study itself."
+                f"The study's measure_options.options.{key} must be a plain value. Got "
+                f"{brief(value)}. The weights before training are given to the measures by the "
+                "study itself."
             )
 
 
@@ -94,11 +95,11 @@ def _check_names(values: Mapping[str, Any]) -> None:
     if layers is not None and not (patterns and all(isinstance(p, str) for p in patterns)):
         raise SpiritlevelError(
             "The study's measure_options.layers must be a name or pattern of layers, or a list of "
-            f"them. Got {layers!r}."
+            f"them. Got {brief(layers)}."
         )
     if head is not None and not isinstance(head, str):
         raise SpiritlevelError(
-            f"The study's measure_options.head must be the name of a layer. Got {head!r}."
+            f"The study's measure_options.head must be the name of a layer. Got {brief(head)}."
         )
 
 
@@ -108,7 +109,7 @@ def check_measures(where: str, given: object) -> None:
         return
     if not isinstance(given, list | tuple) or not all(isinstance(m, str) for m in given):
         raise SpiritlevelError(
-            f"The study's {where} must be a list of names or patterns. Got {given!r}. "
+            f"The study's {where} must be a list of names or patterns. Got {brief(given)}. "
             "See `spiritlevel list`."
         )
     if not given:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .keys import Check, as_mapping, is_scalar
 
 TRACE_SQUARED = "trace_squared"  # the penalty of a weight alone; see training.penalties.registry
@@ -43,7 +43,7 @@ class PenaltySettings:
         if not isinstance(name, str) or not name:
             raise SpiritlevelError(
                 f"The study's {where}.name must be the name of a penalty, or 'module:factory'. "
-                f"Got {name!r}."
+                f"Got {brief(name)}."
             )
         for argument, value in section.items():
             if argument in ELSEWHERE:
@@ -64,6 +64,6 @@ def _check_plain(where: str, value: object) -> None:
     items = value if isinstance(value, list | tuple) else [value]
     if not all(item is None or is_scalar(item) for item in items):
         raise SpiritlevelError(
-            f"The study's {where} must be a plain value or a list of them. Got {value!r}. A "
+            f"The study's {where} must be a plain value or a list of them. Got {brief(value)}. A "
             "factory of your own ('module:factory') can make the value from a name."
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 MOST = 100_000  # values in a study; aliases of YAML can make billions out of a few lines
 DEEPEST = 50  # lists in lists
+HALF = re.compile("[\ud800-\udfff]")  # of a character: no file can hold it
 
 
 def check_plain(where: str, value: object, *, finite: bool = True) -> None:
@@ -28,10 +30,15 @@ def check_plain(where: str, value: object, *, finite: bool = True) -> None:
         is_container = isinstance(part, list | tuple) or (
             isinstance(part, Mapping) and all(isinstance(key, str) for key in part)
         )
+        if isinstance(part, str) and HALF.search(part):
+            raise SpiritlevelError(
+                f"The study's {path} must be a text that can be written to a file. Got "
+                f"{brief(part)}, with half of a character. Type it again."
+            )
         if not (part is None or isinstance(part, str) or is_whole or is_number or is_container):
             raise SpiritlevelError(
                 f"The study's {path} must be a text, a finite number, true or false, a list, or a "
-                f"mapping with texts as keys. Got {part!r:.80}. Put a text in quotes."
+                f"mapping with texts as keys. Got {brief(part)}. Put a text in quotes."
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .keys import check_keys
 from .run import RunSettings
 
@@ -32,6 +32,6 @@ def _read(key: str, value: Any, default: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, kind):
         needs = {int: "a whole number", float: "a number", str: "a text"}
         raise SpiritlevelError(
-            f"The study's task.{key} must be {needs[kind]}. Got {value!r}. Usual: {default!r}."
+            f"The study's task.{key} must be {needs[kind]}. Got {brief(value)}. Usual: {default!r}."
         )
     return value

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...errors import SpiritlevelError, require
+from ...errors import SpiritlevelError, brief, require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,7 @@ def as_floats(column: Iterable[float | None], name: str) -> Array:
         numbers = [math.nan if value is None else float(value) for value in column]
     except (TypeError, ValueError) as error:
         raise SpiritlevelError(
-            f"The {name!r} argument must be a sequence of numbers, one a run. Got {column!r:.80}. "
+            f"The {name!r} argument must be a sequence of numbers, one a run. Got {brief(column)}. "
             "Pass a list, a one-dimensional array, or None where a number is missing."
         ) from error
     return numpy().array(numbers, dtype=float)
@@ -122,7 +122,8 @@ def check_confidence(confidence: float) -> None:
     """Raise unless it is a probability strictly between 0 and 1."""
     if not 0.0 < confidence < 1.0:
         raise SpiritlevelError(
-            f"The 'confidence' argument must lie between 0 and 1. Got {confidence!r}. Usual: 0.95."
+            f"The 'confidence' argument must lie between 0 and 1. Got {brief(confidence)}. Usual: "
+            "0.95."
         )
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ._arrays import (
     Array,
     check_confidence,
@@ -166,7 +166,7 @@ def _correlation(
     if interval not in ("formula", "bca"):
         raise SpiritlevelError(
             "The 'interval' argument must be 'formula' (Fisher z) or 'bca' (bootstrap). "
-            f"Got {interval!r}."
+            f"Got {brief(interval)}."
         )
     points = finite_points(values=values, target=target)
     x, y = points.columns

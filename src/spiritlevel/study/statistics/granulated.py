@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ._arrays import Array, finite_points, numpy, signs
 from .concordance import agreement
 from .neighbours import Grid, Settings
@@ -73,7 +73,7 @@ def granulated_kendall(
     """
     if seeds not in ("hold", "average", "axis"):
         raise SpiritlevelError(
-            f"The 'seeds' argument must be 'hold', 'average' or 'axis'. Got {seeds!r}."
+            f"The 'seeds' argument must be 'hold', 'average' or 'axis'. Got {brief(seeds)}."
         )
     points = finite_points(values=values, target=target)
     grid = Grid.of(settings, points.n + points.excluded).among(points.kept)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,8 @@ def holm(p_values: Mapping[str, float]) -> Holm:
     for name, p in p_values.items():
         if not (math.isnan(p) or 0.0 <= p <= 1.0):
             raise SpiritlevelError(
-                f"The 'p_values' argument must hold probabilities. Got {p!r} for {name!r}. Pass "
-                "nan for a test that could not be made."
+                f"The 'p_values' argument must hold probabilities. Got {brief(p)} for {name!r}. "
+                "Pass nan for a test that could not be made."
             )
     tested = sorted((p, name) for name, p in p_values.items() if not math.isnan(p))
     corrected, running = {}, 0.0

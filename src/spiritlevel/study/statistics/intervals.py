@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Callable
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ._arrays import Array, check_confidence, numpy
 from .resampling import AT_ONCE, left_out
 
@@ -72,7 +72,7 @@ def resample_counts(n: int, resamples: int, seed: int) -> Array:
     if resamples < MIN_RESAMPLES:
         raise SpiritlevelError(
             f"The 'resamples' argument must be at least {MIN_RESAMPLES}: the interval's ends are "
-            f"percentiles of the resamples. Got {resamples!r}. Usual: 2000."
+            f"percentiles of the resamples. Got {brief(resamples)}. Usual: 2000."
         )
     generator = np.random.default_rng(seed)
     counts = np.empty((resamples, n), dtype=np.min_scalar_type(n))  # thousands of runs need room

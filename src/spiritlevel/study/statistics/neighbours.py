@@ -7,7 +7,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ._arrays import Array, numpy
 
 ABSENT = "(absent)"  # a run without this hyperparameter, such as the momentum of Adam
@@ -49,7 +49,7 @@ class Grid:
         if not isinstance(settings, Sequence) or not all(isinstance(s, Mapping) for s in settings):
             raise SpiritlevelError(
                 "The 'settings' argument must be a list with one mapping of hyperparameters a run. "
-                f"Got {settings!r:.80}."
+                f"Got {brief(settings)}."
             )
         values: dict[str, list[Hashable]] = {}
         codes: dict[str, Array] = {}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ._arrays import (
     MIN_POINTS,
     Array,
@@ -52,7 +52,7 @@ def partial_correlation(
     check_confidence(confidence)
     if kind not in ("pearson", "spearman"):
         raise SpiritlevelError(
-            f"The 'kind' argument must be 'pearson' or 'spearman'. Got {kind!r}."
+            f"The 'kind' argument must be 'pearson' or 'spearman'. Got {brief(kind)}."
         )
     points = finite_points(values=values, target=target, **_columns(confounders))
     name = f"partial {kind}"

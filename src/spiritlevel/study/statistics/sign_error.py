@@ -20,7 +20,7 @@ import functools
 import math
 from collections.abc import Iterable
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ._arrays import Array, finite_points, numpy
 from .changes import PairWeight, Pooling, changes_along, errors_of
 from .neighbours import Grid, Settings
@@ -140,19 +140,20 @@ def _check(num_test: int | None, loss_range: float, pooling: str, min_effective:
     if num_test is not None and num_test < 1:
         raise SpiritlevelError(
             "The 'num_test' argument must be the number of test examples behind the target, or "
-            f"None to weigh all pairs alike. Got {num_test!r}."
+            f"None to weigh all pairs alike. Got {brief(num_test)}."
         )
     if not loss_range > 0:
         raise SpiritlevelError(
-            f"The 'loss_range' argument must be > 0. Got {loss_range!r}. The 0-1 loss has 1."
+            f"The 'loss_range' argument must be > 0. Got {brief(loss_range)}. The 0-1 loss has 1."
         )
     if pooling not in ("change", "cell"):
         raise SpiritlevelError(
-            f"The 'pooling' argument must be 'change' or 'cell'. Got {pooling!r}."
+            f"The 'pooling' argument must be 'change' or 'cell'. Got {brief(pooling)}."
         )
     if not min_effective > 0:
         raise SpiritlevelError(
-            f"The 'min_effective' argument must be > 0. Got {min_effective!r}. The paper takes 12."
+            f"The 'min_effective' argument must be > 0. Got {brief(min_effective)}. The paper "
+            "takes 12."
         )
 
 

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...errors import SpiritlevelError, require
+from ...errors import SpiritlevelError, brief, require
 from ...files import write_atomically
 from ...plain_text import cell
 from ..population import Population
@@ -24,7 +24,9 @@ Rows = list[dict[str, Any]]
 def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -> list[str]:
     """Write runs, machines, epochs, measurements and those of epochs to `folder`; the paths."""
     if kind not in FORMATS:
-        raise SpiritlevelError(f"The 'kind' must be one of {', '.join(FORMATS)}. Got {kind!r}.")
+        raise SpiritlevelError(
+            f"The 'kind' must be one of {', '.join(FORMATS)}. Got {brief(kind)}."
+        )
     write = _csv if kind == "csv" else _parquet
     written = []
     for name in ("runs", "machines", *schema.COLUMNS):  # one at a time: each may be large

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...model.batches import TARGET_KEYS, num_samples, split_targets
 from ...model.distributed import refuse_sharded
 from ..penalties.penalty import Penalty
@@ -56,7 +56,7 @@ class PenaltyCallback(Callback):
         ):
             raise SpiritlevelError(
                 "The 'penalty' argument of PenaltyCallback must be a Penalty, or a function of the "
-                f"LightningModule that returns one. Got {penalty!r}. Pass for example "
+                f"LightningModule that returns one. Got {brief(penalty)}. Pass for example "
                 "FlatnessPenalty(module, weight=0.01)."
             )
         self.penalty: Penalty | None = penalty if isinstance(penalty, Penalty) else None

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, require
+from ...errors import SpiritlevelError, brief, require
 from ...files.torch_files import load_torch_file
 from ...model.batches import num_samples
 from .. import FlatnessMonitor, FlatnessStopping
@@ -250,7 +250,7 @@ class PenaltyTrainer(Trainer):
         if not isinstance(penalty, Penalty):
             raise SpiritlevelError(
                 "The 'penalty' argument of PenaltyTrainer must be a Penalty. "
-                f"Got {penalty!r}. Pass for example FlatnessPenalty(model, weight=0.01)."
+                f"Got {brief(penalty)}. Pass for example FlatnessPenalty(model, weight=0.01)."
             )
         self.penalty = penalty
         self.add_callback(_PenaltyState(penalty))

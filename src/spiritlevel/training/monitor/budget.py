@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 Clock = Callable[[], float]
 
@@ -41,7 +41,7 @@ def parse_every(every: int | str) -> Every:
     if count < 1:
         raise SpiritlevelError(
             "The 'every' argument must be a number of steps of at least 1, 'epoch', or a text "
-            f"such as '10 steps' or '2 epochs'. Got {every!r}."
+            f"such as '10 steps' or '2 epochs'. Got {brief(every)}."
         )
     return Every(count, "step" if unit == "step" else "epoch")
 
@@ -51,7 +51,7 @@ def check_overhead(share: float | None) -> None:
     if share is not None and not 0 < share < 1:
         raise SpiritlevelError(
             "The 'max_overhead' argument must be a share of the training time between 0 and 1. "
-            f"Got {share!r}. 0.05 lets measuring add 5 % to it; None sets no limit."
+            f"Got {brief(share)}. 0.05 lets measuring add 5 % to it; None sets no limit."
         )
 
 

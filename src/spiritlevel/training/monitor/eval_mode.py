@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...model.batches import map_tensors, num_samples, take
 from ...model.exclusive import claimed, process_state
 
@@ -73,7 +73,7 @@ def fixed_samples(data: Any, count: int | None) -> list[Any]:
     """
     if count is not None and (isinstance(count, bool) or count < 1):
         raise SpiritlevelError(
-            f"The 'num_samples' argument must be at least 1. Got {count!r}. Leave it out to "
+            f"The 'num_samples' argument must be at least 1. Got {brief(count)}. Leave it out to "
             "measure on all of the data."
         )
     batches: list[Any] = []

@@ -17,6 +17,7 @@ from ...analysis.spectra import Eigenvalues, eigenvalues
 from ...api import cards, measure, preflight
 from ...errors import SpiritlevelError
 from ...measures.eigenvalues import ENDS  # these start from the vector of the row before
+from ...model.arguments import check_arguments
 from ...model.batches import num_samples
 from ...model.distributed import Processes
 from ...results import Measurement, Status
@@ -98,6 +99,7 @@ class FlatnessMonitor:
             measures, every, max_overhead, measure_arguments, watches_rate=optimizer is not None
         )
         check_rates(rates, warn_above)
+        check_arguments("FlatnessMonitor", {"model": model})
         self.model = model
         self.measure_arguments = {"max_passes": 100} | measure_arguments
         self.strict = strict
@@ -267,6 +269,7 @@ def check_settings(
     watches_rate: bool = False,
 ) -> None:
     """Refuse wrong arguments of a monitor before there is a model."""
+    check_arguments("the monitor", {"measures": names, "max_overhead": max_overhead})
     patterns = [names] if isinstance(names, str) else list(names)
     if not patterns and not watches_rate:
         raise SpiritlevelError(

@@ -18,7 +18,8 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
+from ...files.names import as_path
 from ...plain_text import cell
 
 Row = dict[str, Any]
@@ -42,7 +43,7 @@ def open_sinks(to: Any, columns: Sequence[str]) -> list[Sink]:
     if isinstance(to, list | tuple):
         return [sink for part in to for sink in open_sinks(part, columns)]
     if isinstance(to, str | os.PathLike):
-        path = pathlib.Path(to)
+        path = as_path(to, what="'to' argument")
         form = FORMS.get(path.suffix.lower())
         if form is not None:
             return [File(path, form(columns))]
@@ -52,7 +53,7 @@ def open_sinks(to: Any, columns: Sequence[str]) -> list[Sink]:
         return [Function(to)]
     raise SpiritlevelError(
         "The 'to' argument must be a path that ends in .jsonl or .csv, a TensorBoard "
-        f"SummaryWriter, a function of a row, or a list of these. Got {to!r}."
+        f"SummaryWriter, a function of a row, or a list of these. Got {brief(to)}."
     )
 
 
@@ -81,7 +82,7 @@ class File:
     def __init__(self, path: pathlib.Path, form: Form) -> None:
         if not path.parent.is_dir():
             raise SpiritlevelError(
-                f"The 'to' argument must be in a folder that exists. Got {str(path)!r}. "
+                f"The 'to' argument must be in a folder that exists. Got {brief(str(path))}. "
                 f"Create {str(path.parent)!r} first."
             )
         self.path, self.form = path, form

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import NotFinite, SpiritlevelError
+from ...errors import NotFinite, SpiritlevelError, brief
 from ...model.losses import CrossEntropy, Loss
 
 
@@ -19,7 +19,7 @@ def check_weight(weight: Any) -> float:
     if not is_number or not 0 <= weight < 2**63:
         raise SpiritlevelError(
             f"The 'weight' argument of a penalty must be a finite number of at least 0. Got "
-            f"{weight!r}. Paper 004 uses 0.001 to 1; 0 measures without changing training."
+            f"{brief(weight)}. Paper 004 uses 0.001 to 1; 0 measures without changing training."
         )
     return float(weight)
 
@@ -29,7 +29,7 @@ def check_count(name: str, count: Any, advice: str) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise SpiritlevelError(
             f"The {name!r} argument of a penalty must be a whole number of at least 1. "
-            f"Got {count!r}. {advice}"
+            f"Got {brief(count)}. {advice}"
         )
     return count
 

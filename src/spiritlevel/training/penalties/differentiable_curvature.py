@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...math.curvature import SignedColumn, SoftmaxCurvature
 from ...math.positions import OutputCurvature, PositionCurvature
 from ...model.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
@@ -75,6 +75,6 @@ def differentiable_curvature(loss: Loss, outputs: Tensor, targets: Tensor) -> Ou
         return loss.curvature(outputs, targets)
     raise SpiritlevelError(
         "The 'loss' argument of this penalty must be 'cross_entropy', 'mse', 'bce' or the torch "
-        f"module of one of them: its curvature is differentiated. Got {loss.name!r}. Use "
+        f"module of one of them: its curvature is differentiated. Got {brief(loss.name)}. Use "
         "FlatnessPenalty, which takes any loss."
     )

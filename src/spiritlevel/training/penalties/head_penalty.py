@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.head.head_layer import CONVOLUTIONS, Head, choose_head, find_heads
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature
 from ...model.layer_hooks import LayerUse
@@ -125,7 +125,7 @@ def check_kind(kind: Any) -> HeadKind:
     if kind not in get_args(HeadKind):
         raise SpiritlevelError(
             "The 'kind' argument of the head penalty must be 'trace', 'kappa' or 'trace_squared'. "
-            f"Got {kind!r}. 'kappa' is the one that does not change when layers are rescaled."
+            f"Got {brief(kind)}. 'kappa' is the one that does not change when layers are rescaled."
         )
     checked: HeadKind = kind
     return checked

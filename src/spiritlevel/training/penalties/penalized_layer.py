@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...model.autograd_graph import parameter_uses
 from .argument_checks import check_trained
 from .forward_recorder import ForwardRecorder
@@ -19,7 +19,7 @@ def find_layer(model: nn.Module, layer: str, layer_types: tuple[type[nn.Module],
         type_names = " or ".join(layer_type.__name__ for layer_type in layer_types)
         raise SpiritlevelError(
             f"The layer of a penalty must be the path of a {type_names} of the model. "
-            f"Got {layer!r}. There are: {', '.join(candidates) or 'none'}."
+            f"Got {brief(layer)}. There are: {', '.join(candidates) or 'none'}."
         )
     check_trained(layer, candidates[layer])
     return candidates[layer]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from ... import plugins, user_code
-from ...errors import SpiritlevelError, suggestion
+from ...errors import SpiritlevelError, brief, suggestion
 from ...measures.other_names import known_here_as
 from .flatness_penalty import FlatnessPenalty
 from .head_penalty import HeadPenalty
@@ -52,7 +52,7 @@ def register_penalty(name: str) -> Callable[[Factory], Factory]:
         if not name.isidentifier():
             raise SpiritlevelError(
                 "The 'name' argument of register_penalty must be a word of letters, digits and "
-                f"underscores. Got {name!r}. Choose a name such as 'my_penalty'."
+                f"underscores. Got {brief(name)}. Choose a name such as 'my_penalty'."
             )
         _factories[name] = factory
         return factory
@@ -92,7 +92,7 @@ def build_penalty(name: str, model: nn.Module, **arguments: Any) -> Penalty:
 def _factory(name: str) -> PenaltyFactory:
     if not isinstance(name, str):
         raise SpiritlevelError(
-            f"The penalty must be named by a text, such as 'kappa'. Got {name!r:.80}. There are: "
+            f"The penalty must be named by a text, such as 'kappa'. Got {brief(name)}. There are: "
             f"{', '.join(penalty_names())}."
         )
     if ":" in name:
@@ -118,7 +118,7 @@ def _imported(name: str) -> PenaltyFactory:
     factory = user_code.imported(name, what="penalty")
     if not callable(factory):
         raise SpiritlevelError(
-            f"The penalty {name!r} must name a class or function. Got {factory!r}. Check the "
+            f"The penalty {name!r} must name a class or function. Got {brief(factory)}. Check the "
             "spelling."
         )
     user_factory: PenaltyFactory = factory

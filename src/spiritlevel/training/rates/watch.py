@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ...analysis.preconditioned import preconditioned_eigenvalue
 from ...analysis.spectra import Eigenvalues
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from ...model.distributed import unwrapped
 from ...records import Status
 from ..monitor.budget import Every
@@ -206,12 +206,12 @@ def check_rates(rates: str | Sequence[str], warn_above: float | None) -> None:
     if not asked or any(each not in RATES for each in asked):
         raise SpiritlevelError(
             "The 'rates' argument must be 'sharpness', 'critical' or a list of both. "
-            f"Got {rates!r}."
+            f"Got {brief(rates)}."
         )
     if warn_above is not None and not warn_above > 0:
         raise SpiritlevelError(
             "The 'warn_above' argument must be a multiple of the edge of stability above 0. Got "
-            f"{warn_above!r}. 1 warns at the edge itself; None never warns."
+            f"{brief(warn_above)}. 1 warns at the edge itself; None never warns."
         )
 
 

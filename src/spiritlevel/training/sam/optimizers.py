@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 from .perturbation import Block, Displacement, climb_, draw_in_ball
 from .perturbed_optimizer import AbstractPerturbedOptimizer
 
@@ -94,7 +94,7 @@ class ASAM(AbstractPerturbedOptimizer):
     ) -> None:
         if not 0 <= eta < float("inf"):
             raise SpiritlevelError(
-                f"The 'eta' argument of ASAM must be a number ≥ 0. Got {eta!r}. Typical: 0.01."
+                f"The 'eta' argument of ASAM must be a number ≥ 0. Got {brief(eta)}. Typical: 0.01."
             )
         super().__init__(optimizer, rho, every=every, model=model, gradient_first=True)
         self.eta, self.adaptive_bias = eta, adaptive_bias
@@ -170,7 +170,7 @@ def build_perturbed(
         return NoiseSAM(optimizer, rho, draws=draws, generator=generator, every=every, model=model)
     raise SpiritlevelError(
         "The 'method' argument of build_perturbed must be one of plain, sam, asam, noise_sam. "
-        f"Got {method!r}."
+        f"Got {brief(method)}."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from ...errors import SpiritlevelError
+from ...errors import SpiritlevelError, brief
 
 RADIUS = "rho"  # the name of a group's own radius
 
@@ -18,8 +18,8 @@ def check_wrappable(name: str, optimizer: object) -> None:
     """Refuse what is not an optimizer, or does not step from one gradient."""
     if not isinstance(optimizer, Optimizer):
         raise SpiritlevelError(
-            f"The 'optimizer' argument of {name} must be a torch optimizer. Got {optimizer!r}. "
-            f"Write {name}(torch.optim.SGD(model.parameters(), lr=0.1))."
+            f"The 'optimizer' argument of {name} must be a torch optimizer. Got "
+            f"{brief(optimizer)}. Write {name}(torch.optim.SGD(model.parameters(), lr=0.1))."
         )
     if isinstance(optimizer, LBFGS) or hasattr(optimizer, "perturbed"):
         kind = type(optimizer).__name__
@@ -40,7 +40,7 @@ def check_radius(name: str, rho: Any) -> None:
     if isinstance(rho, bool) or not isinstance(rho, (int, float)) or not 0 <= rho < math.inf:
         raise SpiritlevelError(
             f"The 'rho' argument of {name}, and that of each parameter group, must be a number "
-            f"≥ 0. Got {rho!r}. Typical: 0.05 (SAM), 0.5 (ASAM)."
+            f"≥ 0. Got {brief(rho)}. Typical: 0.05 (SAM), 0.5 (ASAM)."
         )
 
 
@@ -48,7 +48,7 @@ def check_count(name: str, argument: str, value: Any) -> None:
     """Refuse what is not a whole number ≥ 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise SpiritlevelError(
-            f"The {argument!r} argument of {name} must be a whole number ≥ 1. Got {value!r}."
+            f"The {argument!r} argument of {name} must be a whole number ≥ 1. Got {brief(value)}."
         )
 
 
