@@ -2,10 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
+import fresh
 from forked import TIMEOUT, forks
 from spiritlevel.cli.termination import Termination
 from spiritlevel.study.executors.processes import _interrupt
@@ -84,3 +87,43 @@ def test_another_thread_than_the_main_one_changes_nothing():
     thread.start()
     thread.join(TIMEOUT)
     assert seen == [(before, False)]
+
+
+# -- Ctrl-C while torch is imported ----------------------------------------------------------------
+
+SCRIPT = "from spiritlevel.cli import main; main()"  # what pip installs as `spiritlevel`
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """Runs Python where Ctrl-C comes while torch is imported."""
+    stub = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (tmp_path / "torch.py").write_text(stub)
+    (tmp_path / "spiritlevel").write_text(SCRIPT)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(fresh.SRC)])}
+
+    def run(*arguments):
+        command = [sys.executable, *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=TIMEOUT
+        )
+
+    return run
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself Ctrl-C there")
+@pytest.mark.parametrize(
+    "arguments",
+    [("-m", "spiritlevel", "list"), ("-m", "spiritlevel.cli", "list"), ("./spiritlevel", "list")],
+    ids=" ".join,
+)
+def test_ctrl_c_during_the_imports_of_a_command_is_one_line(interrupted, arguments):
+    done = interrupted(*arguments)
+    assert done.returncode == 130
+    assert done.stderr == "error: interrupted. No partial files were written.\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself Ctrl-C there")
+def test_ctrl_c_during_the_imports_of_another_program_is_its_own_affair(interrupted):
+    code = "try:\n    import spiritlevel\nexcept KeyboardInterrupt:\n    print('seen')"
+    assert interrupted("-c", code).stdout == "seen\n"

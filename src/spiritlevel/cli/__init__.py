@@ -6,6 +6,7 @@ import os
 import sys
 
 from ..errors import MissingExtra, require
+from .termination import importing
 
 
 def main() -> None:
@@ -20,8 +21,9 @@ def main() -> None:
 
         complete()
         return
-    from .app import app
-    from .spelling import spell_what_cannot_be_shown
+    with importing():
+        from .app import app
+        from .spelling import spell_what_cannot_be_shown
 
     spell_what_cannot_be_shown(sys.stdout, sys.stderr)
     app()

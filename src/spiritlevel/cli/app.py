@@ -32,7 +32,7 @@ from .quantize import quantize
 from .report import report
 from .spectrum import spectrum
 from .study import app as study
-from .termination import Termination
+from .termination import INTERRUPTION, Termination
 from .watch import watch
 
 
@@ -55,7 +55,7 @@ class Commands(TyperGroup):
         finally:
             console.VOLUME.reset(before)
         if code == INTERRUPTED:
-            console.say_error("interrupted. No partial files were written.")
+            console.say_error(INTERRUPTION)
             code = TERMINATED if termination.came else code
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -1,11 +1,45 @@
-"""SIGTERM stops a command as Ctrl-C does: schedulers and containers send it before they kill."""
+"""How a command is stopped: by Ctrl-C from its first moment on, and by SIGTERM as by Ctrl-C.
+
+Schedulers and containers send SIGTERM before they kill.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
 import signal
+import sys
 import threading
+from collections.abc import Iterator
+from itertools import pairwise
 from types import FrameType
+
+from .exit_codes import INTERRUPTED
+
+INTERRUPTION = "interrupted. No partial files were written."
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Ctrl-C while a command's packages are imported, which takes seconds, ends it in one line.
+
+    Another program that imports this package sees KeyboardInterrupt as ever.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not _is_command():
+            raise
+        sys.stderr.write(f"error: {INTERRUPTION}\n")
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _is_command() -> bool:
+    """Whether this process is `spiritlevel`, `python -m spiritlevel` or its part `.cli`."""
+    module = next((name for flag, name in pairwise(sys.orig_argv) if flag == "-m"), "")
+    name = pathlib.Path((sys.argv or [""])[0]).stem  # of a script; "-m" is no name yet
+    return name == "spiritlevel" or module in ("spiritlevel", "spiritlevel.cli")
 
 
 class Termination:
