@@ -10,13 +10,12 @@ import dataclasses
 import enum
 import json
 import math
-import reprlib
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
-from .errors import SpiritlevelError
+from .errors import SpiritlevelError, brief
 
 NONFINITE = ("nan", "inf", "-inf")  # as texts: JSON has no such numbers
 LARGEST = 2**63  # of whole numbers: beyond it they cannot become floats or tensors
@@ -38,11 +37,16 @@ class Misread(SpiritlevelError):
 
 
 def parse_json(text: object) -> Any:
-    """The content of a JSON text; a key that occurs twice is refused, as is NaN without quotes."""
+    """The content of a JSON text; no key may occur twice, and no number be NaN or too large."""
     if not isinstance(text, str | bytes | bytearray):
         raise Misread(f"the text is of type {type(text).__name__}")
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
+        return json.loads(
+            text,
+            object_pairs_hook=_without_repeats,
+            parse_constant=_refuse,
+            parse_float=_finite,
+        )
     except RecursionError:
         raise Misread("it is nested too deeply") from None
     except Misread:
@@ -59,6 +63,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise Misread(f"it contains {brief(digits)}, which is too large for a number of 64 bits")
+    return number
+
+
 def _refuse(constant: str) -> Any:
     raise Misread(f"it contains {constant}, which is not JSON")
 
@@ -68,7 +79,7 @@ def read_fields(kind: type[Record], data: object, place: str, **ready: Any) -> R
     given = read_as(Mapping[str, Any], data, place)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     if unknown := [key for key in given if key not in fields]:
-        raise Misread(f"{place} has {reprlib.repr(unknown[0])}, which nothing here is called")
+        raise Misread(f"{place} has {brief(unknown[0])}, which nothing here is called")
     hints = typing.get_type_hints(kind)
     values = dict(ready)
     for name, field in fields.items():
@@ -89,6 +100,8 @@ def read_settings(data: object, place: str, *, need: str | None = "num_samples")
     for key, kind in SETTINGS.items():
         if key in settings:
             settings[key] = read_as(kind, settings[key], f"{place}.{key}")
+    for key in ("mean_loss", "accuracy"):
+        read_as(float | None, settings.get("subject", {}).get(key), f"{place}.subject.{key}")
     _checked(settings.get("num_samples", 1) >= 1, settings, place, "of at least one sample")
     _checked(0 < settings.get("confidence", 0.5) < 1, settings, place, "of a confidence below 1")
     return settings
@@ -159,5 +172,5 @@ def _read_number(value: Any, place: str) -> float:
 
 def _checked(fits: bool, value: Any, place: str, need: str) -> Any:
     if not fits:
-        raise Misread(f"{place} must be {need}, and is {reprlib.repr(value)}")
+        raise Misread(f"{place} must be {need}, and is {brief(value)}")
     return value

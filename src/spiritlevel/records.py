@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from .errors import SpiritlevelError, require
+from .errors import SpiritlevelError, brief, require
 from .notebooks import Shown, footnotes, table
 from .plain_text import visible
 from .reading import Misread, parse_json, read_as, read_fields, read_settings
@@ -173,6 +173,8 @@ _PARTS = {  # of a report in a file
     "layers": Mapping[str, Mapping[str, Any]],
 }
 Read = TypeVar("Read")
+# What a file with another content than was written may lead to; RuntimeError is torch's.
+_BY_CONTENT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def read_json(
@@ -185,9 +187,9 @@ def read_json(
     try:
         data = read_as(Mapping[str, Any], parse_json(text), "the content")
         if data.get("format", form if unnamed else None) != form:
-            raise Misread(f"its format is {data.get('format')!r}")
+            raise Misread(f"its format is {brief(data.get('format'))}")
         return build(data)
-    except (SpiritlevelError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except _BY_CONTENT as error:
         cause = str(error) if isinstance(error, SpiritlevelError) else repr(error)
         raise SpiritlevelError(
             f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
@@ -297,6 +299,8 @@ class Report(Shown, Mapping[str, Measurement]):
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
         """The inverse of `to_dict`."""
         data = read_as(Mapping[str, Any], data, "the report")
+        if data.get("format", REPORT_FORMAT) != REPORT_FORMAT:
+            raise Misread(f"the report's format is {brief(data['format'])}")
         if missing := [key for key in _PARTS if key not in data]:
             raise Misread(f"the report has no {missing[0]!r}")
         settings = read_settings(data["settings"], "the report's settings")

@@ -8,7 +8,7 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.analysis.landscape import Landscape
 from spiritlevel.analysis.spectra import Spectrum
-from spiritlevel.results import Audit, Comparison, Report
+from spiritlevel.results import Audit, Comparison, Pruning, Quantization, Report
 
 MEASURES = ["curvature.trace", "relative.kappa", "softmax.gini"]
 
@@ -39,6 +39,8 @@ def texts() -> dict[str, str]:
         "Comparison": sl.compare({"a": one, "b": other}, data(), measures=MEASURES).to_json(),
         "Landscape": line.to_json(),
         "Spectrum": spectrum.to_json(),
+        "Quantization": sl.quantization(one, data(), bits=(2, 4), mean_bits=3).to_json(),
+        "Pruning": sl.pruning(one, data(), share=0.5).to_json(),
     }
 
 
@@ -48,6 +50,8 @@ READERS = {
     "Comparison": Comparison,
     "Landscape": Landscape,
     "Spectrum": Spectrum,
+    "Quantization": Quantization,
+    "Pruning": Pruning,
 }
 # Of what is written beside these, nothing is read back: it follows from them.
 READ = {
@@ -56,4 +60,6 @@ READ = {
     "Comparison": ("reports", "matched", "unmatched"),
     "Landscape": ("directions", "axes", "losses", "errors", "marks", "notes", "settings", "cost"),
     "Spectrum": ("eigenvalues", "density"),
+    "Quantization": ("widths", "rounding", "sizes", "chosen", "frontier", "loss", "settings"),
+    "Pruning": ("first", "second", "magnitude", "exact", "chosen", "curves", "loss", "settings"),
 }

@@ -2,16 +2,17 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 
-from hostile.edits import chosen_edits, damages, edits
+from hostile.edits import changed, chosen_edits, damages, edits
 from hostile.records import READ, READERS, texts
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import report as pages
 
 KINDS = list(READERS)
-PAGES = [kind for kind in KINDS if kind != "Landscape"]  # which has pictures of its own
+PAGES = ["Report", "Audit", "Comparison", "Spectrum"]  # the others have pictures, or texts alone
 FEW = 30  # edits of each kind in every run of the tests
 
 
@@ -65,6 +66,56 @@ def test_some_edits(kind):
         for _, text in chosen_edits(json.loads(texts()[kind]), count=FEW, seed=1)
     ]
     assert outcomes.count("refused") > FEW / 10  # meta: the edits do hurt
+
+
+# What a value was changed to, and what the error says about it.
+FOUND = [
+    ("Report", "settings.loss", "1e400", "it contains '1e400', which is too large"),
+    ("Report", "format", '"other"', "its format is 'other'"),
+    ("Comparison", "reports.a.format", '"other"', "the report's format is 'other'"),
+    ("Audit", "original.format", "[]", "the report's format is []"),
+    ("Comparison", "reports.a.settings.subject.mean_loss", '"x"', "mean_loss must be a number"),
+    ("Quantization", "widths", "[]", "the quantization's widths must be the same for each weight"),
+    ("Quantization", "widths.0.bits", "3", "the quantization's widths must be the same for each"),
+    ("Quantization", "sizes", "{}", "the quantization's sizes must be positive"),
+    ("Quantization", "sizes.0|weight", "0", "the quantization's sizes must be positive"),
+    ("Quantization", "traces", '{"x": 1}', "the quantization's traces must be of the weights"),
+    ("Pruning", "second", "{}", "the pruning's owner names ['0.weight', '2.weight'] and not []"),
+    ("Pruning", "exact", "{}", "the pruning's exact must name the same weights"),
+    ("Pruning", "first.0|weight", "[1]", "the pruning's first must have a number for each one"),
+    ("Pruning", "owner.0|weight.units", str(2**62), "owner of '0.weight' must be numbers of units"),
+    ("Pruning", "owner.0|weight.units", '"x"', "owner of '0.weight' must be numbers of units"),
+    ("Pruning", "owner.0|weight.shape.0", "0", "shape of '0.weight' has no entries"),
+]
+
+
+@pytest.mark.parametrize(("kind", "place", "value", "cause"), FOUND)
+def test_what_an_error_says_about_an_edit(kind, place, value, cause):
+    keys = [int(k) if k.isdecimal() else k.replace("|", ".") for k in place.split(".")]
+    edited = json.dumps(changed(json.loads(texts()[kind]), tuple(keys), "@"))
+    with pytest.raises(SpiritlevelError, match=re.escape(cause)) as caught:
+        READERS[kind].from_json(edited.replace('"@"', value))
+    assert str(caught.value).startswith(f"The 'text' argument of {kind}.from_json must be what")
+
+
+def test_errors_that_overflow_when_they_are_squared():
+    place = ("reports", "a", "measures", "relative.kappa", "stderr")
+    edited = changed(json.loads(texts()["Comparison"]), place, 1e308)
+    found = READERS["Comparison"].from_json(json.dumps(edited))
+    assert "relative.kappa" in str(found)
+
+
+def test_a_plan_of_widths_that_are_not_finite():
+    edited = changed(json.loads(texts()["Quantization"]), ("widths", 0, "second"), "nan")
+    found = READERS["Quantization"].from_json(json.dumps(edited))
+    with pytest.raises(SpiritlevelError, match=r"by 'curvature' needs a finite number .* Got nan"):
+        found.plan(mean_bits=3)
+
+
+def test_numbers_that_are_not_finite_are_written_again():
+    for kind, place in (("Quantization", "error"), ("Pruning", "error")):
+        edited = json.dumps(changed(json.loads(texts()[kind]), (place,), "inf"))
+        assert json.loads(READERS[kind].from_json(edited).to_json())[place] == "inf"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -242,7 +242,7 @@ class Pruning:
             "text": self.text,
             "left_out": self.left_out,
             "loss": to_json_float(self.loss),
-            "error": self.error,
+            "error": to_json_float(self.error),
             "cost": dataclasses.asdict(self.cost),
             "settings": self.settings,
             "chosen": None if self.chosen is None else self.chosen.to_dict(),
@@ -269,7 +269,25 @@ class Pruning:
         ready: dict[str, Any] = {part: _read_numbers(given.pop(part), part) for part in _NUMBERS}
         ready["owner"] = _read_owners(given.pop("owner"), ready["second"])
         ready |= {"gram": None, "groups": None}
+        _check_units(
+            ready, exact=read_as(Mapping[str, bool], given["exact"], "the pruning's exact")
+        )
         return read_fields(cls, given, "the pruning", **ready)
+
+
+def _check_units(parts: Mapping[str, Mapping[str, Tensor]], *, exact: Mapping[str, bool]) -> None:
+    """Refuse parts that are not about the same units: they were edited, or damaged."""
+    sizes = {name: len(values) for name, values in parts["second"].items()}
+    if not sizes or not all(sizes.values()):
+        raise Misread("the pruning's second must hold numbers, of at least one weight")
+    for part in _NUMBERS:
+        found = {name: len(values) for name, values in parts[part].items()}
+        if found != sizes and not (part == "fisher" and not found):  # which not everyone asks for
+            raise Misread(f"the pruning's {part} must have a number for each one in its second")
+    if exact.keys() != sizes.keys():
+        raise Misread("the pruning's exact must name the same weights as its second")
+    if empty := [name for name, owner in parts["owner"].items() if not owner.numel()]:
+        raise Misread(f"the pruning's shape of {empty[0]!r} has no entries")
 
 
 def _plain_owner(owner: Tensor) -> dict[str, Any]:
@@ -287,11 +305,15 @@ def _read_owners(data: Any, second: dict[str, Tensor]) -> dict[str, Tensor]:
         raise Misread(f"the pruning's owner names {sorted(owners)} and not {sorted(second)}")
     found = {}
     for name, owner in owners.items():
-        units = torch.tensor(owner["units"], dtype=torch.int32)
+        shape = read_as(list[int], owner["shape"], f"the pruning's shape of {name!r}")
+        try:
+            units = torch.tensor(owner["units"], dtype=torch.int32)
+        except (RuntimeError, TypeError, ValueError, OverflowError):
+            raise Misread(f"the pruning's owner of {name!r} must be numbers of units") from None
         if units.numel() and not 0 <= int(units.min()) <= int(units.max()) < len(second[name]):
             raise Misread(f"the pruning's owner names units that {name!r} does not have")
         try:
-            found[name] = units.expand(*read_as(list[int], owner["shape"], "a shape")).clone()
+            found[name] = units.expand(*shape).clone()
         except RuntimeError:
             raise Misread(f"the owners of {name!r} do not fit into its shape") from None
     return found

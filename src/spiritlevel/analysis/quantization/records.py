@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...reading import read_as, read_fields, read_settings
+from ...reading import Misread, read_as, read_fields, read_settings
 from ...records import Cost, aligned, read_json, to_json_float
 from . import assignment
 from .assignment import Rule
@@ -119,6 +120,12 @@ class Quantization:
         limit = assignment.check_budget(smallest, self.sizes, mean_bits, bytes)
         sizes = self._costs(by_bytes=bytes is not None)
         values = self._values(by)
+        if not all(map(math.isfinite, values)):
+            raise SpiritlevelError(
+                f"A plan by {by!r} needs a finite number for each weight and width. Got "
+                f"{next(v for v in values if not math.isfinite(v))}. Look at `widths`: the loss "
+                "overflows, or the file was edited."
+            )
         chosen = assignment.solve(self.widths, values, sizes, limit)
         if by == "joint":
             assert self.gram is not None
@@ -222,9 +229,9 @@ class Quantization:
             "sizes": self.sizes,
             "transposed": self.transposed,
             "left_out": self.left_out,
-            "traces": self.traces,
+            "traces": {name: to_json_float(trace) for name, trace in self.traces.items()},
             "loss": to_json_float(self.loss),
-            "error": self.error,
+            "error": to_json_float(self.error),
             "cost": dataclasses.asdict(self.cost),
             "settings": self.settings,
             "chosen": None if self.chosen is None else self.chosen.to_dict(),
@@ -258,7 +265,20 @@ class Quantization:
             "covariance": None,
             "gram": None,
         }
-        return read_fields(cls, given, "the quantization", **ready)
+        return _consistent(read_fields(cls, given, "the quantization", **ready))
+
+
+def _consistent(found: Quantization) -> Quantization:
+    """Refuse what plans cannot be made of: it was edited, or damaged."""
+    names = found.sizes.keys()
+    if min(found.sizes.values(), default=0) < 1:
+        raise Misread("the quantization's sizes must be positive, of at least one weight")
+    pairs = [(width.weight, width.bits) for width in found.widths]
+    if not pairs or sorted(pairs) != sorted(itertools.product(names, found.options)):
+        raise Misread("the quantization's widths must be the same for each weight in its sizes")
+    if found.traces and found.traces.keys() != names:
+        raise Misread("the quantization's traces must be of the weights in its sizes, or none")
+    return found
 
 
 def _read_all(kind: type[Any], rows: Any, what: str) -> list[Any]:
