@@ -156,7 +156,8 @@ def state(change):
         (state(lambda w: w.numpy()), "has under '0.weight' a value of type ndarray"),
         ({HUGE: torch.zeros(1)}, f"has {BITS}, which the model does not have"),
     ],
-    ids=name_of,
+    # the same in every process that collects them
+    ids="number tensor meta array device endless network state sparse numbers arrays huge".split(),
 )
 def test_a_landscape_to_what_is_no_network(to, match):
     with pytest.raises(SpiritlevelError, match=f"The 'to' argument must be .*{match}"):
