@@ -157,7 +157,20 @@ def state(change):
         ({HUGE: torch.zeros(1)}, f"has {BITS}, which the model does not have"),
     ],
     # the same in every process that collects them
-    ids="number tensor meta array device endless network state sparse numbers arrays huge".split(),
+    ids=[
+        "number",
+        "tensor",
+        "meta",
+        "array",
+        "device",
+        "endless",
+        "network",
+        "state",
+        "sparse",
+        "numbers",
+        "arrays",
+        "huge",
+    ],
 )
 def test_a_landscape_to_what_is_no_network(to, match):
     with pytest.raises(SpiritlevelError, match=f"The 'to' argument must be .*{match}"):
