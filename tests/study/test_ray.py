@@ -99,7 +99,7 @@ DEFAULT = TF32(convolutions=True, products=False)
 )
 def test_files_of_the_users_need_the_drivers_folder_on_every_machine(tmp_path, changes, named):
     (settings, *_) = tiny(grid={}, **changes).runs()
-    error = run_remotely(settings, "cpu", str(tmp_path / "gone"), DEFAULT)
+    error = run_remotely(settings, "cpu", str(tmp_path / "gone"), DEFAULT, 1)
     assert f"this run names {named}. On " in error
     assert f"The folder {str(tmp_path / 'gone')!r}, in which the study was started" in error
     assert "No such file or directory" in error
@@ -108,7 +108,7 @@ def test_files_of_the_users_need_the_drivers_folder_on_every_machine(tmp_path, c
 
 def test_a_run_that_names_no_file_needs_no_folder(tmp_path):
     (settings, *_) = tiny(grid={}).runs()
-    assert isinstance(run_remotely(settings, "cpu", str(tmp_path / "gone"), DEFAULT), RunResult)
+    assert isinstance(run_remotely(settings, "cpu", str(tmp_path / "gone"), DEFAULT, 1), RunResult)
 
 
 @pytest.mark.parametrize(
