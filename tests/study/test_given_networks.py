@@ -165,7 +165,7 @@ def test_an_interrupted_command_goes_on_where_it_stopped(tmp_path, monkeypatch):
     result = command("measure", table, *ALL, "--out", stopped, code=130)
     assert "stopped; 3 of 8 runs done, 5 pending" in result.stderr
     command("measure", table, *ALL, "--out", stopped)
-    assert attempts(stopped) == [1, 1, 1, 2, 1, 1, 1, 1]
+    assert sorted(attempts(stopped)) == [1] * 7 + [2]
     one, other = population(whole), population(stopped)
     for left, right in zip(one.rows, other.rows, strict=True):
         for key in (*one.measures, "train_loss", "accuracy"):

@@ -262,12 +262,13 @@ def test_run_status_report_export_and_resume(tmp_path):
 
 
 def test_the_command_line_says_how_many_runs_diverged(tmp_path):
-    (tmp_path / "tiny.yaml").write_text(YAML)
-    out = tmp_path / "out"
-    said = cli("run", tmp_path / "tiny.yaml", "--set", "lr=1e38", "--out", out, "--quiet")
+    for name, rate in (("half", "1e38"), ("none", "0.2")):
+        text = YAML.replace("[0.1,", f"[{rate},").replace("hidden: 4", "hidden: []")
+        (tmp_path / f"{name}.yaml").write_text(text)
+    said = cli("run", tmp_path / "half.yaml", "--out", tmp_path / "a", "--quiet")
     assert "6 of 6 runs done" in said.stdout
-    assert "6 of the 6 diverged: their loss is no longer a number" in said.stderr
-    assert "diverged" not in cli("run", tmp_path / "tiny.yaml", "--out", tmp_path / "b").stderr
+    assert "3 of the 6 diverged: their loss is no longer a number" in said.stderr
+    assert "diverged" not in cli("run", tmp_path / "none.yaml", "--out", tmp_path / "b").stderr
 
 
 def test_the_command_line_refuses_in_one_line(tmp_path):
