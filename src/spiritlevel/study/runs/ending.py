@@ -79,15 +79,13 @@ class Ending:
 def finite(params: Iterable[Tensor]) -> Tensor:
     """Whether all weights of a network are finite, for each network of a stack.
 
-    An epoch after which they are not is evaluated, whenever the next evaluation is due: nothing is
-    left to train.
+    Where they are not, the epoch is evaluated at once, and the run ends: nothing is left to train.
 
     >>> finite([torch.ones(2, 3), torch.tensor([[1.0], [math.inf]])]).tolist()
     [True, False]
     """
     rows = (param.detach().unsqueeze(-1).flatten(1) for param in params)  # a weight may be a number
-    sums = [row.sum(1, dtype=torch.float64) for row in rows]
-    return torch.stack(sums).isfinite().all(0)
+    return torch.stack([row.isfinite().all(1) for row in rows]).all(0)
 
 
 def _value(measured: Sequence[MeasurementRow], name: str) -> float:
