@@ -196,6 +196,12 @@ EXPERIMENT = Experiment(
                 "The same with {task.pretrain_samples} images of MNIST, {task.pretrain_epochs} "
                 "and {training.epochs} epochs, {seeds} seeds: a trial."
             ),
+            "one-core": (
+                "A small convolutional network with the same kind of head, trained on "
+                "{task.pretrain_samples} images of MNIST for {task.pretrain_epochs} epochs and "
+                "then on {data.samples} handwritten digits of 8×8 pixels for {training.epochs}, "
+                "so long that the low rate learns too; measured on all of them; {seeds} seeds."
+            ),
             "paper": (
                 "Trained first on CIFAR-100 instead of ImageNet; measured on "
                 "{measure_options.samples} of the {data.samples} images; {seeds} seeds. The "
@@ -209,10 +215,8 @@ EXPERIMENT = Experiment(
             ),
             "h200-imagenet": (
                 "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
-                "pixels; "
-                "then {data.samples} images of CIFAR-10 for {training.epochs} epochs, measured on "
-                "all of "
-                "them; {seeds} seeds."
+                "pixels; then {data.samples} images of CIFAR-10 for {training.epochs} epochs, "
+                "measured on {measure_options.samples} of them; {seeds} seeds."
             ),
             "h200-cifar100": (
                 "Width {model.width} instead of 64, from weights trained on 20,000 images of "

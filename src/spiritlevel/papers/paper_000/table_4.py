@@ -162,8 +162,8 @@ EXPERIMENT = Experiment(
             ),
             "h200-imagenet": (
                 "EfficientNet-Lite0 with ImageNet weights, at {model.size} pixels; {data.samples} "
-                "CIFAR-10 images, {training.epochs} epochs instead of 50, measured on all of them; "
-                "{seeds} seeds each."
+                "CIFAR-10 images, {training.epochs} epochs instead of 50, measured on "
+                "{measure_options.samples} of them; {seeds} seeds each."
             ),
             "h200-cifar100": (
                 "Width {model.width} instead of 64, from weights trained on 20,000 images of "
