@@ -104,6 +104,7 @@ def recordings(monkeypatch) -> list:
         {"optimizer": "adamw", "lr": 0.01, "schedule": "cosine"},
         {"freeze": "backbone"},
         {"norm_control": True},
+        {"compile": True, "autocast": "bfloat16"},
     ],
 )
 def test_a_recorded_run_is_the_run(training, monkeypatch, recordings):

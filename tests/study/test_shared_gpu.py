@@ -1,4 +1,6 @@
-"""Workers that share a GPU divide its memory: each would else take half of what is free."""
+"""Workers that share a GPU divide its memory, and are told where a limit makes them wrong."""
+
+import warnings
 
 import pytest
 import torch
@@ -7,6 +9,9 @@ from forked import forks
 from spiritlevel.engine import sample_memory
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
+from spiritlevel.study.runs import steps
+from spiritlevel.study.runs.running import run_one
+from spiritlevel.study.runs.steps import MPS_LIMIT, warn_of_limited_gpu
 from study.tiny_study import tiny
 
 NETS = """
@@ -55,3 +60,25 @@ def test_workers_are_spread_over_the_gpus_unless_one_is_named(
 ):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert processes._sharing(workers, device) == sharing
+
+
+@pytest.mark.parametrize(("share", "is_wrong"), [("60", True), ("100", False), ("", False)])
+def test_a_limit_on_the_gpu_is_told_where_bfloat16_may_be_wrong(monkeypatch, share, is_wrong):
+    monkeypatch.setenv(MPS_LIMIT, share)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        warn_of_limited_gpu(torch.device("cpu"))
+        assert not told
+        warn_of_limited_gpu(torch.device("cuda"))
+    assert ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is '60'" in str(each.message) for each in told] == (
+        [True] if is_wrong else []
+    )
+
+
+def test_only_steps_in_bfloat16_ask_for_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(steps, "warn_of_limited_gpu", asked.append)
+    for autocast in ("none", "bfloat16"):
+        training = {"epochs": 1, "batch_size": 20, "autocast": autocast}
+        run_one(tiny(training=training, grid={}, seeds=1).runs()[0])
+    assert asked == [torch.device("cpu")]

@@ -67,7 +67,7 @@ class Trained:
 
 def group_key(settings: RunSettings) -> str:
     """Runs with the same key may train together."""
-    shared = ("optimizer", "batch_size", "dtype", "threads")
+    shared = ("optimizer", "batch_size", "dtype", "compile", "threads")
     training = {name: getattr(settings.training, name) for name in shared}
     # Labels are each member's own; what changes inputs, steps or the network must be the same.
     of_labels = ("label_noise", "label_noise_kind")
@@ -277,6 +277,8 @@ class _Stack:
             evaluated = use_products(copy.deepcopy(base), first=False)
         self._all_the_same: Callable[..., Tensor] = vmap(_forward(evaluated), in_dims=(0, 0, None))
         self._each_its_own: Callable[..., Tensor] = vmap(_forward(trained))
+        if members[0].settings.training.compile:
+            self._each_its_own = torch.compile(self._each_its_own)
         self._bytes = _bytes_a_sample(members[0].model, x, patches=x.is_cuda)
         self.step: Captured = self._step
         if recordable(members[0].settings.model.name, x.device):

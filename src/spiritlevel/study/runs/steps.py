@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...errors import NotFinite
+from ...errors import NotFinite, brief
 from ...training.norm_control.control import WeightConstraint
 from ...training.penalties.penalty import Penalty
 from ...training.penalties.registry import build_penalty
@@ -24,6 +26,9 @@ from .run_data import derived_generator
 from .schedules import follows, rate_factor
 from .step_means import EpochSteps, StepMeans
 
+# How much of a GPU NVIDIA's MPS gives to a process, in percent.
+MPS_LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
 
 class Steps:
     """The optimizer of a run, with its schedule, method and penalty; called with each batch."""
@@ -31,6 +36,8 @@ class Steps:
     def __init__(self, run: NetworkRun, *, steps_an_epoch: int, may_record: bool = True) -> None:
         model, settings, training = run.model, run.settings, run.settings.training
         channels_last(model, settings)
+        if training.autocast != "none":
+            warn_of_limited_gpu(next(model.parameters()).device)
         self._model, self._training = model, training
         self._steps_an_epoch, self._done, self._in_epoch = steps_an_epoch, 0, 0
         self._repeats = settings.interventions.batch_cycles
@@ -58,8 +65,10 @@ class Steps:
             self._plain.register_step_pre_hook(self._clip)
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._means = StepMeans([settings.stop], run.head) if settings.stop.of_steps else None
+        # Every batch but the last has one size, and kernels for any size would be slower.
+        forward = torch.compile(model, dynamic=False) if training.compile else model
         self._gradients: Captured = functools.partial(
-            gradients, model, self._trained, autocast=training.autocast != "none"
+            gradients, forward, self._trained, autocast=training.autocast != "none"
         )
         if may_record and recordable(settings.model.name, next(model.parameters()).device):
             self._gradients = Recorded(self._gradients)
@@ -146,8 +155,25 @@ def channels_last(model: nn.Module, settings: RunSettings) -> None:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
+def warn_of_limited_gpu(device: torch.device) -> None:
+    """Some kernels in bfloat16 are wrong on a part of a GPU, and nothing else says so."""
+    share = os.environ.get(MPS_LIMIT, "")
+    if device.type == "cuda" and share and share.strip() != "100":
+        warnings.warn(
+            f"The variable {MPS_LIMIT} is {brief(share)}. With a part of a GPU, steps in bfloat16 "
+            "ended as nan in some networks (DenseNet-121 and EfficientNet-Lite0 on an H200, torch "
+            "2.11, cuDNN 9.19). Remove the variable, or train with autocast: none.",
+            stacklevel=3,
+        )
+
+
 def gradients(
-    model: nn.Module, trained: Sequence[Tensor], x: Tensor, y: Tensor, *, autocast: bool = False
+    model: Callable[[Tensor], Tensor],
+    trained: Sequence[Tensor],
+    x: Tensor,
+    y: Tensor,
+    *,
+    autocast: bool = False,
 ) -> Sequence[Tensor | None]:
     """The mean loss of a batch, and its gradients in the order of the parameters."""
     # No cache: a weight that is rounded while a step is recorded must be rounded in each replay.

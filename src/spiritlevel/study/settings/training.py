@@ -45,6 +45,8 @@ class TrainingSettings:
     dtype: str = one_of("float32", "float64", default="float32")
     # in which the steps compute; weights, evaluation and measures stay in `dtype`
     autocast: str = one_of("none", "bfloat16", default="none")
+    # whether torch.compile fuses the operations of a step, which then round differently
+    compile: bool = flag()
     # A sum over more threads rounds differently, so their number belongs to the settings.
     threads: int = number(int, 1, "a whole number of at least 1", lambda v: v >= 1)
     schedule: str = one_of("constant", "cosine", "step", default="constant")
@@ -82,11 +84,8 @@ class TrainingSettings:
                 f"The study's training.warmup must be less than its epochs ({training.epochs}). "
                 f"Got {training.warmup}."
             )
-        if training.autocast != "none" and (training.method, training.penalty) != ("plain", None):
-            raise SpiritlevelError(
-                "The study's training.autocast goes with plain steps, without method and penalty. "
-                "Leave it out."
-            )
+        if (training.method, training.penalty) != ("plain", None):
+            _refuse_changed_steps(values)
         if training.freeze != "none" and training.lr_backbone is not None:
             raise SpiritlevelError(
                 "The study's training.lr_backbone has no effect on a backbone that is frozen. "
@@ -132,6 +131,16 @@ def _read_method(values: dict[str, Any]) -> None:
         )
     if method == "plain" and "penalty" not in values:
         _drop(values, "every")
+
+
+def _refuse_changed_steps(values: Mapping[str, Any]) -> None:
+    """Methods and penalties differentiate the network in ways of their own."""
+    for key in ("autocast", "compile"):
+        if values.get(key, "none") not in ("none", False):
+            raise SpiritlevelError(
+                f"The study's training.{key} goes with plain steps, without method and penalty. "
+                "Leave it out."
+            )
 
 
 def _require_switch(
