@@ -9,6 +9,8 @@ from torch._dynamo.utils import counters
 
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.study import Store, execute
+from spiritlevel.study.runs import steps
+from spiritlevel.study.runs.fused import Fused
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.runs.stacked import group_key
 from study.tiny_study import tiny
@@ -40,10 +42,10 @@ def assert_same_weights(one: bytes, other: bytes):
 
 
 @compiles
-def test_networks_alone_are_compiled_once_for_each_size_of_batch(compiled):
+def test_networks_alone_are_compiled_once_for_whole_batches(compiled):
     for plain, fused in zip(runs().runs(), runs(compile=True).runs(), strict=True):
         assert_same_weights(run_one(plain).checkpoint, run_one(fused).checkpoint)
-    assert compiled() == 2
+    assert compiled() == 1
 
 
 @compiles
@@ -52,9 +54,19 @@ def test_networks_together(compiled, tmp_path):
     with Store.create(tmp_path, study) as store:
         execute(store, executor="vmap")
         assert {machine["trained"] for machine in store.machines().values()} == {"together"}
-        assert compiled() == 2
+        assert compiled() == 1
         for plain, fused in zip(runs().runs(), study.runs(), strict=True):
             assert_same_weights(run_one(plain).checkpoint, store.checkpoint(fused.id).read_bytes())
+
+
+@pytest.mark.parametrize(("batch_size", "whole"), [(25, 25), (100, 60)])
+def test_a_whole_batch_is_never_larger_than_the_data(monkeypatch, batch_size, whole):
+    sizes = []
+    monkeypatch.setattr(
+        steps, "Fused", lambda forward, size: sizes.append(size) or Fused(forward, 0)
+    )
+    run_one(runs(compile=True, batch_size=batch_size).runs()[0])
+    assert sizes == [whole]
 
 
 def test_it_is_part_of_a_run_and_of_its_group():

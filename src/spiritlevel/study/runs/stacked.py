@@ -22,6 +22,7 @@ from ..settings.run import RunSettings
 from .batch_changes import changed_batches
 from .cuda_graphs import Captured, Recorded, recordable
 from .ending import Ending, finite
+from .fused import Forward, Fused
 from .measuring import measure_epoch
 from .network_run import NetworkRun
 from .networks import build_model
@@ -29,7 +30,7 @@ from .results import EpochRow
 from .run_data import RunData, derived_generator, first_inputs, load_data, relabelled
 from .schedules import follows, rate_factor
 from .stacked_convolutions import patch_numbers, suits, use_products
-from .stacked_optimizers import StackedOptimizer, Tensors
+from .stacked_optimizers import StackedOptimizer
 from .stacked_snapshots import Snapshot, SnapshotFile
 from .step_means import EpochSteps, StepMeans
 
@@ -275,10 +276,12 @@ class _Stack:
         if x.is_cuda:
             trained = use_products(copy.deepcopy(base))
             evaluated = use_products(copy.deepcopy(base), first=False)
-        self._all_the_same: Callable[..., Tensor] = vmap(_forward(evaluated), in_dims=(0, 0, None))
-        self._each_its_own: Callable[..., Tensor] = vmap(_forward(trained))
-        if members[0].settings.training.compile:
-            self._each_its_own = torch.compile(self._each_its_own)
+        self._all_the_same: Forward = vmap(_forward(evaluated), in_dims=(0, 0, None))
+        self._each_its_own: Forward = vmap(_forward(trained))
+        training = members[0].settings.training
+        if training.compile:
+            whole = min(training.batch_size, len(x))
+            self._each_its_own = Fused(self._each_its_own, whole, dim=1)
         self._bytes = _bytes_a_sample(members[0].model, x, patches=x.is_cuda)
         self.step: Captured = self._step
         if recordable(members[0].settings.model.name, x.device):
@@ -338,7 +341,7 @@ class _Stack:
             param.copy_(params[name][index])
 
 
-def _forward(base: nn.Module) -> Callable[[Tensors, Tensors, Tensor], Tensor]:
+def _forward(base: nn.Module) -> Forward:
     """The outputs of a network with these weights instead of its own."""
     return lambda params, buffers, x: functional_call(base, (params, buffers), (x,))
 

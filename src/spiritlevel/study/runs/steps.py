@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from ...training.sam.optimizers import build_perturbed
 from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
 from .cuda_graphs import Captured, Recorded, recordable
+from .fused import Forward, Fused
 from .network_run import NetworkRun
 from .run_data import derived_generator
 from .schedules import follows, rate_factor
@@ -65,8 +66,9 @@ class Steps:
             self._plain.register_step_pre_hook(self._clip)
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._means = StepMeans([settings.stop], run.head) if settings.stop.of_steps else None
-        # Every batch but the last has one size, and kernels for any size would be slower.
-        forward = torch.compile(model, dynamic=False) if training.compile else model
+        forward: Forward = model
+        if training.compile:
+            forward = Fused(model, min(training.batch_size, len(run.data.x)))
         self._gradients: Captured = functools.partial(
             gradients, forward, self._trained, autocast=training.autocast != "none"
         )
@@ -168,7 +170,7 @@ def warn_of_limited_gpu(device: torch.device) -> None:
 
 
 def gradients(
-    model: Callable[[Tensor], Tensor],
+    model: Forward,
     trained: Sequence[Tensor],
     x: Tensor,
     y: Tensor,
