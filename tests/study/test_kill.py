@@ -11,6 +11,7 @@ import torch
 from forked import forks
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
+from spiritlevel.study.executors.gpus import device_of
 from spiritlevel.study.executors.workers import is_dead, new_worker
 from study.tiny_study import (
     lasting,
@@ -204,9 +205,9 @@ def test_worker_processes_end_with_the_same_rows(tmp_path, undisturbed, monkeypa
 
 def test_workers_take_turns_on_the_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [processes._device_of(i, "cuda") for i in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
-    assert processes._device_of(3, "cpu") == "cpu"
-    assert processes._device_of(3, "cuda:0") == "cuda:0"
+    assert [device_of(i, "cuda") for i in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert device_of(3, "cpu") == "cpu"
+    assert device_of(3, "cuda:0") == "cuda:0"
 
 
 def test_a_worker_is_dead_only_if_its_process_is_surely_gone():

@@ -19,6 +19,7 @@ from ..runs.stacked import group_key, members_that_fit, refusal
 from ..settings.run import RunSettings
 from ..storage.meta import read_entry, update_entry
 from ..storage.store import Store
+from .gpus import workers_per_gpu
 
 KEY = "groups"  # of the entry in the store
 MOST = 256  # members at once: what is claimed together is lost together
@@ -73,7 +74,8 @@ def _most_together(run: RunSettings, device: str, workers: int) -> int:
         model = build_model(run, "cpu")
         if refusal(run, model):
             return 1
-        fitting = members_that_fit(run, model, torch.device(device), workers=workers)
+        sharing = workers_per_gpu(workers, device)
+        fitting = members_that_fit(run, model, torch.device(device), sharing=sharing)
         return min(MOST, fitting)
     except Exception as error:
         if is_out_of_memory(error):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import multiprocessing
 import os
 import signal
@@ -16,13 +15,12 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
-import torch
-
 from ...engine.sample_memory import share_gpu
 from ...errors import SpiritlevelError
 from ..runs.running import OnEpoch
 from ..runs.tf32 import TF32
 from ..storage.store import Store
+from .gpus import device_of, workers_per_gpu
 from .progress import ProgressReporter, Watch
 
 MAX_DEATHS = 3  # of workers on the same run, after which it counts as failed
@@ -87,10 +85,10 @@ class Pool:
 
     def start(self, index: int) -> None:
         """Start a worker process."""
-        device = _device_of(index, self.device)
+        device = device_of(index, self.device)
         note = functools.partial(_note_epoch, self._epochs, index)
         note(0, 0)  # clear what an earlier worker left
-        setting = (TF32.of_this_process(), _sharing(self._count, self.device))
+        setting = (TF32.of_this_process(), workers_per_gpu(self._count, self.device))
         arguments = (str(self.store.folder), self.worker, device, *setting, note)
         process: BaseProcess = self._context.Process(
             target=_work, args=(*arguments, self._reasons), daemon=True
@@ -198,19 +196,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     # a scheduler may tell all processes, and then the parent tells its children once more
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _device_of(index: int, device: str) -> str:
-    """Distribute workers over the GPUs; several may share one."""
-    if device != "cuda":
-        return device
-    return f"cuda:{index % max(1, torch.cuda.device_count())}"
-
-
-def _sharing(workers: int, device: str) -> int:
-    """How many of the workers use one GPU; those of "cuda:1" are all on that one."""
-    gpus = max(1, torch.cuda.device_count()) if device == "cuda" else 1
-    return math.ceil(workers / gpus)
 
 
 @contextlib.contextmanager

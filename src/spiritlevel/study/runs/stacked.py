@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -113,14 +112,13 @@ def members_that_fit(
     model: nn.Module,
     device: torch.device,
     *,
-    workers: int = 1,
+    sharing: int = 1,
     memory: int | None = None,
 ) -> int:
-    """How many members the memory holds at once, at least one, where others have their share."""
+    """How many members the memory holds at once, at least one; `sharing` processes use the GPU."""
     if memory is None:
         memory = MEMORY
         if device.type == "cuda":
-            sharing = math.ceil(workers / torch.cuda.device_count())
             memory = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     on_gpu = device.type == "cuda"
