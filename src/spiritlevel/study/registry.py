@@ -14,6 +14,7 @@ A package whose modules do this names them under the entry point `spiritlevel.st
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Callable
 from importlib import resources
 from typing import Any, Protocol
@@ -54,8 +55,15 @@ _studies: dict[str, StudyFile] = {}
 _tasks: dict[str, RegisteredTask] = {}
 
 
-def register_study(file: StudyFile) -> None:
+def register_study(file: StudyFile | str) -> None:
     """Make a study available under the name of its file, without `.yaml`."""
+    if isinstance(file, str):
+        file = pathlib.Path(file)
+    if not isinstance(getattr(file, "name", None), str):
+        raise SpiritlevelError(
+            "The 'file' argument of register_study must be a path or a resource of a package. Got "
+            f"{brief(file)}, of type {type(file).__name__}."
+        )
     if not file.name.endswith(SUFFIX):
         raise SpiritlevelError(
             f"The 'file' argument of register_study must end in {SUFFIX!r}. Got "
