@@ -149,7 +149,7 @@ def test_settings_reach_the_measures(checkpoints, tmp_path):
         (["measure", "--option", "rhoo=1"], "has no option 'rhoo'. Did you mean 'rho'?"),
         (
             ["audit", "--option", "rho=-1"],
-            "The option 'rho' must be a positive number that fits into 64 bits. Got -1",
+            "The option 'rho' must be a number from 1e-30 to 1e+30. Got -1",
         ),
         (["measure", "--measures", "norms.distance"], "initial"),
         (["audit", "--measures", "head.kapa"], "Did you mean 'head.kappa'"),

@@ -1,5 +1,9 @@
 """Arguments that no function can use are refused in our own words, however large they are."""
 
+import contextlib
+import math
+import re
+
 import numpy
 import pytest
 import torch
@@ -8,8 +12,8 @@ import spiritlevel as sl
 from hostile.records import data, network
 from results.refusals import INF, NAN, refused
 from spiritlevel.cli.inputs import parse_memory
-from spiritlevel.engine.options import Options
-from spiritlevel.errors import LONGEST, SpiritlevelError, brief
+from spiritlevel.engine.options import LENGTHS, Options
+from spiritlevel.errors import LONGEST, NotFinite, SpiritlevelError, brief
 from spiritlevel.study import Study
 from spiritlevel.training.monitor.rows import open_sinks
 
@@ -111,6 +115,25 @@ def test_arguments_that_are_large_numbers(name):
 def test_options_that_are_large_numbers(name):
     with pytest.raises(SpiritlevelError, match=f"option '{name}' must be .* Got {BITS}. It is"):
         Options(**{name: HUGE})
+
+
+@pytest.mark.parametrize("name", [*LENGTHS, "bandwidth"])
+def test_lengths_whose_powers_are_no_numbers(name):
+    for value in (1e300, 1e-300, 0.0, math.nan):
+        match = f"option '{name}' must be .* from 1e-30 to 1e.30. Got {re.escape(repr(value))}. It"
+        with pytest.raises(SpiritlevelError, match=match):
+            Options(**{name: value})
+
+
+@pytest.mark.parametrize("value", [1e30, 1e-30])
+@pytest.mark.parametrize("name", [*LENGTHS, "bandwidth"])
+def test_the_outermost_lengths_end_in_numbers_or_in_a_reason(name, value):
+    reading = [card.name for card in sl.cards() if name in card.options]
+    assert reading
+    overflows = contextlib.suppress(NotFinite)
+    for measure in reading:
+        with overflows:
+            sl.measure(network(0), data(), measures=measure, options={name: value}, max_passes=9)
 
 
 @pytest.mark.parametrize("name", ["draws", "restarts", "ascent_steps", "splits"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,8 @@ from torch import Tensor, nn
 from ..errors import SpiritlevelError, brief, suggestion
 
 BANDWIDTHS = ("likelihood", "scott", "silverman")
+SMALLEST_LENGTH, LARGEST_LENGTH = 1e-30, 1e30  # their products and powers still are numbers
+RANGE = f"from {SMALLEST_LENGTH:g} to {LARGEST_LENGTH:g}"
 LARGEST = 2**63 - 1  # of whole numbers: beyond it they cannot become floats or tensors
 TARGETS = ("auto", "error", "loss")
 
@@ -36,15 +37,7 @@ TEXTS = {
 }
 MINIMUM = {"ascent_steps": 1, "restarts": 0, "m": 1, "draws": 2, "splits": 1}  # whole numbers
 MAXIMUM = 1_000_000  # of them, but of m, which is one of samples: more would never end
-POSITIVE = (
-    "rho",
-    "adaptive_rho",
-    "sigma",
-    "adaptive_sigma",
-    "deviation",
-    "delta",
-    "failure",
-)
+LENGTHS = ("rho", "adaptive_rho", "sigma", "adaptive_sigma", "deviation", "delta")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +66,10 @@ class Options:
     failure: float = 0.05
 
     def __post_init__(self) -> None:
-        for name in POSITIVE:
+        for name in LENGTHS:
             value = getattr(self, name)
-            if not _is_number(value) or not 0.0 < value < math.inf:
-                raise _refusal(name, "a positive number that fits into 64 bits", value)
+            if not _is_length(value):
+                raise _refusal(name, f"a number {RANGE}", value)
         for name, least in MINIMUM.items():
             value = getattr(self, name)
             most = LARGEST if name == "m" else MAXIMUM
@@ -87,11 +80,11 @@ class Options:
             raise _refusal("target", f"one of {', '.join(TARGETS)}", self.target)
         given = self.bandwidth
         is_known = isinstance(given, str) and given in BANDWIDTHS
-        if not is_known and not (_is_number(given) and float(given) > 0):
-            need = f"one of {', '.join(BANDWIDTHS)}, or a positive number"
+        if not is_known and not _is_length(given):
+            need = f"one of {', '.join(BANDWIDTHS)}, or a number {RANGE}"
             raise _refusal("bandwidth", need, given)
-        if not self.failure < 1.0:
-            raise _refusal("failure", "a probability below 1", self.failure)
+        if not _is_number(self.failure) or not 0.0 < self.failure < 1.0:
+            raise _refusal("failure", "a probability above 0 and below 1", self.failure)
         if self.region is not None:
             object.__setattr__(self, "region", _as_region(self.region))
         if self.initial is not None and not isinstance(self.initial, Mapping | nn.Module):
@@ -139,6 +132,10 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, float) or abs(value) <= LARGEST
+
+
+def _is_length(value: Any) -> bool:
+    return _is_number(value) and SMALLEST_LENGTH <= value <= LARGEST_LENGTH
 
 
 def _as_region(region: Any) -> tuple[int, int, int, int]:

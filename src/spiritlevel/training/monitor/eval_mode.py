@@ -71,10 +71,10 @@ def fixed_samples(data: Any, count: int | None) -> list[Any]:
 
     `count` keeps the first samples only. The loader's generators are restored.
     """
-    if count is not None and (isinstance(count, bool) or count < 1):
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise SpiritlevelError(
-            f"The 'num_samples' argument must be at least 1. Got {brief(count)}. Leave it out to "
-            "measure on all of the data."
+            f"The 'num_samples' argument must be a whole number of at least 1. Got {brief(count)}. "
+            "Leave it out to measure on all of the data."
         )
     batches: list[Any] = []
     missing = count
