@@ -11,6 +11,7 @@ import torch
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import catalogue
+import compiled
 import growth
 import head
 import hundred_products
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "catalogue": catalogue.run,
     "vmap": vmap.run,
     "recorded": recorded.run,
+    "compiled": compiled.run,
     "whole_calls": whole_calls.run,
 }
 
