@@ -104,7 +104,10 @@ def test_every_page_says_what_it_must(name, found, made):
 @pytest.mark.parametrize(
     ("name", "commands"),
     [
-        ("000-fig-7", ["data fetch mnist", "study run 000-fig-7"]),  # a task fetches it
+        (
+            "000-fig-7",
+            ["data fetch mnist", "study run 000-fig-7 --preset one-core"],
+        ),  # a task fetches it
         (
             "003-fig-1",
             [
