@@ -1,10 +1,12 @@
 """Steps that torch.compile has fused are the steps, alone and together, up to round-off."""
 
+import functools
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import load
+from torch import nn
 from torch._dynamo.utils import counters
 
 from spiritlevel.errors import SpiritlevelError
@@ -57,6 +59,17 @@ def test_networks_together(compiled, tmp_path):
         assert compiled() == 1
         for plain, fused in zip(runs().runs(), study.runs(), strict=True):
             assert_same_weights(run_one(plain).checkpoint, store.checkpoint(fused.id).read_bytes())
+
+
+def test_each_size_is_compiled_by_itself_however_many_came_before(compiled, monkeypatch):
+    """Else the last digits of a run would depend on the runs before it."""
+    compile_ = functools.partial(torch.compile, backend="aot_eager")  # counts, and takes no time
+    monkeypatch.setattr(torch, "compile", compile_)
+    network = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    for size in range(2, 14):
+        x = torch.rand(size, 4)
+        torch.testing.assert_close(Fused(network, size)(x), network(x))
+    assert compiled() == 12
 
 
 @pytest.mark.parametrize(("batch_size", "whole"), [(25, 25), (100, 60)])

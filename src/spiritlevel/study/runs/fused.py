@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 Forward = Callable[..., Tensor]
+# Networks that a process may compile one after another. At torch's own limit it gives up and goes
+# the usual way, so that the last digits of a run would depend on the runs before it.
+MOST = 1 << 20
 
 
 class Fused:
@@ -24,7 +27,10 @@ class Fused:
     """
 
     def __init__(self, forward: Forward, size: int, *, dim: int = 0) -> None:
-        self._forward, self._fused = forward, torch.compile(forward)
+        limits = torch._dynamo.config
+        limits.cache_size_limit = limits.accumulated_cache_size_limit = MOST
+        # Not for any size, which torch would try for the second one that it meets: see above.
+        self._forward, self._fused = forward, torch.compile(forward, dynamic=False)
         self._size, self._dim = size, dim
 
     def __call__(self, *given: Any) -> Tensor:
