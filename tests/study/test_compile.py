@@ -66,10 +66,12 @@ def test_each_size_is_compiled_by_itself_however_many_came_before(compiled, monk
     compile_ = functools.partial(torch.compile, backend="aot_eager")  # counts, and takes no time
     monkeypatch.setattr(torch, "compile", compile_)
     network = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    limit = torch._dynamo.config.cache_size_limit
     for size in range(2, 14):
         x = torch.rand(size, 4)
         torch.testing.assert_close(Fused(network, size)(x), network(x))
     assert compiled() == 12
+    assert torch._dynamo.config.cache_size_limit == limit  # the user's own
 
 
 @pytest.mark.parametrize(("batch_size", "whole"), [(25, 25), (100, 60)])

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 Forward = Callable[..., Tensor]
-# Networks that a process may compile one after another. At torch's own limit it gives up and goes
-# the usual way, so that the last digits of a run would depend on the runs before it.
+# Networks that a process may compile one after another. At torch's own limit, 8, it would give up
+# and go the usual way, and the last digits of a run would depend on the runs before it.
 MOST = 1 << 20
 
 
@@ -27,13 +27,13 @@ class Fused:
     """
 
     def __init__(self, forward: Forward, size: int, *, dim: int = 0) -> None:
-        limits = torch._dynamo.config
-        limits.cache_size_limit = limits.accumulated_cache_size_limit = MOST
         # Not for any size, which torch would try for the second one that it meets: see above.
         self._forward, self._fused = forward, torch.compile(forward, dynamic=False)
         self._size, self._dim = size, dim
 
     def __call__(self, *given: Any) -> Tensor:
         """What the function returns, up to round-off."""
-        is_whole = given[-1].shape[self._dim] == self._size
-        return self._fused(*given) if is_whole else self._forward(*given)
+        if given[-1].shape[self._dim] != self._size:
+            return self._forward(*given)
+        with torch._dynamo.config.patch(cache_size_limit=MOST, accumulated_cache_size_limit=MOST):
+            return self._fused(*given)
