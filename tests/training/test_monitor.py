@@ -121,7 +121,9 @@ def test_estimates_come_with_their_error():
 
 def test_every_row_is_about_the_same_samples():
     model, data = problem()
-    monitor = FlatnessMonitor(model, DataLoader(data, batch_size=16, shuffle=True), num_samples=20)
+    monitor = FlatnessMonitor(
+        model, DataLoader(data, batch_size=16, shuffle=True), num_samples=numpy.int64(20)
+    )
     first, second = monitor.measure(), monitor.measure()
     assert first["relative.kappa"] == second["relative.kappa"]
     assert sum(len(x) for x, _ in monitor.data) == 20

@@ -7,6 +7,7 @@ import itertools
 import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -71,7 +72,9 @@ def fixed_samples(data: Any, count: int | None) -> list[Any]:
 
     `count` keeps the first samples only. The loader's generators are restored.
     """
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+    if count is not None and (
+        isinstance(count, bool) or not isinstance(count, Integral) or count < 1
+    ):
         raise SpiritlevelError(
             f"The 'num_samples' argument must be a whole number of at least 1. Got {brief(count)}. "
             "Leave it out to measure on all of the data."
