@@ -62,7 +62,7 @@ def register_study(file: StudyFile | str) -> None:
     if not isinstance(getattr(file, "name", None), str):
         raise SpiritlevelError(
             "The 'file' argument of register_study must be a path or a resource of a package. Got "
-            f"{brief(file)}, of type {type(file).__name__}."
+            f"{brief(file)}, of type {type(file).__name__}. Pass for example 'my-study.yaml'."
         )
     if not file.name.endswith(SUFFIX):
         raise SpiritlevelError(

@@ -85,7 +85,7 @@ class TrainingSettings:
                 f"Got {training.warmup}."
             )
         if (training.method, training.penalty) != ("plain", None):
-            _refuse_changed_steps(values)
+            _refuse_changed_steps(training)
         if training.freeze != "none" and training.lr_backbone is not None:
             raise SpiritlevelError(
                 "The study's training.lr_backbone has no effect on a backbone that is frozen. "
@@ -133,10 +133,10 @@ def _read_method(values: dict[str, Any]) -> None:
         _drop(values, "every")
 
 
-def _refuse_changed_steps(values: Mapping[str, Any]) -> None:
+def _refuse_changed_steps(training: TrainingSettings) -> None:
     """Methods and penalties differentiate the network in ways of their own."""
-    for key in ("autocast", "compile"):
-        if values.get(key, "none") not in ("none", False):
+    for key, is_on in (("autocast", training.autocast != "none"), ("compile", training.compile)):
+        if is_on:
             raise SpiritlevelError(
                 f"The study's training.{key} goes with plain steps, without method and penalty. "
                 "Leave it out."
