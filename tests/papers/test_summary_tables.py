@@ -55,8 +55,8 @@ def test_scale_of_recorded_runs(request):
         largest, *_ = load(folder, name)
         found[name] = list(scale_table([ScaleResult.of(largest)]).rows[0][1:])
     images, _, network, _, runs, trained, *_ = found["000-table-5"]
-    assert (images, runs, trained) == ("500 of cifar10", 32, "0 of 32")
-    assert network.startswith("vgg16 (width 4), densenet121 (blocks [2, 2]")
+    assert (images, runs, trained) == ("5,000 of cifar10", 32, "31 of 32")
+    assert network == "vgg16 (width 32), densenet121 (growth 12)"
     assert found["004-table"][5] == "5 of 5"  # asked of those without a penalty
     assert found["004-table"][-1] == "0.258 to 0.27"
     assert found["002-fig-3"][:4] == ["drawn", "drawn", "not trained", "not trained"]

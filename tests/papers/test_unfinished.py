@@ -118,3 +118,22 @@ def test_figures_are_judged_with_the_table_whose_runs_they_look_at():
     for row in few:  # some presets do not measure the bound
         del row["bound.generalization"]
     assert [each.experiment.name for each in judge(study, few)] == ["000-table-3", "000-fig-4"]
+
+
+def test_a_figure_whose_measure_was_not_recorded_is_not_shown_at_that_scale():
+    presets = {
+        name: [each.preset for each in records.load(RESULTS, name)]
+        for name in ("000-table-3", "000-fig-3", "000-fig-4")
+    }
+    assert presets["000-table-3"] == presets["000-fig-4"] == ["h200-imagenet", "h200"]
+    assert presets["000-fig-3"] == ["h200"]  # the other measures the head alone, without the bound
+
+
+def test_tables_leave_out_what_was_not_measured():
+    [found] = [
+        each for each in records.load(RESULTS, "000-table-3") if each.preset == "h200-imagenet"
+    ]
+    outcome = find("000-table-3").analyse(found.rows)
+    levels, accuracies, _ = outcome.more
+    for table in (outcome.table, levels, accuracies):
+        assert {row[0] for row in table.rows} == {"head.kappa", "head.trace", "norms.weight"}

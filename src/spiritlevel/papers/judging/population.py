@@ -64,13 +64,17 @@ def correlations(
     return Table(titles, table), ranks
 
 
+def measured(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
+    """Those of the measures that some run has."""
+    return [name for name in measures if any(row.get(name) is not None for row in rows)]
+
+
 def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:
     """The same for all measures that the runs have, the largest rank correlation first.
 
     Those that suit few of the networks come last: their correlation may be anything.
     """
-    there = [name for name in names() if any(row.get(name) is not None for row in rows)]
-    table, ranks = correlations(rows, there, settings)
+    table, ranks = correlations(rows, measured(rows, names()), settings)
 
     def place(cells: Sequence[Cell]) -> tuple[bool, float]:
         correlation = ranks[str(cells[0])]

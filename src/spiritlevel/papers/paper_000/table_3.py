@@ -19,6 +19,7 @@ from ..judging.population import (
     REACHED,
     correlations,
     finite_rows,
+    measured,
     on_three_levels,
     squared,
     whole_catalogue,
@@ -56,7 +57,8 @@ SETTINGS = ("variant", "batch_size", "weight_decay")
 
 def analyse(rows: Sequence[Row]) -> Outcome:
     """Both correlations of the head's relative flatness with the gap, beside the paper's."""
-    table, _ = correlations(rows, (HEAD, *OTHERS), SETTINGS)
+    shown = measured(rows, (HEAD, *OTHERS))
+    table, _ = correlations(rows, shown, SETTINGS)
     line = regression(column(rows, HEAD), column(rows, GAP))
     judged = {
         PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, SETTINGS, "pearson")),
@@ -75,8 +77,8 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             fitted=True,
         ),
         more=[
-            *levels_table(rows, (HEAD, *OTHERS), SETTINGS),
-            *_by_accuracies(rows),
+            *levels_table(rows, shown, SETTINGS),
+            *_by_accuracies(rows, shown),
             whole_catalogue(rows, SETTINGS),
         ],
         why=_why(rows, groups),
@@ -118,12 +120,12 @@ def _alone(value: float, n: int) -> IntervalEstimate:
     return IntervalEstimate(value, math.nan, math.nan, n)
 
 
-def _by_accuracies(rows: Sequence[Row]) -> list[Table]:
+def _by_accuracies(rows: Sequence[Row], shown: Sequence[str]) -> list[Table]:
     """The results for the other gap that the paper may have meant, if it was recorded."""
     others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
     if not others:
         return []
-    table, _ = correlations(others, (HEAD, *OTHERS), SETTINGS)
+    table, _ = correlations(others, shown, SETTINGS)
     line = regression(column(others, HEAD), column(others, GAP))
     return [
         titled(

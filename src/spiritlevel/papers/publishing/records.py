@@ -15,7 +15,7 @@ from ...files import write_atomically
 from ...records import read_json
 from ...study.population import Population
 from ...study.storage.store import Store
-from ..judging.rows import experiment_rows
+from ..judging.rows import experiment_rows, missing_columns
 from ..registry import find
 
 FORMAT = "spiritlevel-experiment-1"
@@ -152,10 +152,15 @@ def save(recorded: Record, folder: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def load(folder: str | os.PathLike[str], name: str) -> list[Record]:
-    """The records of an experiment, that nearest to the paper first; none if it was not run yet."""
-    study = find(name).study
-    paths = [pathlib.Path(folder) / f"{stem(study, preset)}.json" for preset in SCALES]
-    return [Record.from_json(p.read_text(encoding="utf-8")) for p in paths if p.is_file()]
+    """The records of an experiment, that nearest to the paper first; none if it was not run yet.
+
+    One that looks at the rows of another experiment leaves out those without its own columns.
+    """
+    experiment = find(name)
+    paths = [pathlib.Path(folder) / f"{stem(experiment.study, preset)}.json" for preset in SCALES]
+    found = [Record.from_json(p.read_text(encoding="utf-8")) for p in paths if p.is_file()]
+    own = experiment.study == experiment.name
+    return [each for each in found if own or not missing_columns(experiment, each.rows)]
 
 
 def stem(name: str, preset: str) -> str:

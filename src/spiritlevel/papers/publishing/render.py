@@ -10,6 +10,7 @@ from ...pages import markdown
 from ...pages.content import Cell, Panels, Part, Table, Text
 from ...pages.markdown import escape
 from ...study import control
+from ...study.models.registry import TO_INSTALL
 from ...study.registry import study_names
 from ..experiment import Experiment, Outcome
 from ..judging.judged import judged
@@ -147,11 +148,12 @@ def scale_in_words(record: Record) -> str:
 
 
 def _commands(record: Record) -> str:
-    """What to type; data that is not part of the package is fetched first."""
+    """What to type; packages and data that do not come with this one first."""
     study = library_study(record.name, record.preset)
-    needed = sorted(set(control.data_to_fetch(study).values()))
-    lines = [f"$ spiritlevel data fetch {name}" for name in needed]
     run = study.runs()[0]
+    needed = sorted(set(control.data_to_fetch(study).values()))
+    lines = [f"$ {TO_INSTALL[run.model.name]}"] if run.model.name in TO_INSTALL else []
+    lines += [f"$ spiritlevel data fetch {name}" for name in needed]
     folders = [run.task.arguments.get("population") if run.task else None, run.model.init_from]
     before = [_study_kept_in(folder) for folder in folders]
     timed = [record.name] if find(record.name).takes_times else []

