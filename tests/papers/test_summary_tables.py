@@ -14,9 +14,9 @@ from spiritlevel.papers.publishing.claims_table import claims_table
 from spiritlevel.papers.publishing.records import Record, load
 from spiritlevel.papers.publishing.render import ScaleResult
 from spiritlevel.papers.publishing.scale_table import scale_table
-from spiritlevel.papers.publishing.what_holds import what_holds
+from spiritlevel.papers.publishing.what_holds import _in_words, what_holds
 from spiritlevel.study import control
-from spiritlevel.study.statistics import Correlation
+from spiritlevel.study.statistics import Correlation, levels
 
 
 def result_of(findings):
@@ -96,10 +96,26 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
         f"{name}\\[head\\]"
         for name in ("scaled.lambda\\_max", "scaled.trace", "relative.kappa", "neuron.rho\\_sum")
     }
-    population = "| 002-fig-5 | minima of LeNet-5 and five measures | 110 | 8 |"
+    population = "| 002-fig-5 | lenet5, 10,000 of cifar10 | 110 | 8 |"
     assert re.search(rf"^{re.escape(population)} [\d.]+ to [\d.]+ \|$", page, re.M)
     kappa = next(row for row in rows if row[:2] == ("002-fig-5", "head.kappa"))
     assert kappa[2].startswith("0.287 [0.127, 0.447] | 7 of 8 | -0.429 [-0.88, 0.428] |")
     assert "The signs differ between the levels: `head.kappa` in 002-fig-5" in page
     assert "![minima of LeNet-5 and five measures](experiments/002-fig-5-h200.svg)" in page
     assert "| 1 (n = 4, no interval) |" in page  # four settings in perfect order prove little
+
+
+def test_what_holds_says_when_populations_disagree():
+    def found(slope):
+        """Eight settings of two networks each; the gap follows the measure up to a little."""
+        values = [float(i // 2) + 0.1 * (i % 2) for i in range(16)]
+        gaps = [slope * value + 0.3 * (i % 3) for i, value in enumerate(values)]
+        return levels(values, gaps, [i // 2 for i in range(16)])
+
+    above, below = found(1.0), found(-1.0)
+    lines = _in_words([("a", "x", above), ("a", "y", below), ("b", "x", above)])
+    assert lines[2].endswith("above 0 over all networks, counting settings: `a` in x, `b` in x.")
+    assert lines[3].endswith("below 0 over all networks, counting settings: `a` in y.")
+    assert [line for line in lines if "depends on the population" in line] == [lines[-1]]
+    assert "rises with `a` in x and falls with it in y" in lines[-1]
+    assert len(_in_words([("a", "x", above), ("b", "y", below)])) == len(lines) - 1

@@ -47,8 +47,8 @@ def _row(result: ScaleResult) -> list[Cell]:
     images: list[Cell] = ["drawn", "drawn"]
     networks: list[Cell] = ["not trained", "not trained"]
     if name not in MADE_UP:
-        images = [_images(each) for each in (here, paper)]
-        networks = [_networks(each) for each in (here, paper)]
+        images = [images_in_words(here), None if paper is None else images_in_words(paper)]
+        networks = [networks_in_words(here), None if paper is None else networks_in_words(paper)]
     trained = result.experiment.trained
     count = None
     if not isinstance(trained, NotAsked):
@@ -67,17 +67,17 @@ def _row(result: ScaleResult) -> list[Cell]:
     ]
 
 
-def _images(study: Study | None) -> str | None:
-    if study is None:
-        return None
+def images_in_words(study: Study) -> str:
+    """How many training images of which data."""
     return ", ".join(
         f"{'all' if samples is None else f'{samples:,}'} of {name}"
         for name, samples in images_of(study).items()
     )
 
 
-def _networks(study: Study | None) -> str | None:
-    return None if study is None else ", ".join(networks_of(study))
+def networks_in_words(study: Study) -> str:
+    """The names of its networks, with their widths."""
+    return ", ".join(networks_of(study))
 
 
 def _reached(rows: Sequence[Mapping[str, Any]]) -> str | None:

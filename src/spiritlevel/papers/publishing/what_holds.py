@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...measures import get, names
 from ...pages import markdown
@@ -15,7 +15,9 @@ from ..judging.population import GAP
 from ..judging.scale import WORDS
 from ..judging.settings import between_estimate, levels_of
 from ..judging.trained import NotAsked
+from ..library_studies import library_study
 from .render import ScaleResult
+from .scale_table import images_in_words, networks_in_words
 
 HEAD = (
     "# What holds",
@@ -103,45 +105,36 @@ def _measures(result: ScaleResult) -> dict[str, Levels]:
 def _populations(results: Sequence[ScaleResult]) -> list[str]:
     rows: list[Sequence[Cell]] = []
     populations: list[Sequence[Cell]] = []
-    within, below, across, paradox = [], [], [], []
+    seen: list[tuple[str, str, Levels]] = []  # measure, population, what was found
     for result in results:
-        measures = _measures(result)
+        population, measures = result.experiment.name, _measures(result)
         first = next(iter(measures.values()))
         losses = [row["train_loss"] for row in _judged(result)]
         populations.append(
             [
-                *(result.experiment.name, result.experiment.title),
-                *(first.pooled.n, first.clustered.clusters),
+                *(population, _networks(result), first.pooled.n, first.clustered.clusters),
                 f"{min(losses):.2g} to {max(losses):.2g}",
             ]
         )
         for name, found in measures.items():
             inside = found.within
-            where = f"{name} in {result.experiment.name}"
             rows.append(
                 [
-                    *(result.experiment.name, name),
+                    *(population, name),
                     IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
                     f"{inside.num_positive} of {inside.n}",
                     *(between_estimate(found), estimate(found.clustered)),
                 ]
             )
-            if inside.low > 0:
-                within.append(where)
-            if inside.high < 0:
-                below.append(where)
-            if found.clustered.low > 0:
-                across.append(where)
-            if found.disagrees:
-                paradox.append(where)
+            seen.append((name, population, found))
     titles = (
         *("population", "measure", "within settings, mean", "positive within"),
         *("between settings", "over all, interval over settings"),
     )
     figures = [
         f"![{escape(r.experiment.title)}](experiments/{r.stem}.svg)\n\n"
-        f"*{escape(r.experiment.name)}, {escape(r.experiment.title)}: each colour is a way of "
-        "training, with a line of its own.*"
+        f"*{escape(f'{r.experiment.name}, {_networks(r)}')}: each colour is a way of training, "
+        "with a line of its own.*"
         for r in results
         if isinstance(r.outcome.figure, Figure) and r.outcome.figure.fitted
     ]
@@ -152,19 +145,43 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
         ),
         "Rank correlations (Spearman) with the gap of the losses:",
         markdown.table(Table(titles, rows)),
-        "\n".join(
-            [
-                f"- The 95 % interval lies above 0 within settings: {_listing(within)}.",
-                f"- It lies below 0 within settings: {_listing(below)}.",
-                f"- It lies above 0 over all networks, counting settings: {_listing(across)}.",
-                f"- The signs differ between the levels: {_listing(paradox)}.",
-            ]
-        ),
+        "\n".join(_in_words(seen)),
         f"These are {len(rows)} lines: of measures that tell nothing, about one in 40 would have "
-        "an interval above 0 by chance, on each level.",
+        "an interval above 0 by chance, on each level, and one in 40 below.",
         f"Of these measures, rescaling of layers changes {_listing(_moved(rows))}.",
         *figures,
     ]
+
+
+def _networks(result: ScaleResult) -> str:
+    """Which networks a population has, and of which images they were trained on."""
+    study = library_study(result.experiment.study, result.record.preset)
+    return f"{networks_in_words(study)}, {images_in_words(study)}"
+
+
+def _in_words(seen: Sequence[tuple[str, str, Levels]]) -> list[str]:
+    """What the table shows, as a list; `seen` has measure, population and what was found."""
+    chosen: dict[str, Callable[[Levels], bool]] = {
+        "The 95 % interval lies above 0 within settings": lambda f: f.within.low > 0,
+        "It lies below 0 within settings": lambda f: f.within.high < 0,
+        "It lies above 0 over all networks, counting settings": lambda f: f.clustered.low > 0,
+        "It lies below 0 over all networks, counting settings": lambda f: f.clustered.high < 0,
+        "The signs differ between the levels": lambda f: f.disagrees,
+    }
+    lines = [
+        f"- {words}: {_listing([f'{name} in {where}' for name, where, f in seen if is_so(f)])}."
+        for words, is_so in chosen.items()
+    ]
+    for measure in dict.fromkeys(name for name, *_ in seen):
+        up = [where for name, where, f in seen if name == measure and f.clustered.low > 0]
+        down = [where for name, where, f in seen if name == measure and f.clustered.high < 0]
+        if up and down:
+            lines.append(
+                f"- **The sign depends on the population:** over all networks, the gap rises with "
+                f"`{measure}` in {', '.join(up)} and falls with it in {', '.join(down)}. Across "
+                "settings, one population does not tell what another one shows."
+            )
+    return lines
 
 
 def _moved(rows: Sequence[Sequence[Cell]]) -> list[str]:
