@@ -75,9 +75,19 @@ def test_every_view_can_be_chosen(open_page, page, done):
     assert shown.locator("#boxes .main-svg").first.get_attribute("style") != before
 
 
+@pytest.mark.parametrize("width", [1100, 375])
+def test_names_of_settings_leave_room_for_the_points(open_page, tmp_path, width):
+    grid = {"lr": [0.1, 0.01], "batch_size": [16, 64], "weight_decay": [0.0, 0.001]}
+    with planted(tmp_path, grid=grid) as store:
+        shown = open_page(render(page_of(store, resamples=0)), width=width)
+    draw_all(shown)
+    assert shown.locator("#scatter .legendtext").count() == 9  # eight settings and a line
+    assert shown.locator("#scatter .nsewdrag").first.bounding_box()["height"] > 200
+
+
 def test_correlations_are_sorted_as_numbers(open_page, page, done):
     shown = open_page(render(page))
-    heading = shown.locator("#correlations").get_by_role("button", name="Spearman ρ")
+    heading = shown.locator("#correlations").get_by_role("button", name="ρ, all runs")
     heading.click()
     found = [cell.inner_text() for cell in shown.locator("#correlations tbody th").all()]
     gap = column(done, "gap")
@@ -121,7 +131,8 @@ def test_hostile_names_are_only_text(open_page, tmp_path):
     assert caption(shown).startswith(f"{LINK} and gap")
     seen = {
         "#scatter .xtitle": LINK,
-        "#scatter .legend": f"model.kind and lr: {LINK}, 0.1",
+        "#scatter .legendtitletext": "model.kind, lr",
+        "#scatter .legendtext": f"{LINK}, 0.1",
         "#heatmap .xaxislayer-above": LINK,
         "#heatmap .yaxislayer-above": HOSTILE,
         "#layers .xaxislayer-above": LINK,

@@ -153,7 +153,7 @@ def _whole_settings(population: Population) -> list[dict[str, Any]]:
         return []
     places = {text: i for i, text in enumerate(labels)}
     index = [places[name] for name in names]
-    return [{"name": " and ".join(axes), "labels": labels, "index": index}]
+    return [{"name": ", ".join(axes), "labels": labels, "index": index}]
 
 
 def _pair(

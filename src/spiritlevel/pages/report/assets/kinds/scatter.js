@@ -8,6 +8,7 @@
   const { text, number } = spiritlevel;
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down"];
   const CELLS = 18; // of the density, along each axis
+  const LEGEND = 22; // pixels of a line
 
   const wrapped = (title, width) => {
     const lines = [""];
@@ -65,6 +66,13 @@
     return [slope, y - slope * x];
   };
 
+  // Above the picture, which must keep its height; all names get the room of the longest.
+  const legendLines = (traces, width) => {
+    const names = traces.filter(trace => trace.showlegend !== false).map(trace => trace.name);
+    const room = 50 + 8 * Math.max(...names.map(name => name.length));
+    return 1 + Math.ceil(names.length / Math.max(1, Math.floor((width - 72) / room)));
+  };
+
   const draw = (data, state, theme) => {
     const measure = data.measures[state.measure], target = data.targets[state.target];
     const setting = data.settings[state.colour];
@@ -86,7 +94,7 @@
       const here = points.filter(p => label === null || setting.index[p.i] === k);
       traces.push({
         type: "scatter", mode: "markers", x: here.map(p => p.x), y: here.map(p => p.y),
-        name: label === null ? "runs" : `${text(setting.name)}: ${text(label)}`,
+        name: label === null ? "runs" : text(label),
         text: here.map(described), hoverinfo: "text", showlegend: label !== null,
         marker: dense ? { size: 3, color: theme.muted, opacity: 0.7 }
           : { size, color: theme.palette[k % theme.palette.length], opacity: 0.85,
@@ -123,7 +131,8 @@
                type: logX ? "log" : "linear", range: seen(points.map(p => p.x), logX) },
       yaxis: { title: { text: wrapped(target.title, 320) }, type: logY ? "log" : "linear",
                range: seen(points.map(p => p.y), logY) },
-      height: 460,
+      legend: { title: { text: setting ? text(setting.name) : "", side: "top" } },
+      height: 400 + LEGEND * legendLines(traces, state.plot.clientWidth),
     }, theme);
     const kept = [[measure, logX], [target, logY]].filter(([, log]) => state.scale === "log" && !log)
       .map(([column]) => `The axis of ${column.name} stays linear: ${notPositive(column.values)} of its ` +
