@@ -15,6 +15,7 @@ import spiritlevel as sl
 from measures.forms import sharpness as forms
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.options import Options
+from spiritlevel.errors import NotFinite
 from spiritlevel.measures import get, names
 from spiritlevel.measures.opening import open_workspace
 from spiritlevel.measures.sharpness.worst_case import Ball
@@ -228,6 +229,17 @@ def test_m_sharpness_is_the_mean_of_the_groups_worst_cases(relative):
         assert found.text.startswith("a climb in each of 2 groups")
         values.append(found.value)
     assert values == pytest.approx([values[0]] * 4, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("worst", "rho"), ("adaptive", "adaptive_rho"), ("m_worst", "rho")],
+)
+def test_a_radius_at_which_the_outputs_overflow_is_named(name, option):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))  # float32
+    data = [(torch.randn(6, 4), torch.arange(6) % 3)]
+    with pytest.raises(NotFinite, match=rf"a radius of 1e\+25\. .* a smaller '{option}'"):
+        measured(model, data, f"sharpness.{name}", **{option: 1e25})
 
 
 @pytest.mark.parametrize("relative", [False, True])

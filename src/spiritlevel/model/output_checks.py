@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import SpiritlevelError
+from ..errors import NotFinite, SpiritlevelError
 from . import batches as _batches
 from .batches import BatchLocation
 
@@ -48,7 +48,7 @@ def any_bad(invalid: Tensor, numbers: Iterable[Tensor]) -> Tensor:
 
 
 def refuse_nonfinite(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
-    """Raise SpiritlevelError for the sample, or for the model, that is not finite, if any."""
+    """Raise SpiritlevelError for a sample that is not finite, NotFinite for such outputs."""
     sample = _batches.nonfinite_sample(batch)
     if sample is not None:
         raise SpiritlevelError(
@@ -57,7 +57,7 @@ def refuse_nonfinite(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
         )
     if bool(torch.isfinite(outputs).all()):
         return
-    raise SpiritlevelError(
+    raise NotFinite(
         f"The model's outputs are NaN or infinite in {where} although its data is finite. "
         "Look for an overflow in the model, for example by running it in float32 or float64."
     )

@@ -17,6 +17,7 @@ from ...engine.weight_space.noise import normal_numbers
 from ...engine.weight_space.perturbed import LossAndGradient, Part, Weights, flatten_weights
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
+from ...errors import NotFinite
 from .ascent import Peak, Point, ascend
 
 LEAST_MEMORY = (
@@ -112,7 +113,15 @@ class Ball:
             return Worst(0.0, 0.0, 0.0, 0, 0, 0.0)  # weights of size zero leave no ball
 
         def at(place: Tensor) -> tuple[float, Tensor]:
-            point = self._point(place, slope(self._weights(place)))
+            try:
+                point = self._point(place, slope(self._weights(place)))
+            except NotFinite as error:
+                option = "adaptive_rho" if self.relative else "rho"
+                raise NotFinite(
+                    f"The model's outputs must be finite at weights displaced by a radius of "
+                    f"{self.radius:g}. They are NaN or infinite there, and finite at its own "
+                    f"weights. Choose a smaller '{option}' in the options."
+                ) from error
             return point.loss, point.gradient
 
         peaks = []
