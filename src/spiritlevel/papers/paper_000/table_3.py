@@ -37,7 +37,8 @@ from .optimizers import HEAD, Way
 from .ways import STUDY, by_way
 
 NAME = STUDY
-ERROR_GAP = "error_gap"
+ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
+FITTED = 0.99  # training accuracy from which on a network has little left to learn
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
 PEARSON, SPEARMAN = "Pearson correlation", "Spearman correlation"
 PAPER = {
@@ -155,7 +156,21 @@ def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
     return (
         f"{_apart(groups)}With {' and '.join(CONFOUNDERS.values())} held fixed, relative flatness "
         f"of the head and the gap have a rank correlation of {left} over all {left.n} networks."
-        f"{on_three_levels(rows, HEAD, SETTINGS)}"
+        f"{_of_the_fitted(rows)}{on_three_levels(rows, HEAD, SETTINGS)}"
+    )
+
+
+def _of_the_fitted(rows: Sequence[Row]) -> str:
+    """What is left without networks that still learn; empty if all or few have ended, or unknown."""
+    fitted = [row for row in finite_rows(rows, HEAD) if (row.get(ACCURACY) or 0.0) > FITTED]
+    if not FEW <= len(fitted) < len(rows):
+        return ""
+    line = regression(column(fitted, HEAD), column(fitted, GAP))
+    ranks = over_settings(line.spearman, levels_of(fitted, HEAD, GAP, SETTINGS))
+    straight = over_settings(line.pearson, levels_of(fitted, HEAD, GAP, SETTINGS, "pearson"))
+    return (
+        f" Over the {len(fitted)} networks with a training accuracy above {FITTED:g}, Pearson's "
+        f"correlation is {straight} and Spearman's {ranks}; this too was examined afterwards."
     )
 
 
