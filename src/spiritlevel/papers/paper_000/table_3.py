@@ -161,7 +161,7 @@ def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
 
 
 def _of_the_fitted(rows: Sequence[Row]) -> str:
-    """What is left without networks that still learn; empty if all or few have ended, or unknown."""
+    """What is left without networks that still learn; empty if none do, or too many."""
     fitted = [row for row in finite_rows(rows, HEAD) if (row.get(ACCURACY) or 0.0) > FITTED]
     if not FEW <= len(fitted) < len(rows):
         return ""
