@@ -45,8 +45,8 @@ HOW = (
     "network becomes flatter when the value falls.",
 )
 MISSING = (
-    "Training on ImageNet, and ResNet-18 with weights from it, from which paper 000 starts (in "
-    "what is recorded so far: random weights, or another small data set).",
+    "Training on ImageNet, and ResNet-18 with weights from it, from which paper 000 starts (here "
+    "EfficientNet-Lite0 with such weights, elsewhere random weights or those of a small data set).",
     "ViT-Base on a part of ImageNet (001, Fig. 6; here a small vision transformer on CIFAR-10) and "
     "ResNet-50 (001, Fig. 9 (b)).",
     "BoolQ (001, Fig. 8; here handwritten digits are written as texts).",
