@@ -1,11 +1,16 @@
 """A group that is interrupted goes on from its last snapshot, to the same bits."""
 
+import itertools
+import math
+import types
+
 import pytest
 import torch
 
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import vmap
 from spiritlevel.study.runs import stacked_snapshots
+from spiritlevel.study.runs.results import History
 from study.tiny_study import lasting, tiny
 
 OPTIMIZERS = ["sgd", "adam", "rmsprop"]
@@ -27,6 +32,7 @@ def study(**changes):
 def interrupted(monkeypatch):
     """Snapshots after every epoch, and Ctrl-C in the middle of the third."""
     monkeypatch.setattr(stacked_snapshots, "EVERY", 0.0)
+    monkeypatch.setattr(stacked_snapshots, "SHARE", math.inf)
 
     def start(folder, made):
         plain, epochs = vmap.train_together.__globals__["_train_epoch"], []
@@ -95,3 +101,15 @@ def test_what_does_not_fit_is_not_used(tmp_path, interrupted, damage):
     with Store.open(tmp_path / "cut") as store:
         assert execute(store, executor="vmap").done == 4
     assert epochs == [1, 2, 3, 1, 2, 3, 4]
+
+
+def test_saving_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
+    clock = itertools.count(100.0, 0.5)  # half a second between two looks at it
+    watch = types.SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(stacked_snapshots, "time", watch)
+    file = stacked_snapshots.SnapshotFile(tmp_path / "unfinished", ["a"])
+    looks = [file.due for _ in range(11)]
+    assert looks == [False] * 9 + [True] * 2  # after five seconds
+    file.save(stacked_snapshots.Snapshot(1, (0,), {}, [], {}, [History()], 1.0))  # half a second
+    looks = [file.due for _ in range(51)]
+    assert looks == [False] * 49 + [True] * 2  # a fiftieth

@@ -24,7 +24,8 @@ from ...files.torch_files import load_torch_file
 from ...records import __version__
 from .results import EpochMeasurementRow, EpochRow, History
 
-EVERY = 60.0  # seconds between two snapshots of a group
+EVERY = 5.0  # seconds between two snapshots of a group, at least,
+SHARE = 0.02  # and saving takes no more than this share of the time
 FORMAT = 3  # of a file; another one is not read
 
 
@@ -57,12 +58,12 @@ class SnapshotFile:
     def __init__(self, folder: pathlib.Path, ids: Sequence[str]) -> None:
         self._path, self._ids = folder / f"{ids[0]}.pt", list(ids)
         self._trained = folder / f"{ids[0]}.trained.pt"  # a name tells, without reading the file
-        self._saved = time.monotonic()
+        self._saved, self._took = time.monotonic(), 0.0
 
     @property
     def due(self) -> bool:
         """Whether it is time for another one."""
-        return time.monotonic() - self._saved >= EVERY
+        return time.monotonic() - self._saved >= max(EVERY, self._took / SHARE)
 
     @property
     def is_trained(self) -> bool:
@@ -82,7 +83,7 @@ class SnapshotFile:
             "weights": {place: dict(each) for place, each in snapshot.weights.items()},
             "seconds": snapshot.seconds,
         }
-        self._saved = time.monotonic()
+        start = time.monotonic()
         path = self._path if snapshot.active else self._trained
         part = path.with_name(f"{path.name}.{os.getpid()}")
         try:
@@ -93,6 +94,8 @@ class SnapshotFile:
                 self._path.unlink(missing_ok=True)
         except OSError:
             part.unlink(missing_ok=True)
+        self._saved = time.monotonic()
+        self._took = self._saved - start
 
     def load(self) -> Snapshot | None:
         """The last snapshot; None if there is none that fits these networks."""
