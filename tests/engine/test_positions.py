@@ -256,6 +256,7 @@ def test_a_smooth_network_has_its_exact_ggn_and_its_exact_head(name):
     assert_head(report, truth, model)
 
 
+@pytest.mark.usefixtures("only_probes")
 @pytest.mark.parametrize("method", ["auto", "split", "hutchinson", "output_probes"])
 def test_estimates_of_a_smooth_network_agree_with_the_dense_trace(method):
     model, batches = SMOOTH.model(), SMOOTH.batches(unevenly_ignored)

@@ -151,6 +151,7 @@ def test_one_sample(method):
 # -- the precision that is asked for ----------------------------------------------------------
 
 
+@pytest.mark.usefixtures("only_probes")
 @pytest.mark.parametrize("method", PROBING)
 def test_interval_is_as_narrow_as_asked(method):
     net, data = network(), (random(8, 4), classes(8, 3))

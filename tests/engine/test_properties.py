@@ -92,6 +92,7 @@ def test_batches_and_chunks_do_not_matter(name):
                 assert found.data_stderr == expected, measure
 
 
+@pytest.mark.usefixtures("only_probes")
 @pytest.mark.parametrize("method", ["auto", "output_probes"])
 def test_estimates_do_not_depend_on_batches_and_chunks_either(method):
     # A probe's signs belong to a sample's number or to a parameter, not to a batch.

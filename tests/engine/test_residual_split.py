@@ -261,6 +261,7 @@ def picks(problem, rtol):
     ]
 
 
+@pytest.mark.usefixtures("only_probes")
 def test_a_closer_look_picks_right_where_many_probes_are_needed():
     """One varies twice as much as the other: in one seed of ten at most it is taken."""
     problem = initial_mlp(0, nn.Softplus)
