@@ -83,11 +83,11 @@ def planned_edits(data: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{path} repeated", functools.partial(_repeated, data, path)
 
 
-def chosen_edits(data: Any, *, count: int, seed: int) -> list[tuple[str, str]]:
-    """Some of the edits as texts; a place of each kind has the same chance."""
+def chosen_edits(data: Any, *, count: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Some of the edits as texts, all if there are no more; each has the same chance."""
     everything = list(planned_edits(data))
     picked = random.Random(seed).sample(everything, min(count, len(everything)))
-    return [(name, json.dumps(make())) for name, make in picked]
+    return ((name, json.dumps(make())) for name, make in picked)
 
 
 def damages(text: str) -> Iterator[tuple[str, bytes]]:

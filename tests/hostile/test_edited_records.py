@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hostile.edits import changed, chosen_edits, damages, edits
+from hostile.edits import changed, chosen_edits, damages
 from hostile.records import READ, READERS, texts
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import report as pages
@@ -14,6 +14,7 @@ from spiritlevel.pages import report as pages
 KINDS = list(READERS)
 PAGES = ["Report", "Audit", "Comparison", "Spectrum"]  # the others have pictures, or texts alone
 FEW = 30  # edits of each kind in every run of the tests
+MANY = 9_000  # at night: all edits of most kinds, and twenty minutes for an audit
 
 
 def attempt(kind: str, text: str | bytes) -> str:
@@ -41,6 +42,8 @@ def contains(whole, part) -> bool:
     if isinstance(part, dict) and isinstance(whole, dict):
         # a value that is not a number is neither exact nor fine, whatever the file says
         changed = {"exact", "status"} if whole.get("status") == "nonfinite" else set()
+        if changed and not part.get("text"):
+            changed.add("text")  # which then says why
         return all(
             key in whole and contains(whole[key], part[key]) for key in part if key not in changed
         )
@@ -169,10 +172,9 @@ def test_pages_of_damaged_files(tmp_path, kind):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_edits(tmp_path, kind):
-    path = tmp_path / "record.json"
-    for number, (_, edited) in enumerate(edits(json.loads(texts()[kind]))):
-        text = json.dumps(edited)
+def test_many_edits(tmp_path, kind):
+    path, edited = tmp_path / "record.json", json.loads(texts()[kind])
+    for number, (_, text) in enumerate(chosen_edits(edited, count=MANY, seed=3)):
         if attempt(kind, text) == "read" and kind in PAGES and number % 5 == 0:
             path.write_text(text)
             page(path)
