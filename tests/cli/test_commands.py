@@ -266,7 +266,10 @@ def test_own_model_and_data(workshop):
         (["--data", "none.npz"], "The data file 'none.npz' must exist."),
         (["--split", "dev"], "must be 'train', 'test' or 'all'. Got 'dev'."),
         (["--checkpoint", "none.pt"], "The checkpoint 'none.pt' must exist."),
-        (["--memory", "lots"], "a number of bytes, in all less than 2**63 bytes. Got 'lots'."),
+        (
+            ["--memory", "lots"],
+            "such as 512MiB, 2GiB or a number of bytes, in all less than 2**63 bytes. Got 'lots'.",
+        ),
         (["--memory", "0MiB"], "Got '0MiB'."),
         (["--dtype", "float16"], "must be float32 or float64. Got 'float16'."),
         (["--device", "toaster"], "The --device 'toaster' cannot be used: "),

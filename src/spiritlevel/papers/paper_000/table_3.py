@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from ...math.student import t_quantile
-from ...study.statistics import Regression, regression, spearman
+from ...study.statistics import Correlation, Regression, regression, spearman
 from ..experiment import Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
 from ..judging.findings import above, estimate, verdict
@@ -61,10 +61,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     shown = measured(rows, (HEAD, *OTHERS))
     table, _ = correlations(rows, shown, SETTINGS)
     line = regression(column(rows, HEAD), column(rows, GAP))
-    judged = {
-        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, SETTINGS, "pearson")),
-        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, SETTINGS)),
-    }
+    judged = _over_settings(rows, line)
     groups = _groups(rows, by_way(rows))
     findings = [
         above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
@@ -91,6 +88,14 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"Spearman correlation of {judged[SPEARMAN]} with the gap over {line.n} networks."
         ),
     )
+
+
+def _over_settings(rows: Sequence[Row], line: Regression) -> dict[str, Correlation]:
+    """Both correlations of a line through these runs, with intervals that count settings."""
+    return {
+        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, SETTINGS, "pearson")),
+        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, SETTINGS)),
+    }
 
 
 def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
@@ -165,12 +170,11 @@ def _of_the_fitted(rows: Sequence[Row]) -> str:
     fitted = [row for row in finite_rows(rows, HEAD) if (row.get(ACCURACY) or 0.0) > FITTED]
     if not FEW <= len(fitted) < len(rows):
         return ""
-    line = regression(column(fitted, HEAD), column(fitted, GAP))
-    ranks = over_settings(line.spearman, levels_of(fitted, HEAD, GAP, SETTINGS))
-    straight = over_settings(line.pearson, levels_of(fitted, HEAD, GAP, SETTINGS, "pearson"))
+    left = _over_settings(fitted, regression(column(fitted, HEAD), column(fitted, GAP)))
     return (
         f" Over the {len(fitted)} networks with a training accuracy above {FITTED:g}, Pearson's "
-        f"correlation is {straight} and Spearman's {ranks}; this too was examined afterwards."
+        f"correlation is {left[PEARSON]} and Spearman's {left[SPEARMAN]}; this too was examined "
+        "afterwards."
     )
 
 

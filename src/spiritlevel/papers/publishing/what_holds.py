@@ -11,7 +11,7 @@ from ...pages.markdown import escape
 from ...study.statistics import Levels
 from ..experiment import PAPERS, Experiment, Row
 from ..judging.findings import estimate
-from ..judging.population import GAP
+from ..judging.population import GAP, measured
 from ..judging.scale import WORDS
 from ..judging.settings import between_estimate, levels_of
 from ..judging.trained import NotAsked
@@ -93,11 +93,11 @@ def _measures(result: ScaleResult) -> dict[str, Levels]:
     experiment, rows = result.experiment, _judged(result)
     if result.outcome.agrees == "untrained" or not experiment.settings or experiment.rows_of:
         return {}
+    # of the whole network, or of its last layer alone
+    columns = [column for name in experiment.measures for column in (name, f"{name}[head]")]
     found = {
         column: levels_of(rows, column, GAP, experiment.settings)
-        for name in experiment.measures
-        for column in (name, f"{name}[head]")  # of the whole network, or of its last layer alone
-        if any(row.get(column) is not None for row in rows)
+        for column in measured(rows, columns)
     }
     return {name: each for name, each in found.items() if each is not None}
 
@@ -154,7 +154,7 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
 
 
 def _networks(result: ScaleResult) -> str:
-    """Which networks a population has, and of which images they were trained on."""
+    """Which networks a population has, and the images that they were trained on."""
     study = library_study(result.experiment.study, result.record.preset)
     return f"{networks_in_words(study)}, {images_in_words(study)}"
 
