@@ -4,23 +4,16 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import spiritlevel as sl
+from command_line import run
 from spiritlevel.cli import compare as compare_command
-from spiritlevel.cli.app import app
 from spiritlevel.study.models import build
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 
 FEW = ("--model", "mlp", "--model-arg", "hidden=8,8", "--samples", "60")
 MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(app, list(map(str, args)))
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture

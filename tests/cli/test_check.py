@@ -1,5 +1,6 @@
 """`spiritlevel check`: the reference values are right, are these, and a wrong one is noticed."""
 
+import functools
 import json
 import math
 import pathlib
@@ -9,11 +10,10 @@ import torch
 from torch.func import functional_call, hessian, jacrev
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from typer.testing import CliRunner
 
+import command_line
 from spiritlevel.analysis.reference_problems import ALL
 from spiritlevel.cli import check, check_device
-from spiritlevel.cli.app import app
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
@@ -21,10 +21,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference-values.md"
 LOSSES = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
 
 
-def run(*args, code=0):
-    result = CliRunner().invoke(app, ["check", *args], prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
+run = functools.partial(command_line.run, "check")
 
 
 def dense(problem):

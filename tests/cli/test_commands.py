@@ -9,13 +9,11 @@ import textwrap
 import numpy
 import pytest
 import torch
-from typer.testing import CliRunner
 
-import fresh
 import spiritlevel as sl
+from command_line import run
 from spiritlevel import api
 from spiritlevel.cli import cards, inputs
-from spiritlevel.cli.app import app
 from spiritlevel.study.checkpoints import save_checkpoint
 from spiritlevel.study.data import digits
 from spiritlevel.study.data.samples import load_samples
@@ -28,12 +26,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 FEW = ["--samples", "40"]
 
 
-def run(*args: str, code: int = 0):
-    result = CliRunner().invoke(app, list(args), prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
-
-
 def refusal(*args: str, code: int = 1) -> str:
     """The one line on stderr of a command that must fail, without 'error: '."""
     result = run(*args, code=code)
@@ -42,15 +34,6 @@ def refusal(*args: str, code: int = 1) -> str:
     assert lines[0].startswith("error: ")
     assert "Traceback" not in result.output
     return lines[0].removeprefix("error: ")
-
-
-def in_new_process(*args: str, blocked: tuple[str, ...] = (), cwd: pathlib.Path | None = None):
-    """A new interpreter; None in sys.modules makes an import fail as if it were not installed."""
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\n"
-        "from spiritlevel.cli import main; main()"
-    )
-    return fresh.run("-c", code, *args, cwd=cwd)
 
 
 # -- list and show ---------------------------------------------------------------------------
@@ -354,49 +337,10 @@ def test_samples_are_a_random_part_not_the_first_rows():
     assert text == "100 of 1297 samples of digits (train), drawn with seed 1"
 
 
-# -- the real thing --------------------------------------------------------------------------
+# -- version and help ------------------------------------------------------------------------
 
 
 def test_version_and_help():
     assert run("--version").stdout.startswith(f"spiritlevel {sl.__version__} (torch ")
     for command in ("list", "show", "measure", "demo"):
         assert "Examples:" in run(command, "--help").stdout
-
-
-def test_real_process(tmp_path):
-    args = ("--model", "mlp", "--samples", "20", "--measures", "head.*", "--json", "-")
-    done = in_new_process("measure", *args, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert set(sl.Report.from_json(done.stdout)) == {c.name for c in sl.cards("head.*")}
-    assert "\x1b" not in done.stdout + done.stderr
-    refused = in_new_process("show", "nothing", cwd=tmp_path)
-    assert refused.returncode == 1
-    assert refused.stderr == "error: No measure is called 'nothing'. See `spiritlevel list`.\n"
-
-
-@pytest.mark.parametrize("package", ["typer", "rich"])
-def test_missing_package_answers_with_its_pip_line(package):
-    done = in_new_process("list", blocked=(package,))
-    assert done.returncode == 1
-    assert done.stdout == ""
-    expected = f"error: The command line needs {package}: pip install 'spiritlevel[cli]'\n"
-    assert done.stderr == expected
-
-
-def test_missing_safetensors_answers_with_its_pip_line(tmp_path):
-    save_checkpoint(mlp(), tmp_path / "a.safetensors")
-    args = ("measure", "--model", "mlp", "--checkpoint", "a.safetensors")
-    done = in_new_process(*args, blocked=("safetensors",), cwd=tmp_path)
-    assert done.returncode == 1
-    assert (
-        "error: Reading .safetensors files needs safetensors: pip install 'spiritlevel[cli]'"
-        in done.stderr
-    )
-
-
-def test_missing_matplotlib_answers_before_training(tmp_path):
-    done = in_new_process("demo", blocked=("matplotlib",), cwd=tmp_path)
-    assert done.returncode == 1
-    needed = "error: Drawing the demo's figures needs matplotlib: pip install 'spiritlevel[plots]'"
-    assert done.stderr == f"{needed}\n"
-    assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from command_line import run
 from spiritlevel import api
 from spiritlevel.cli import console
 from spiritlevel.cli.app import app
@@ -22,12 +23,6 @@ pytestmark = pytest.mark.sampled(3)  # the others at night
 ROOT = typer.main.get_command(app)
 SMALL = ("--model", "mlp", "--model-arg", "hidden=8", "--samples", "20")
 MEASURE = ("measure", *SMALL, "--measures", "head.trace")
-
-
-def run(*args, code=0, env=None):
-    result = CliRunner().invoke(app, list(map(str, args)), prog_name="spiritlevel", env=env)
-    assert result.exit_code == code, result.output
-    return result
 
 
 def tree(command=ROOT, path=()):

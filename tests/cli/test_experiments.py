@@ -7,12 +7,11 @@ from importlib import resources
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+import command_line
 import fresh
 import spiritlevel as sl
 from pages.planted_stores import planted
-from spiritlevel.cli.app import app
 from spiritlevel.papers import registry
 from spiritlevel.papers.experiment import Outcome, Table
 from spiritlevel.papers.judging.findings import Finding
@@ -40,10 +39,7 @@ OUTCOME = Outcome(
 
 
 def said(*arguments, columns: int = 80, code: int = 0):
-    env = {"COLUMNS": str(columns)}
-    result = CliRunner().invoke(app, list(map(str, arguments)), env=env, prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
+    return command_line.run(*arguments, code=code, env={"COLUMNS": str(columns)})
 
 
 def analysed_by(monkeypatch, analyse):

@@ -3,18 +3,11 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 import spiritlevel as sl
-from spiritlevel.cli.app import app
+from command_line import run
 
 SMALL = ("--model", "mlp", "--model-arg", "hidden=6", "--samples", "30")
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(app, list(map(str, args)), prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from spiritlevel.cli.app import app
+from command_line import run
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
 
@@ -18,12 +17,6 @@ pytest.importorskip("plotly")
 SMALL = ("--model", "mlp", "--model-arg", "hidden=6", "--samples", "30")
 MEASURES = ("--measures", "curvature.trace", "--measures", "neuron.rho_sum")
 HOSTILE = "<svg onload>"  # no "=": on this command line it ends a name
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(app, list(map(str, args)), prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ import re
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from command_line import run
 from spiritlevel.analysis.pruning import measuring
-from spiritlevel.cli.app import app
 from spiritlevel.results import Quantization
 from spiritlevel.study.checkpoints import load_checkpoint
 from spiritlevel.study.models import build
@@ -16,12 +15,6 @@ from spiritlevel.study.models import build
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
 SMALL = ("--model", "mlp", "--model-arg", "hidden=8", "--samples", "40")
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(app, list(map(str, args)), prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
 
 
 def test_quantize_writes_what_was_asked_for(tmp_path):

@@ -1,15 +1,15 @@
 """Given networks against `sl.measure` by hand, and against the study that trained them."""
 
 import csv
+import functools
 import math
 
 import pytest
 import torch
 from torch.nn import functional as F
-from typer.testing import CliRunner
 
+import command_line
 import spiritlevel as sl
-from spiritlevel.cli.app import app
 from spiritlevel.study import Population, Store, Study, run
 from spiritlevel.study.checkpoints import load_checkpoint, save_checkpoint
 from spiritlevel.study.data import digits
@@ -27,10 +27,7 @@ ROLES = ("--setting", "lr,batch_size", "--outcome", "accuracy")
 ALL = (*MODEL, *DATA, *MEASURES, *ROLES)
 
 
-def command(*args, code=0):
-    result = CliRunner().invoke(app, ["study", *map(str, args)], prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
+command = functools.partial(command_line.run, "study")
 
 
 def population(folder):
@@ -259,7 +256,7 @@ def test_report_watch_and_export(tmp_path):
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "lr0.1_bs10_seed0.pt" in page
     assert "ended by" not in page
-    watched = CliRunner().invoke(app, ["watch", str(store), "--json", "-"])
+    watched = command_line.run("watch", store, "--json", "-")
     assert '"target": "accuracy"' in watched.stdout
     assert '"network": "lr0.1_bs10_seed0.pt"' in watched.stdout
     command("export", store, "--out", tmp_path / "tables")

@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
+from command_line import run
 from spiritlevel import SpiritlevelError
-from spiritlevel.cli.app import app
 from spiritlevel.study import Store
 from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.population import Population
@@ -48,15 +47,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-def said(*arguments, code: int = 0):
-    result = CliRunner().invoke(app, list(map(str, arguments)), prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
-
-
 def test_confounders_and_confidence_reach_the_numbers(folder):
     options = ("--confounders", "train_loss", "--confounders", "lr", "--confidence", "0.8")
-    text = said("study", "report", folder, *options, "--resamples", "0", "--json", "-").stdout
+    text = run("study", "report", folder, *options, "--resamples", "0", "--json", "-").stdout
     found = json.loads(text)
     assert found["confounders"] == ["train_loss", "lr"]
     with Store.open(folder) as store:
@@ -84,14 +77,14 @@ def test_confounders_and_confidence_reach_the_numbers(folder):
 
 
 def test_without_them_the_usual_ones_are_held(folder):
-    shown = said("study", "report", folder, "--resamples", "0").stdout
+    shown = run("study", "report", folder, "--resamples", "0").stdout
     assert "Confounders held fixed: train_loss, norms.weight." in shown
     assert "Brackets: 95% intervals." in shown
     assert "Regression: target ≈ slope · measure + intercept" in shown
 
 
 def test_a_confounder_that_never_varies_is_named(folder):
-    shown = said(
+    shown = run(
         "study", "report", folder, "--confounders", "train_accuracy", "--resamples", 0
     ).stdout
     assert "train_accuracy dropped: the same in all runs." in shown
@@ -112,7 +105,7 @@ def test_a_confounder_that_never_varies_is_named(folder):
 @pytest.mark.parametrize("command", [("study", "report"), ("report",)])
 def test_refusals(folder, tmp_path, monkeypatch, command, options, text):
     monkeypatch.chdir(tmp_path)  # where `report` would write its page
-    error = said(*command, folder, *options, code=1).stderr
+    error = run(*command, folder, *options, code=1).stderr
     assert text in error
     assert len(error.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -121,7 +114,7 @@ def test_refusals(folder, tmp_path, monkeypatch, command, options, text):
 def test_the_page_has_them_too(folder, tmp_path):
     out, data = tmp_path / "page.html", tmp_path / "page.json"
     options = ("--confounders", "lr", "--confidence", "0.9", "--title", "drawn")
-    said("report", folder, "--out", out, "--json", data, *options)
+    run("report", folder, "--out", out, "--json", data, *options)
     page = data.read_text()
     assert "Confounders held fixed: lr." in page
     assert "With lr held fixed" in page
@@ -132,7 +125,7 @@ def test_the_page_has_them_too(folder, tmp_path):
 def test_a_file_has_no_use_for_them(tmp_path):
     (tmp_path / "report.json").write_text("{}")
     for option, value in (("--confounders", "lr"), ("--confidence", "0.95")):
-        error = said("report", tmp_path / "report.json", option, value, code=1).stderr
+        error = run("report", tmp_path / "report.json", option, value, code=1).stderr
         assert f"{option} needs a study's folder." in error
 
 

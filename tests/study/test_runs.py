@@ -1,6 +1,7 @@
 """Runs do what their settings say, to the bit; the command line drives and shows them."""
 
 import copy
+import functools
 import json
 import math
 import os
@@ -12,11 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load
 from torch.nn import functional as F
-from typer.testing import CliRunner
 
+import command_line
 import spiritlevel as sl
 from forked import TIMEOUT, forks
-from spiritlevel.cli.app import app
 from spiritlevel.study import Store, execute, resume, run, state
 from spiritlevel.study.data import digits
 from spiritlevel.study.models import build
@@ -237,10 +237,7 @@ measures: [head.trace]
 """
 
 
-def cli(*args: str, code: int = 0):
-    result = CliRunner().invoke(app, ["study", *map(str, args)], prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
+cli = functools.partial(command_line.run, "study")
 
 
 def test_run_status_report_export_and_resume(tmp_path):

@@ -4,23 +4,16 @@ import dataclasses
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 import spiritlevel as sl
+from command_line import run
 from spiritlevel import Report
-from spiritlevel.cli.app import app
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.pages import report
 from spiritlevel.pages.report import numbers
 from spiritlevel.pages.report.subject import certainty
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(app, list(map(str, args)), prog_name="spiritlevel")
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.mark.parametrize("status", [s for s in sl.results.Status if s is not sl.results.Status.OK])
