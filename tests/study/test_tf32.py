@@ -8,6 +8,7 @@ import torch
 from forked import forks
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
+from spiritlevel.study.models import mlp, registry
 from spiritlevel.study.runs.cuda_graphs import recordable
 from spiritlevel.study.runs.measuring import machine
 from spiritlevel.study.runs.running import repeatable
@@ -72,6 +73,10 @@ def test_a_run_on_a_cpu_is_described_as_before():
     ]
 
 
+def make():
+    return mlp()
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -80,8 +85,10 @@ def test_a_run_on_a_cpu_is_described_as_before():
         ("my_nets:make", False),
         ("spiritlevel_nets:make", False),
         ("mine.spiritlevel:make", False),
+        ("theirs", False),
     ],
 )
-def test_steps_of_the_packages_own_networks_are_recorded_on_a_gpu(model, expected):
+def test_steps_of_the_packages_own_networks_are_recorded_on_a_gpu(model, expected, monkeypatch):
+    monkeypatch.setitem(registry._registered, "theirs", make)  # by another package
     assert recordable(model, torch.device("cuda")) is expected
     assert not recordable(model, torch.device("cpu"))

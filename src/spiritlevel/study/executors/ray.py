@@ -14,7 +14,7 @@ from typing import Any
 
 from ...engine.sample_memory import share_gpu
 from ...errors import SpiritlevelError, require
-from ..runs.cuda_graphs import is_own
+from ..models.registry import is_own
 from ..runs.results import RunResult, describe, failure
 from ..runs.running import run_one
 from ..runs.tf32 import TF32

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import is_out_of_memory
+from ..models.registry import is_own
 
 WARM_UP = 3  # calls before the recording, in which libraries choose kernels and allocate memory
 Captured = Callable[..., Sequence[Tensor | None]]
@@ -23,12 +24,6 @@ Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 def recordable(model: str, device: torch.device) -> bool:
     """On a GPU, the package's own networks: others may decide in Python what would be recorded."""
     return device.type == "cuda" and is_own(model)
-
-
-def is_own(model: str) -> bool:
-    """Whether a network comes with the package, by its name or as "module:function"."""
-    module, colon, _ = model.partition(":")
-    return not colon or module.partition(".")[0] == __name__.partition(".")[0]
 
 
 @dataclasses.dataclass(frozen=True)
