@@ -9,7 +9,7 @@ from safetensors.torch import load
 
 from spiritlevel.study import Store, execute
 from spiritlevel.study.models.efficientnet_lite0 import CODE, WEIGHTS
-from spiritlevel.study.runs import steps
+from spiritlevel.study.runs import steps, training_snapshots
 from spiritlevel.study.runs.cuda_graphs import WARM_UP, Recorded
 from spiritlevel.study.runs.running import run_one
 from study.tiny_study import lasting, tiny
@@ -124,6 +124,34 @@ def test_a_recorded_run_is_the_run(training, monkeypatch, recordings):
     want, have = load(plain.checkpoint), load(recorded.checkpoint)
     for name in want:
         assert torch.equal(want[name], have[name])
+
+
+@pytest.mark.parametrize("training", [{"momentum": 0.9}, {"autocast": "bfloat16", "lr": 0.01}])
+def test_a_run_that_was_interrupted_is_the_run(training, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_snapshots, "EVERY", 0.0)
+    monkeypatch.setattr(training_snapshots, "SHARE", math.inf)
+    study = tiny(
+        model={"name": "resnet18", "width": 4, "channels": 1},
+        training={"epochs": 4, "batch_size": 10, "optimizer": "sgd"} | training,
+        grid={},
+        seeds=1,
+        measures=["norms.weight"],
+    )
+    (settings,) = study.runs()
+    epochs = []
+
+    def stop(epoch, most):
+        epochs.append(epoch)
+        if epochs == [1, 2, 3]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_one(settings, device="cuda", unfinished=tmp_path, on_epoch=stop)
+    cut = run_one(settings, device="cuda", unfinished=tmp_path, on_epoch=stop)
+    whole = run_one(settings, device="cuda")
+    assert epochs == [1, 2, 3, 3, 4]
+    assert cut.epochs == whole.epochs
+    assert cut.checkpoint == whole.checkpoint
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import sqlite3
 
@@ -10,8 +11,9 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Store, execute, resume, run
+from spiritlevel.study.runs import training_snapshots
 from spiritlevel.study.storage.data_identity import content
-from study.tiny_study import tiny
+from study.tiny_study import lasting, tiny
 
 
 def write(path, seed: int = 0) -> dict:
@@ -94,6 +96,42 @@ def test_data_may_change_before_the_first_run_is_made_and_after_the_last(tmp_pat
     run(study(1), "whole").close()
     write(tmp_path / "identity.npz", seed=2)
     resume("whole").close()
+
+
+@pytest.mark.parametrize("executor", ["local", "vmap"])
+def test_no_network_is_trained_on_two_files(executor, tmp_path, monkeypatch):
+    """Interrupted before a run was finished: what was saved is of the former data."""
+    monkeypatch.setattr(training_snapshots, "EVERY", 0.0)
+    monkeypatch.setattr(training_snapshots, "SHARE", math.inf)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "identity.npz")
+
+    save = training_snapshots.SnapshotFile.save
+
+    def save_and_stop(file, snapshot):
+        save(file, snapshot)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_snapshots.SnapshotFile, "save", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(study(2), "cut", executor=executor)
+    assert any((tmp_path / "cut" / training_snapshots.UNFINISHED).iterdir())
+    write(tmp_path / "identity.npz", seed=1)
+    resume("cut", executor=executor).close()
+    run(study(2), "whole", executor=executor).close()
+    assert lasting("cut") == lasting("whole")
+
+
+def test_a_file_of_the_same_name_in_another_folder_is_another(tmp_path, monkeypatch):
+    found = []
+    for seed, name in enumerate(("one", "two")):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        write(tmp_path / name / "identity.npz", seed=seed)
+        with run(study(1), "study") as store:
+            found.append(store.rows("epochs")[0]["train_loss"])
+    assert found[0] != found[1]
 
 
 def test_what_a_name_stands_for(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import torch
 
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import vmap
-from spiritlevel.study.runs import stacked_snapshots
+from spiritlevel.study.runs import training_snapshots
 from spiritlevel.study.runs.results import History
 from study.tiny_study import lasting, tiny
 
@@ -31,8 +31,8 @@ def study(**changes):
 @pytest.fixture
 def interrupted(monkeypatch):
     """Snapshots after every epoch, and Ctrl-C in the middle of the third."""
-    monkeypatch.setattr(stacked_snapshots, "EVERY", 0.0)
-    monkeypatch.setattr(stacked_snapshots, "SHARE", math.inf)
+    monkeypatch.setattr(training_snapshots, "EVERY", 0.0)
+    monkeypatch.setattr(training_snapshots, "SHARE", math.inf)
 
     def start(folder, made):
         plain, epochs = vmap.train_together.__globals__["_train_epoch"], []
@@ -68,7 +68,7 @@ def test_the_rest_is_trained_and_the_bits_are_the_same(tmp_path, interrupted, op
     assert whole.keys() == cut.keys()
     for table in whole:
         assert whole[table] == cut[table]
-    assert not list((tmp_path / "cut" / vmap.UNFINISHED).iterdir())
+    assert not (tmp_path / "cut" / vmap.UNFINISHED).exists()
 
 
 def test_a_rule_on_what_was_seen_goes_on_too(tmp_path, interrupted):
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_not_used(tmp_path, interrupted, damage):
     if damage == "cut short":
         file.write_bytes(file.read_bytes()[:-100])
     elif damage == "other networks":
-        torch.save(torch.load(file, weights_only=True) | {"ids": ["another"]}, file)
+        torch.save(torch.load(file, weights_only=True) | {"trained": ["another"]}, file)
     else:
         torch.save({"epoch": pytest.fail}, file)
     with Store.open(tmp_path / "cut") as store:
@@ -106,10 +106,10 @@ def test_what_does_not_fit_is_not_used(tmp_path, interrupted, damage):
 def test_saving_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
     clock = itertools.count(100.0, 0.5)  # half a second between two looks at it
     watch = types.SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr(stacked_snapshots, "time", watch)
-    file = stacked_snapshots.SnapshotFile(tmp_path / "unfinished", ["a"])
+    monkeypatch.setattr(training_snapshots, "time", watch)
+    file = training_snapshots.SnapshotFile(tmp_path / "unfinished", "a", ["a"])
     looks = [file.due for _ in range(11)]
     assert looks == [False] * 9 + [True] * 2  # after five seconds
-    file.save(stacked_snapshots.Snapshot(1, (0,), {}, [], {}, [History()], 1.0))  # half a second
+    file.save(training_snapshots.Snapshot(1, [History()], 1.0, {}))  # half a second
     looks = [file.due for _ in range(51)]
     assert looks == [False] * 49 + [True] * 2  # a fiftieth

@@ -12,7 +12,7 @@ from spiritlevel.errors import is_out_of_memory
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import groups, vmap
 from spiritlevel.study.executors.workers import new_worker
-from spiritlevel.study.runs import stacked, stacked_snapshots
+from spiritlevel.study.runs import stacked, training_snapshots
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.storage.meta import read_entry
 from study.tiny_study import lasting, tiny
@@ -105,7 +105,7 @@ def test_a_group_that_was_trained_is_not_trained_again(tmp_path, whole, epochs):
         execute(store, executor="vmap")
     assert lasting(tmp_path) == whole
     assert epochs == []
-    assert not list((tmp_path / vmap.UNFINISHED).iterdir())
+    assert not (tmp_path / vmap.UNFINISHED).exists()
 
 
 def test_time_of_training_before_an_interruption_counts(tmp_path):
@@ -165,7 +165,7 @@ def test_a_disk_without_room_for_them_costs_nothing_else(tmp_path, whole, sizes,
     def full(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(stacked_snapshots.torch, "save", full)
+    monkeypatch.setattr(training_snapshots.torch, "save", full)
     with Store.create(tmp_path, study()) as store:
         execute(store, executor="vmap")
     assert sizes == [6]

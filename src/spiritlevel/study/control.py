@@ -18,6 +18,7 @@ from .executors.progress import Watch
 from .registry import study_names, study_text
 from .runs.checks import check as check
 from .runs.named_code import check_code
+from .runs.training_snapshots import remove_snapshots
 from .settings.definition import Study
 from .storage.data_identity import check_data
 from .storage.integrity import check_database, describe_lost, lost_checkpoints
@@ -125,7 +126,10 @@ def execute(
     else:
         worker = local.run_here
         processes.run_processes(store, worker, workers=workers, device=device, watch=watch)
-    return store.counts()
+    counts = store.counts()
+    if counts.done == counts.total:
+        remove_snapshots(store.folder)  # also those of a session with another executor
+    return counts
 
 
 def run(

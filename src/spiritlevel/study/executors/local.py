@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 
 from ...errors import SpiritlevelError
 from ..runs.results import RunResult, failure
-from ..runs.running import OnEpoch, run_one
+from ..runs.running import OnEpoch, remove_snapshots_of, run_one
+from ..runs.training_snapshots import UNFINISHED
 from ..storage.store import Claim, Store
 from .heartbeat import beating
 from .progress import ProgressReporter, Watch, epochs_of
 from .workers import new_worker
 
-Run = Callable[..., RunResult]  # (settings, device=, on_epoch=): one run from start to end
+Run = Callable[..., RunResult]  # (settings, device=, on_epoch=, unfinished=): a run to its end
 
 
 def run_here(
@@ -42,12 +43,14 @@ def work_on(
 ) -> None:
     """Execute one run and store it as done or failed; an error of the store is raised."""
     on_epoch(0, epochs_of(claim.settings))
+    unfinished = store.folder / UNFINISHED
     try:
-        result = run(claim.settings, device=device, on_epoch=on_epoch)
+        result = run(claim.settings, device=device, on_epoch=on_epoch, unfinished=unfinished)
     except Exception as error:
         store.fail(claim, failure(error))
     else:
         store.finish(claim, result)
+    remove_snapshots_of(claim.id, unfinished)
 
 
 @contextlib.contextmanager

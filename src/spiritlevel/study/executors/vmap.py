@@ -16,7 +16,7 @@ from ..runs.measuring import complete
 from ..runs.results import failure
 from ..runs.running import OnEpoch, repeatable, with_seconds
 from ..runs.stacked import Trained, refusal_of, train_together
-from ..runs.stacked_snapshots import SnapshotFile
+from ..runs.training_snapshots import UNFINISHED, SnapshotFile
 from ..storage.store import Claim, Store
 from .groups import Group, groups_of
 from .heartbeat import beating
@@ -25,7 +25,6 @@ from .processes import run_processes
 from .progress import ProgressReporter, Watch, epochs_of
 from .workers import new_worker
 
-UNFINISHED = "unfinished"  # the folder of groups that are not done, in that of the store
 ADVICE = "Networks that train together die together: --executor local trains each of them alone."
 WAIT = 0.5  # seconds between two looks at whether another process has trained its group
 
@@ -57,8 +56,11 @@ def run_together(
 
 
 def snapshots_of(store: Store, group: Group) -> SnapshotFile:
-    """Where a group is kept until all of it is done."""
-    return SnapshotFile(store.folder / UNFINISHED, [run.id for run in group])
+    """Where a group is kept until all of it is done.
+
+    The last snapshot stays until all networks are measured: every worker takes them from there.
+    """
+    return SnapshotFile(store.folder / UNFINISHED, group[0].id, [run.id for run in group])
 
 
 def work_together(

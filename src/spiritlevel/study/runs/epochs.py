@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,19 +20,45 @@ class Epochs:
 
     def __init__(self, run: NetworkRun, *, may_record: bool = True) -> None:
         settings = run.settings
-        self._data, self._size = run.data, settings.training.batch_size
+        self._model, self._data = run.model, run.data
+        self._size = settings.training.batch_size
         self.num_batches = math.ceil(len(run.data.x) / self._size)
         self.step = Steps(run, steps_an_epoch=self.num_batches, may_record=may_record)
-        self._generator = derived_generator(settings.seed, "shuffling")
+        self._shuffling = derived_generator(settings.seed, "shuffling")
+        self._changing = derived_generator(settings.seed, "batches")
         self._change = BatchChanges(
-            settings.interventions,
-            num_classes=run.data.num_classes,
-            generator=derived_generator(settings.seed, "batches"),
+            settings.interventions, num_classes=run.data.num_classes, generator=self._changing
         )
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Those of one epoch, as they are trained on."""
         x, y = self._data.x, self._data.y
-        order = torch.randperm(len(x), generator=self._generator).to(x.device)
+        order = torch.randperm(len(x), generator=self._shuffling).to(x.device)
         for batch in order.split(self._size):
             yield self._change(x[batch], y[batch])
+
+    def state(self) -> dict[str, Any]:
+        """All that the next epochs depend on besides settings and data: tensors, plain values."""
+        place = self._data.x.device
+        return {
+            "network": dict(self._model.state_dict()),
+            "buffers": dict(self._model.named_buffers()),  # also those that are not in there
+            "steps": self.step.state(),
+            "shuffling": self._shuffling.get_state(),
+            "changing": self._changing.get_state(),
+            "torch": torch.get_rng_state(),  # dropout and its like
+            "cuda": torch.cuda.get_rng_state(place) if place.type == "cuda" else None,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on after the epoch at which this was the state."""
+        self._model.load_state_dict(state["network"])
+        with torch.no_grad():
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(state["buffers"][name])
+        self.step.restore(state["steps"])
+        self._shuffling.set_state(state["shuffling"])
+        self._changing.set_state(state["changing"])
+        torch.set_rng_state(state["torch"])
+        if state["cuda"] is not None:
+            torch.cuda.set_rng_state(state["cuda"], self._data.x.device)

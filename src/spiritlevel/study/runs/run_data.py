@@ -169,6 +169,12 @@ def _split(
     return (x[trained], y[trained]), (x[validated], y[validated])
 
 
+def forget_data() -> None:
+    """Read data again at the next run: a file may have other content by now, or another folder."""
+    for kept in (_load, _part, _channels):
+        kept.cache_clear()
+
+
 def whole_test(test: str) -> str:
     """Which part of the test data is used: all of a file, the test part of a data set."""
     return "all" if test.lower().endswith(".npz") else "test"

@@ -10,7 +10,8 @@ import copy
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +31,8 @@ from .run_data import RunData, derived_generator, first_inputs, load_data, relab
 from .schedules import follows, rate_factor
 from .stacked_convolutions import patch_numbers, suits, use_products
 from .stacked_optimizers import StackedOptimizer
-from .stacked_snapshots import Snapshot, SnapshotFile
 from .step_means import EpochSteps, StepMeans
+from .training_snapshots import Snapshot, SnapshotFile
 
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
 ROWS = {"cpu": 1 << 13, "cuda": 1 << 16}  # outputs of all members that an evaluation has at once,
@@ -145,13 +146,14 @@ def train_together(
     active, epoch, before = list(members), 0, 0.0
     last = None if snapshots is None else snapshots.load()
     if last is not None:
-        epoch, active, before = last.epoch, [members[i] for i in last.active], last.seconds
         _restore(last, members)
+        epoch, before = last.epoch, last.seconds
+        active = [members[i] for i in last.state["active"]]
         if not active:
             return Trained(members, before)
     stack = _Stack(members, shared.x)
     if last is not None:
-        stack.restore(last)
+        stack.restore(last.state)
     most = max(each.training.epochs for each in settings)
     while active:
         epoch += 1
@@ -190,25 +192,23 @@ def train_together(
 
 def _snapshot(epoch: int, members: Sequence[Member], stack: _Stack, seconds: float) -> Snapshot:
     ended = {i: m.model.state_dict() for i, m in enumerate(members) if m.history.outcome}
-    return Snapshot(
-        epoch,
-        tuple(i for i in range(len(members)) if i not in ended),
-        stack.optimizer.state(),
-        [member.generator.get_state() for member in members],
-        ended,
-        [member.history for member in members],
-        seconds,
-    )
+    state = {
+        "active": [i for i in range(len(members)) if i not in ended],  # places in the group
+        "optimizer": stack.optimizer.state(),
+        "orders": [member.generator.get_state() for member in members],
+        "ended": ended,
+    }
+    return Snapshot(epoch, [member.history for member in members], seconds, state)
 
 
 def _restore(snapshot: Snapshot, members: Sequence[Member]) -> None:
     """Bring new members to where the snapshot was taken."""
     for i, member in enumerate(members):
-        member.generator.set_state(snapshot.generators[i])
+        member.generator.set_state(snapshot.state["orders"][i])
         member.history = snapshot.histories[i]
         member.ending.replay(member.history, member.settings)
-        if i in snapshot.weights:
-            member.model.load_state_dict(snapshot.weights[i])
+        if i in snapshot.state["ended"]:
+            member.model.load_state_dict(snapshot.state["ended"][i])
 
 
 def _train_epoch(stack: _Stack, active: Sequence[Member], epoch: int) -> list[EpochSteps]:
@@ -326,10 +326,10 @@ class _Stack:
         self.labels = self.labels[members.to(self.labels.device)]
         self.buffers.update({n: b[members.to(b.device)] for n, b in self.buffers.items()})
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where the snapshot of a whole group was taken."""
-        self.keep(torch.tensor(snapshot.active, dtype=torch.int64))
-        self.optimizer.restore(snapshot.optimizer)
+        self.keep(torch.tensor(state["active"], dtype=torch.int64))
+        self.optimizer.restore(state["optimizer"])
 
     @torch.no_grad()
     def write_back(self, index: int, model: nn.Module) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -103,6 +103,21 @@ class Steps:
         """Go on in the schedule as if this share of all epochs were done."""
         epochs = self._training.epochs
         self._done = int(share * epochs * self._repeats * self._steps_an_epoch)
+
+    def state(self) -> dict[str, Any]:
+        """After an epoch: all that the next steps depend on besides the weights."""
+        return {
+            "done": self._done,
+            "optimizer": (self._perturbed or self._plain).state_dict(),
+            "penalty": None if self._penalty is None else self._penalty.state_dict(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on after the epoch at which this was the state."""
+        self._done = state["done"]
+        (self._perturbed or self._plain).load_state_dict(state["optimizer"])
+        if self._penalty is not None:
+            self._penalty.load_state_dict(state["penalty"])
 
     def _one(self, x: Tensor, y: Tensor) -> None:
         if self._perturbed is not None:

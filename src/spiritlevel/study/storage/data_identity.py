@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from ...errors import SpiritlevelError
 from ..data.catalogue import CATALOGUE
 from ..data.folder import ENDINGS, SPLITS
+from ..runs.run_data import forget_data
+from ..runs.training_snapshots import remove_snapshots
 from ..settings.run import RunSettings
 from .meta import read_entry, update_entry
 from .store import Store
@@ -37,6 +39,8 @@ def check_data(store: Store) -> None:
     now = {
         name: identity for name in sorted(_names(runs)) if (identity := content(name)) is not None
     }
+    if now:
+        forget_data()
     for name in sorted(used & recorded.keys() & now.keys()):
         if recorded[name] != now[name]:
             raise SpiritlevelError(
@@ -45,6 +49,8 @@ def check_data(store: Store) -> None:
                 f"{_described(now[name])} now. Restore the former data, or use --out to run the "
                 "study with these in another folder."
             )
+    if any(recorded[name] != now[name] for name in recorded.keys() & now.keys()):
+        remove_snapshots(store.folder)  # trained in part on what is no longer there
     if recorded | now != recorded:
         update_entry(store, KEY, lambda before: (before or {}) | now)
 
