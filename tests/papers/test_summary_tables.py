@@ -55,8 +55,8 @@ def test_scale_of_recorded_runs(request):
         largest, *_ = load(folder, name)
         found[name] = list(scale_table([ScaleResult.of(largest)]).rows[0][1:])
     images, _, network, _, runs, trained, *_ = found["000-table-5"]
-    assert (images, runs, trained) == ("5,000 of cifar10", 32, "31 of 32")
-    assert network == "vgg16 (width 32), densenet121 (growth 12)"
+    assert (images, runs, trained) == ("5,000 of CIFAR-10", 32, "31 of 32")
+    assert network == "VGG-16 (width 32), DenseNet-121 (growth 12)"
     assert found["004-table"][5] == "5 of 5"  # asked of those without a penalty
     assert found["004-table"][-1] == "0.258 to 0.27"
     assert found["002-fig-3"][:4] == ["drawn", "drawn", "not trained", "not trained"]
@@ -96,7 +96,7 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
         f"{name}\\[head\\]"
         for name in ("scaled.lambda\\_max", "scaled.trace", "relative.kappa", "neuron.rho\\_sum")
     }
-    population = "| 002-fig-5 | lenet5, 10,000 of cifar10 | 110 | 8 |"
+    population = "| 002-fig-5 | LeNet-5, 10,000 of CIFAR-10 | 110 | 8 |"
     assert re.search(rf"^{re.escape(population)} [\d.]+ to [\d.]+ \|$", page, re.M)
     kappa = next(row for row in rows if row[:2] == ("002-fig-5", "head.kappa"))
     assert kappa[2].startswith("0.287 [0.127, 0.447] | 7 of 8 | -0.429 [-0.88, 0.428] |")

@@ -26,6 +26,23 @@ TEST = re.compile(r"test_accuracy|task\.(test_)?accuracy(/.*)?")
 TRAIN = re.compile(r"(task\.)?train_accuracy(/.*)?")
 LOSS = re.compile(r"train_loss|task\.train_loss/[a-z]+")
 OF_PAPER = re.compile(r"(.*: )?(test|final)[ _]accuracy(?!.*standard deviation).*")
+WRITTEN = {  # how one writes what studies call by a key; other names stay as they are
+    "boolq.npz": "BoolQ",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "densenet121": "DenseNet-121",
+    "digits": "the digits",
+    "digits_cnn": "small CNN",
+    "efficientnet_lite0": "EfficientNet-Lite0",
+    "lenet5": "LeNet-5",
+    "mlp": "MLP",
+    "mnist": "MNIST",
+    "resnet18": "ResNet-18",
+    "text_transformer": "text transformer",
+    "vgg16": "VGG-16",
+    "vgg_small": "small VGG",
+    "vit_small": "small ViT",
+}
 MADE_UP = ("000-table-1", "002-fig-3", "002-fig-4")  # their tasks draw data of their own
 
 
@@ -70,14 +87,15 @@ def _row(result: ScaleResult) -> list[Cell]:
 def images_in_words(study: Study) -> str:
     """How many training images of which data."""
     return ", ".join(
-        f"{'all' if samples is None else f'{samples:,}'} of {name}"
+        f"{'all' if samples is None else f'{samples:,}'} of {WRITTEN.get(name, name)}"
         for name, samples in images_of(study).items()
     )
 
 
 def networks_in_words(study: Study) -> str:
     """The names of its networks, with their widths."""
-    return ", ".join(networks_of(study))
+    parts = (network.partition(" ") for network in networks_of(study))
+    return ", ".join(f"{WRITTEN.get(name, name)}{gap}{sizes}" for name, gap, sizes in parts)
 
 
 def _reached(rows: Sequence[Mapping[str, Any]]) -> str | None:
