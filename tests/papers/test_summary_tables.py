@@ -14,7 +14,7 @@ from spiritlevel.papers.publishing.claims_table import claims_table
 from spiritlevel.papers.publishing.records import Record, load
 from spiritlevel.papers.publishing.render import ScaleResult
 from spiritlevel.papers.publishing.scale_table import scale_table
-from spiritlevel.papers.publishing.what_holds import _in_words, what_holds
+from spiritlevel.papers.publishing.what_holds import Line, _in_words, what_holds
 from spiritlevel.study import control
 from spiritlevel.study.statistics import Correlation, levels
 
@@ -112,10 +112,18 @@ def test_what_holds_says_when_populations_disagree():
         gaps = [slope * value + 0.3 * (i % 3) for i, value in enumerate(values)]
         return levels(values, gaps, [i // 2 for i in range(16)])
 
-    above, below = found(1.0), found(-1.0)
-    lines = _in_words([("a", "x", above), ("a", "y", below), ("b", "x", above)])
+    def line(measure, population, slope, held_fixed):
+        fixed = found(held_fixed).clustered
+        return Line(population, measure, found(slope), fixed, fixed)
+
+    opposite = [line("a", "x", 1.0, 1.0), line("a", "y", -1.0, -1.0), line("b", "x", 1.0, 1.0)]
+    lines = _in_words(opposite)
     assert lines[2].endswith("above 0 over all networks, counting settings: `a` in x, `b` in x.")
     assert lines[3].endswith("below 0 over all networks, counting settings: `a` in y.")
-    assert [line for line in lines if "depends on the population" in line] == [lines[-1]]
-    assert "rises with `a` in x and falls with it in y" in lines[-1]
-    assert len(_in_words([("a", "x", above), ("b", "y", below)])) == len(lines) - 1
+    assert lines[4].endswith("uncertainty held fixed: `a` in x, `b` in x.")
+    assert lines[5].endswith("with both held fixed: `a` in y.")
+    assert [each for each in lines if "depends on the population" in each] == [lines[-1]]
+    assert "rises with `a` in x and falls with it in y, also with the training loss" in lines[-1]
+    gone = _in_words([line("a", "x", 1.0, 1.0), line("a", "y", -1.0, 0.0)])
+    assert "falls with it in y, but not all of it with the training loss held fixed" in gone[-1]
+    assert len(_in_words([line("a", "x", 1.0, 1.0), line("b", "y", -1.0, 0.0)])) == len(lines) - 1

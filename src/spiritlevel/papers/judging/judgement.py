@@ -122,7 +122,7 @@ def _judgement(experiment: Experiment, study: Study, rows: Rows, done: Rows) -> 
     missing = _unfinished(study, rows)
     outcome: Outcome | None = None
     try:
-        outcome = judged(experiment, experiment_rows(experiment, done))
+        outcome = judged(experiment, experiment_rows(experiment, study, done))
     except INCOMPLETE as error:
         if origin.preset is not None and _complete(rows):
             raise  # nothing is missing: the analysis itself is at fault

@@ -12,6 +12,7 @@ from ..experiment import Cell, Figure, Row, Table, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column
+from .scope import both_scopes
 from .settings import (
     levels_of,
     over_settings,
@@ -65,8 +66,9 @@ def correlations(
 
 
 def measured(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
-    """Those of the measures that some run has."""
-    return [name for name in measures if any(row.get(name) is not None for row in rows)]
+    """Columns of those measures that some run has, of the whole network or of its head alone."""
+    columns = both_scopes(measures)
+    return [name for name in columns if any(row.get(name) is not None for row in rows)]
 
 
 def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:

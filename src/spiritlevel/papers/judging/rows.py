@@ -7,7 +7,9 @@ from typing import Any
 
 from ...errors import SpiritlevelError
 from ...measures import names
+from ...study.settings.definition import Study
 from ..experiment import Experiment, Row
+from .scope import scoped
 from .trained import DIVERGED
 
 
@@ -37,19 +39,20 @@ def missing_columns(experiment: Experiment, done: Sequence[Mapping[str, Any]]) -
 
 
 def experiment_rows(
-    experiment: Experiment, done: Sequence[Mapping[str, Any]]
+    experiment: Experiment, study: Study, done: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
     """The columns of finished runs that the experiment looks at; some run must have each of them.
 
     What makes up a setting follows, as far as the study varies it, and other measures, if it keeps
-    them.
+    them; where the study measures the head alone, their names say so.
     """
     if missing := missing_columns(experiment, done):
         raise SpiritlevelError(
             f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
             "has them: the store is of another version of this study. Run it again in a new folder."
         )
-    more = (*experiment.settings, *(names() if experiment.catalogue else ()))
-    columns = dict.fromkeys(experiment.columns)
-    columns |= dict.fromkeys(c for c in more if any(c in row for row in done))
-    return tuple({c: row.get(c) for c in columns} for row in done)
+    kept = [c for c in names() if c not in experiment.columns] if experiment.catalogue else []
+    more = {c: c for c in experiment.settings} | scoped(kept, study.measure_options)
+    columns = {c: c for c in experiment.columns}
+    columns |= {c: shown for c, shown in more.items() if any(c in row for row in done)}
+    return tuple({shown: row.get(c) for c, shown in columns.items()} for row in done)

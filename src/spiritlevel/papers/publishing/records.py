@@ -115,7 +115,7 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
             f"record. Run `spiritlevel study resume {store.folder}` first."
         )
     layers = _layers(population, experiment.layers)
-    pairs = zip(done, experiment_rows(experiment, done), strict=True)
+    pairs = zip(done, experiment_rows(experiment, store.study, done), strict=True)
     rows = tuple(
         row | {name: layers[name].get(run["run"]) for name in layers} for run, row in pairs
     )

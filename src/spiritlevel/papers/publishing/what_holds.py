@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from ...measures import get, names
 from ...pages import markdown
 from ...pages.content import Cell, Figure, IntervalEstimate, Table
 from ...pages.markdown import escape
-from ...study.statistics import Levels
+from ...study.statistics import Correlation, Levels
 from ..experiment import PAPERS, Experiment, Row
 from ..judging.findings import estimate
-from ..judging.population import GAP, measured
+from ..judging.population import CONFOUNDERS, GAP, measured
 from ..judging.scale import WORDS
-from ..judging.settings import between_estimate, levels_of
+from ..judging.settings import between_estimate, levels_of, partial_over_settings
 from ..judging.trained import NotAsked
 from ..library_studies import library_study
 from .render import ScaleResult
 from .scale_table import images_in_words, networks_in_words
 
+LOSS = "train_loss"
+SCOPE = (
+    "A name with [head] is of the last layer alone, as those of the family head always are; the "
+    "others are of the whole network. Held fixed: by partial rank correlation, with intervals "
+    "over settings. The training loss is that at the end, uncertainty is 1 − ‖p‖², which is a "
+    "factor of every curvature here."
+)
 HEAD = (
     "# What holds",
     "Which claims of the five papers survive here, within training settings and across them, and "
@@ -51,11 +59,41 @@ ADVICE = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """What one measure says about the gap in one population."""
+
+    population: str
+    measure: str
+    levels: Levels
+    equal_loss: Correlation  # with the training loss held fixed
+    equal_both: Correlation  # and the uncertainty as well
+
+    @property
+    def cells(self) -> Sequence[Cell]:
+        """As a row of the table."""
+        inside = self.levels.within
+        return [
+            *(self.population, self.measure),
+            IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
+            f"{inside.num_positive} of {inside.n}",
+            between_estimate(self.levels),
+            *(estimate(c) for c in (self.levels.clustered, self.equal_loss, self.equal_both)),
+        ]
+
+
+COLUMNS = (
+    *("population", "measure", "within settings, mean", "positive within", "between settings"),
+    *("over all, interval over settings", "training loss held fixed"),
+    "training loss and uncertainty held fixed",
+)
+
+
 def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
     """The page, as Markdown, from the first result of each experiment."""
     nearest = [scales[0] for scales in results]
     parts = [*HEAD, "## The claims", *_claims(nearest)]
-    populations = [result for result in nearest if _measures(result)]
+    populations = [result for result in nearest if _lines(result)]
     if populations:
         parts += ["## Flatness and the gap", TWO_QUESTIONS, *_populations(populations)]
     parts += ["## What to measure", "\n".join(f"{i}. {each}" for i, each in enumerate(ADVICE, 1))]
@@ -88,49 +126,38 @@ def _judged(result: ScaleResult) -> Sequence[Row]:
     return rows if isinstance(trained, NotAsked) else trained.split(rows).judged
 
 
-def _measures(result: ScaleResult) -> dict[str, Levels]:
-    """The measures of a population that repeats its settings, on their three levels."""
+def _lines(result: ScaleResult) -> list[Line]:
+    """The measures of a population that repeats its settings."""
     experiment, rows = result.experiment, _judged(result)
     if result.outcome.agrees == "untrained" or not experiment.settings or experiment.rows_of:
-        return {}
-    # of the whole network, or of its last layer alone
-    columns = [column for name in experiment.measures for column in (name, f"{name}[head]")]
-    found = {
-        column: levels_of(rows, column, GAP, experiment.settings)
-        for column in measured(rows, columns)
-    }
-    return {name: each for name, each in found.items() if each is not None}
+        return []
+    lines = []
+    for name in measured(rows, experiment.measures):
+        found = levels_of(rows, name, GAP, experiment.settings)
+        if found is not None:
+            fixed = (
+                partial_over_settings(rows, name, GAP, given, experiment.settings)
+                for given in ([LOSS], list(CONFOUNDERS))
+            )
+            lines.append(Line(experiment.name, name, found, *fixed))
+    return lines
 
 
 def _populations(results: Sequence[ScaleResult]) -> list[str]:
-    rows: list[Sequence[Cell]] = []
     populations: list[Sequence[Cell]] = []
-    seen: list[tuple[str, str, Levels]] = []  # measure, population, what was found
+    lines: list[Line] = []
     for result in results:
-        population, measures = result.experiment.name, _measures(result)
-        first = next(iter(measures.values()))
-        losses = [row["train_loss"] for row in _judged(result)]
+        found = _lines(result)
+        levels = found[0].levels
+        losses = [row[LOSS] for row in _judged(result)]
         populations.append(
             [
-                *(population, _networks(result), first.pooled.n, first.clustered.clusters),
+                *(result.experiment.name, _networks(result)),
+                *(levels.pooled.n, levels.clustered.clusters),
                 f"{min(losses):.2g} to {max(losses):.2g}",
             ]
         )
-        for name, found in measures.items():
-            inside = found.within
-            rows.append(
-                [
-                    *(population, name),
-                    IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
-                    f"{inside.num_positive} of {inside.n}",
-                    *(between_estimate(found), estimate(found.clustered)),
-                ]
-            )
-            seen.append((name, population, found))
-    titles = (
-        *("population", "measure", "within settings, mean", "positive within"),
-        *("between settings", "over all, interval over settings"),
-    )
+        lines += found
     figures = [
         f"![{escape(r.experiment.title)}](experiments/{r.stem}.svg)\n\n"
         f"*{escape(f'{r.experiment.name}, {_networks(r)}')}: each colour is a way of training, "
@@ -144,11 +171,12 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
             Table(("population", "what", "networks", "settings", "training loss"), populations)
         ),
         "Rank correlations (Spearman) with the gap of the losses:",
-        markdown.table(Table(titles, rows)),
-        "\n".join(_in_words(seen)),
-        f"These are {len(rows)} lines: of measures that tell nothing, about one in 40 would have "
-        "an interval above 0 by chance, on each level, and one in 40 below.",
-        f"Of these measures, rescaling of layers changes {_listing(_moved(rows))}.",
+        markdown.table(Table(COLUMNS, [line.cells for line in lines])),
+        escape(SCOPE),
+        "\n".join(_in_words(lines)),
+        f"These are {len(lines)} lines: of measures that tell nothing, about one in 40 would have "
+        "an interval above 0 by chance, in each column, and one in 40 below.",
+        f"Of these measures, rescaling of layers changes {_listing(_moved(lines))}.",
         *figures,
     ]
 
@@ -159,33 +187,51 @@ def _networks(result: ScaleResult) -> str:
     return f"{networks_in_words(study)}, {images_in_words(study)}"
 
 
-def _in_words(seen: Sequence[tuple[str, str, Levels]]) -> list[str]:
-    """What the table shows, as a list; `seen` has measure, population and what was found."""
-    chosen: dict[str, Callable[[Levels], bool]] = {
-        "The 95 % interval lies above 0 within settings": lambda f: f.within.low > 0,
-        "It lies below 0 within settings": lambda f: f.within.high < 0,
-        "It lies above 0 over all networks, counting settings": lambda f: f.clustered.low > 0,
-        "It lies below 0 over all networks, counting settings": lambda f: f.clustered.high < 0,
-        "The signs differ between the levels": lambda f: f.disagrees,
+def _in_words(lines: Sequence[Line]) -> list[str]:
+    """What the table shows, as a list."""
+    chosen: dict[str, Callable[[Line], bool]] = {
+        "The 95 % interval lies above 0 within settings": lambda e: e.levels.within.low > 0,
+        "It lies below 0 within settings": lambda e: e.levels.within.high < 0,
+        "It lies above 0 over all networks, counting settings": _rises,
+        "It lies below 0 over all networks, counting settings": _falls,
+        "It lies above 0 with training loss and uncertainty held fixed": (
+            lambda e: e.equal_both.low > 0
+        ),
+        "It lies below 0 with both held fixed": lambda e: e.equal_both.high < 0,
+        "The signs differ between the levels": lambda e: e.levels.disagrees,
     }
-    lines = [
-        f"- {words}: {_listing([f'{name} in {where}' for name, where, f in seen if is_so(f)])}."
+    said = [
+        f"- {words}: {_listing([f'{e.measure} in {e.population}' for e in lines if is_so(e)])}."
         for words, is_so in chosen.items()
     ]
-    for measure in dict.fromkeys(name for name, *_ in seen):
-        up = [where for name, where, f in seen if name == measure and f.clustered.low > 0]
-        down = [where for name, where, f in seen if name == measure and f.clustered.high < 0]
+    for measure in dict.fromkeys(line.measure for line in lines):
+        own = [line for line in lines if line.measure == measure]
+        up = [line for line in own if _rises(line)]
+        down = [line for line in own if _falls(line)]
         if up and down:
-            lines.append(
-                f"- **The sign depends on the population:** over all networks, the gap rises with "
-                f"`{measure}` in {', '.join(up)} and falls with it in {', '.join(down)}. Across "
-                "settings, one population does not tell what another one shows."
+            equal = all(e.equal_loss.low > 0 for e in up) and all(
+                e.equal_loss.high < 0 for e in down
             )
-    return lines
+            said.append(
+                "- **The sign depends on the population:** over all networks, the gap rises with "
+                f"`{measure}` in {', '.join(e.population for e in up)} and falls with it in "
+                f"{', '.join(e.population for e in down)}, "
+                f"{'also' if equal else 'but not all of it'} with the training loss held fixed. "
+                "Across settings, one population does not tell what another one shows."
+            )
+    return said
 
 
-def _moved(rows: Sequence[Sequence[Cell]]) -> list[str]:
-    used = dict.fromkeys(str(row[1]).partition("[")[0] for row in rows)
+def _rises(line: Line) -> bool:
+    return line.levels.clustered.low > 0
+
+
+def _falls(line: Line) -> bool:
+    return line.levels.clustered.high < 0
+
+
+def _moved(lines: Sequence[Line]) -> list[str]:
+    used = dict.fromkeys(line.measure.partition("[")[0] for line in lines)
     known = set(names())
     return [name for name in used if name in known and "layer_rescale" not in get(name).invariant]
 
