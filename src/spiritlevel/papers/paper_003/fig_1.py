@@ -197,6 +197,15 @@ EXPERIMENT = Experiment(
                 "of four, {seeds} seeds; measured on {measure_options.samples} of the training "
                 "images."
             ),
+            "paper-rates": (
+                "{data.samples} training images instead of 50,000. Batches of "
+                "{variants.batch_size} with rates of {variants.lr}, as in the paper, without its "
+                "batches of 4; {grid.model.init:count} of the four initializations, because the "
+                "fourth, normal with variance 0.1, learned at none of these rates in an earlier "
+                "series; {seeds} seeds: {runs} networks instead of 144. Training ends when the "
+                "gradient of the last layer is small, or after {training.epochs} epochs; measured "
+                "on all training images, the last layer alone."
+            ),
             "h200-full": (
                 "Batches of {variants.batch_size} with rates of {variants.lr}, as in the paper, "
                 "without its batches of 4; {grid.model.init:count} of the four initializations, "

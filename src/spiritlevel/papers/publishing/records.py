@@ -31,6 +31,7 @@ SCALES = (
     "h200-augmented",
     "h200-after-norm",
     "h200-low-rates",
+    "paper-rates",
     "h200",
     "one-core",
     "small-trained",
