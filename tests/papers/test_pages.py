@@ -273,3 +273,18 @@ def test_same_figure_same_bytes_and_names_are_text():
     assert drawn == svg(figure)
     assert xml.etree.ElementTree.fromstring(drawn).tag.endswith("svg")
     assert drawn != svg(dataclasses.replace(figure, points=False))
+
+
+def test_a_long_legend_has_a_heading_and_takes_no_room_from_the_axes():
+    def drawn(num, names=""):
+        """The height of the axes in points, and the page."""
+        series = [Series(f"s{i}", [1.0, 2.0], [1.0, 3.0]) for i in range(num)]
+        page = svg(Figure("x", "y", series, points=True, names=names)).decode()
+        corners = re.search(r'<g id="patch_2">\s*<path d="M ([^"]*)z', page)[1].split(" \nL ")
+        heights = [float(corner.split()[1]) for corner in corners]
+        return max(heights) - min(heights), page
+
+    few, _ = drawn(4)
+    many, page = drawn(17, "lr, $size")
+    assert 0.9 * few < many < 1.1 * few
+    assert "<!-- lr, $size -->" in page

@@ -99,10 +99,10 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
     population = "| 002-fig-5 | LeNet-5, 10,000 of CIFAR-10 | 110 | 8 |"
     assert re.search(rf"^{re.escape(population)} [\d.]+ to [\d.]+ \|$", page, re.M)
     kappa = next(row for row in rows if row[:2] == ("002-fig-5", "head.kappa"))
-    assert kappa[2].startswith("0.287 [0.127, 0.447] | 7 of 8 | -0.429 [-0.88, 0.428] |")
+    assert kappa[2].startswith("+0.29 [+0.13, +0.45] | 7 of 8 | −0.43 [−0.88, +0.43] |")
     assert "The signs differ between the levels: `head.kappa` in 002-fig-5" in page
     assert "![minima of LeNet-5 and five measures](experiments/002-fig-5-h200.svg)" in page
-    assert "| 1 (n = 4, no interval) |" in page  # four settings in perfect order prove little
+    assert "| +1.00 |" in page  # four settings in perfect order prove little: no interval
 
 
 def test_what_holds_says_when_populations_disagree():

@@ -117,6 +117,7 @@ class Figure:
     id: str = ""
     title: str = ""
     caption: str = ""
+    names: str = ""  # what the names of the series say, as a heading of the legend
 
 
 @dataclasses.dataclass(frozen=True)

@@ -286,6 +286,7 @@ def hostile(rows) -> Outcome:
                 Series(HOSTILE, [1.0, 2.0], [1.0, 10.0], [0.5, -1.0], [2.0, 20.0]),
                 Series(LINK, [0.0, 2.0], [2.0, 3.0]),
             ],
+            names=LINK,
         ),
         beside={HOSTILE: seen},
         more=[titled(HOSTILE, LINK, Table((HOSTILE,), [[seen]]))],
@@ -303,7 +304,8 @@ def test_hostile_words_stay_text_on_a_phone(open_page, store, monkeypatch):
     figure.locator(".main-svg").first.wait_for()
     assert figure.locator(".yerror").count() == 2  # the second line has no intervals
     assert figure.locator(".lines path.js-line").count() == 2
-    assert LINK in figure.locator(".legend").text_content()
+    assert figure.locator(".legendtitletext").text_content() == LINK
+    assert LINK in figure.locator(".legendtext").last.text_content()
     assert HOSTILE in figure.locator(".xtitle").text_content()
     for axis, said in (("x", "The x axis stays linear: 1 of 4"), ("y", "has no place: 1.")):
         figure.get_by_role("button", name=f"Log {axis}", exact=True).click()

@@ -11,13 +11,15 @@ from .contours import draw_contours
 from .style import FONT, log_scale, new_figure, save, style
 
 PANEL = 3.1, 2.5  # inches
+FEW, ROW = 3, 0.18  # lines of a legend that a figure has room for, and inches of each further one
+COLUMNS = 2  # of the legend
 MANY = 50  # places of a curve, which needs no marks
 
 
 def svg(figure: Figure | Panels) -> bytes:
     """Lines or points with their intervals, named in a legend; panels row by row."""
     if isinstance(figure, Figure):
-        page = new_figure(6.0, 3.6)
+        page = new_figure(6.0, 3.6 + ROW * max(0, _legend_lines(figure) - FEW))
         _draw_figure(page.add_subplot(), figure)
         return save(page, "svg")
     rows = math.ceil(len(figure.figures) / figure.columns)
@@ -55,11 +57,21 @@ def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
             fontsize=FONT - 1,
             loc="lower left",
             bbox_to_anchor=(0.0, 1.0),
-            ncols=2,
+            ncols=COLUMNS,
+            title=_as_text(figure.names) or None,
+            title_fontsize=FONT - 1,
+            alignment="left",
         )
     if title:
-        room = 20 * math.ceil(len(figure.series) / 2) if len(figure.series) > 1 else 4
-        ax.set_title(title.replace("$", r"\$"), fontsize=FONT, loc="left", pad=room)
+        room = 20 * _legend_lines(figure) or 4
+        ax.set_title(_as_text(title), fontsize=FONT, loc="left", pad=room)
+
+
+def _legend_lines(figure: Figure) -> int:
+    """With the heading; none for a single line of marks."""
+    if len(figure.series) < 2:
+        return 0
+    return bool(figure.names) + math.ceil(len(figure.series) / COLUMNS)
 
 
 def _log_scale(ax: Any, axis: str, values: Sequence[float]) -> None:
@@ -83,6 +95,11 @@ def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
         markersize=0 if joined and len(series.x) > MANY else 8 if series.ring else 5,
         markerfacecolor="none" if series.ring else None,
         capsize=2.5,
-        label=series.name.replace("$", r"\$"),  # a name is text, not mathematics
+        label=_as_text(series.name),
         **style(index),
     )
+
+
+def _as_text(name: str) -> str:
+    """A name is text, not mathematics."""
+    return name.replace("$", r"\$")

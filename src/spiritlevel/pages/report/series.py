@@ -16,6 +16,7 @@ def chart_of(figure: Figure) -> Chart:
     data = {
         "x_title": textwrap.wrap(figure.x_label, LINE),
         "y_title": textwrap.wrap(figure.y_label, LINE),
+        "names": figure.names,
         "joined": not figure.points,
         "log_x": figure.log_x,
         "log_y": figure.log_y,

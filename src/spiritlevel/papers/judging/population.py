@@ -17,6 +17,7 @@ from .settings import (
     levels_of,
     over_settings,
     partial_over_settings,
+    setting_names,
     setting_series,
     settings_of,
 )
@@ -118,7 +119,11 @@ def scatter(rows: Sequence[Row], measure: str, settings: Sequence[str] = ()) -> 
     log = bool(x) and min(x) > 0
     series = setting_series(drawn, measure, GAP, settings)
     return Figure(
-        measure, "generalization gap", series, log_x=log, points=True, fitted=len(series) > 1
+        *(measure, "generalization gap", series),
+        log_x=log,
+        points=True,
+        fitted=len(series) > 1,
+        names=setting_names(drawn, settings),
     )
 
 

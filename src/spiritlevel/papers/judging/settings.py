@@ -31,11 +31,15 @@ def settings_of(rows: Sequence[Row], columns: Sequence[str]) -> list[str] | None
     >>> settings_of([{"lr": 1, "seed": 0}, {"lr": 1, "seed": 1}, {"lr": 2, "seed": 0}], ["lr"])
     ['1', '1', '2']
     """
-    varied = [name for name in columns if rows and name in rows[0]]
+    varied = _varied(rows, columns)
     if not varied:
         return None
     names = [", ".join(label(row[name]) for name in varied) for row in rows]
     return names if 1 < len(set(names)) < len(names) else None
+
+
+def _varied(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    return [name for name in columns if rows and name in rows[0]]
 
 
 def levels_of(
@@ -122,3 +126,13 @@ def setting_series(rows: Sequence[Row], x: str, y: str, columns: Sequence[str]) 
         for name in dict.fromkeys(settings)
         for group in [[row for row, each in zip(rows, settings, strict=True) if each == name]]
     ]
+
+
+def setting_names(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """What the names of those series say; "" where no setting is repeated.
+
+    >>> setting_names([{"lr": 1, "seed": 0}, {"lr": 1, "seed": 1}, {"lr": 2, "seed": 0}], ["lr"])
+    'lr'
+    """
+    repeated = settings_of(rows, columns) is not None
+    return ", ".join(_varied(rows, columns)).replace("_", " ") if repeated else ""

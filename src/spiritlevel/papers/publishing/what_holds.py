@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 
 from ...measures import get, names
 from ...pages import markdown
-from ...pages.content import Cell, Figure, IntervalEstimate, Table
+from ...pages.content import Cell, Coefficient, Figure, IntervalEstimate, Table
 from ...pages.markdown import escape
-from ...study.statistics import Correlation, Levels
+from ...study.statistics import Correlation, Levels, Within
 from ..experiment import PAPERS, Experiment, Row
-from ..judging.findings import estimate
 from ..judging.population import CONFOUNDERS, GAP, measured
 from ..judging.scale import WORDS
 from ..judging.settings import between_estimate, levels_of, partial_over_settings
@@ -73,13 +72,16 @@ class Line:
     def cells(self) -> Sequence[Cell]:
         """As a row of the table."""
         inside = self.levels.within
+        others = (self.levels.clustered, self.equal_loss, self.equal_both)
         return [
-            *(self.population, self.measure),
-            IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
+            *(self.population, self.measure, _short(inside)),
             f"{inside.num_positive} of {inside.n}",
-            between_estimate(self.levels),
-            *(estimate(c) for c in (self.levels.clustered, self.equal_loss, self.equal_both)),
+            *map(_short, (between_estimate(self.levels), *others)),
         ]
+
+
+def _short(found: Correlation | Within | IntervalEstimate) -> Coefficient:
+    return Coefficient(found.value, found.low, found.high)
 
 
 COLUMNS = (

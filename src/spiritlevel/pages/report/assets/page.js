@@ -13,6 +13,7 @@
      spiritlevel.distinct(names)                            so that as few as possible look alike
      spiritlevel.ink(scale, fraction)                       black or white to write on that colour
      spiritlevel.number(value)                              a number as the tables show it
+     spiritlevel.legendHeight(traces, width)                of the legend above a picture, in pixels
      spiritlevel.choice(element, label, options, chosen, onChange)   a labelled <select>
      spiritlevel.buttons(element, label, options, chosen, onChange)  a row of pressed buttons
      spiritlevel.controlled(kind, draw, start?, add?)       registers a kind with controls above and a
@@ -51,6 +52,13 @@
     const whole = String(name);
     const half = Math.floor((length - 1) / 2);
     return whole.length <= length ? whole : `${whole.slice(0, half)}…${whole.slice(-half)}`;
+  };
+  const LEGEND_LINE = 22; // pixels
+  // It stands above the picture, which must keep its height; all names get the room of the longest.
+  const legendHeight = (traces, width) => {
+    const names = traces.filter(trace => trace.showlegend !== false).map(trace => trace.name);
+    const room = 50 + 8 * Math.max(0, ...names.map(name => name.length));
+    return LEGEND_LINE * (1 + Math.ceil(names.length / Math.max(1, Math.floor((width - 72) / room))));
   };
   const distinct = names => { // blocks of a network are alike at both ends, and differ before the last
     const ways = [names.map(name => shortened(name)), names.map(name => ended(String(name)))];
@@ -193,7 +201,7 @@
     };
   };
   globalThis.spiritlevel = {
-    kinds, theme, text, shortened, distinct, ink, number, draw, choice, buttons, controlled, tables: null,
+    kinds, theme, text, shortened, distinct, legendHeight, ink, number, draw, choice, buttons, controlled, tables: null,
   };
 
   // -- pictures: drawn when they come near the screen, all of them before printing -------------

@@ -8,7 +8,6 @@
   const { text, number } = spiritlevel;
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down"];
   const CELLS = 18; // of the density, along each axis
-  const LEGEND = 22; // pixels of a line
 
   const wrapped = (title, width) => {
     const lines = [""];
@@ -64,13 +63,6 @@
     if (!spread) return null;
     const slope = xs.reduce((sum, v, i) => sum + (v - x) * (ys[i] - y), 0) / spread;
     return [slope, y - slope * x];
-  };
-
-  // Above the picture, which must keep its height; all names get the room of the longest.
-  const legendLines = (traces, width) => {
-    const names = traces.filter(trace => trace.showlegend !== false).map(trace => trace.name);
-    const room = 50 + 8 * Math.max(...names.map(name => name.length));
-    return 1 + Math.ceil(names.length / Math.max(1, Math.floor((width - 72) / room)));
   };
 
   const draw = (data, state, theme) => {
@@ -132,7 +124,7 @@
       yaxis: { title: { text: wrapped(target.title, 320) }, type: logY ? "log" : "linear",
                range: seen(points.map(p => p.y), logY) },
       legend: { title: { text: setting ? text(setting.name) : "", side: "top" } },
-      height: 400 + LEGEND * legendLines(traces, state.plot.clientWidth),
+      height: 400 + spiritlevel.legendHeight(traces, state.plot.clientWidth),
     }, theme);
     const kept = [[measure, logX], [target, logY]].filter(([, log]) => state.scale === "log" && !log)
       .map(([column]) => `The axis of ${column.name} stays linear: ${notPositive(column.values)} of its ` +

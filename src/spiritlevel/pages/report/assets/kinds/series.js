@@ -1,6 +1,7 @@
 /* Lines or single marks with their intervals, named in a legend; a log axis where numbers allow it.
 
    data: x_title and y_title [line], joined, log_x, log_y (how it starts),
+         names (what those of the series say, or ""),
          series [{name, x, y, low, high, line}]; low and high are null where there are no intervals,
          line [x, y] holds the ends of a line that is straight on the axes it starts with, or is null */
 "use strict";
@@ -8,7 +9,6 @@
   const { text, number } = spiritlevel;
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down"];
   const DASHES = ["solid", "dash", "dot"]; // once the colours are used up
-  const LEGEND = 24; // of a line of it, in pixels
 
   const notPositive = values => values.filter(v => v !== null && v <= 0).length;
   const whiskers = (s, colour) => (s.low && s.high ? {
@@ -43,11 +43,11 @@
                   line: { width: 0.5, color: theme.background } },
       }, ...line];
     });
-    // Above the picture, where a narrow page has a line for each name: it must not squeeze the axes.
-    const lines = data.series.length > 1 && state.plot.clientWidth < 560 ? data.series.length : 2;
     const axis = { zeroline: false, exponentformat: "power" }; // not 100µ
     spiritlevel.draw(state.plot, traces, {
-      height: 400 + LEGEND * lines, showlegend: data.series.length > 1, hovermode: "closest",
+      height: 400 + spiritlevel.legendHeight(traces, state.plot.clientWidth),
+      showlegend: data.series.length > 1, hovermode: "closest",
+      legend: { title: { text: text(data.names), side: "top" } },
       xaxis: { ...axis, title: { text: titles.x }, type: log.x ? "log" : "linear" },
       yaxis: { ...axis, title: { text: titles.y }, type: log.y ? "log" : "linear" },
     }, theme);
