@@ -280,7 +280,9 @@ def test_lenet_before_and_after(invariant, alone, agrees):
             expected = stats.spearmanr([row[name + version] for row in kept], gap).statistic
             assert cell.value == pytest.approx(expected)
     assert outcome.beside[BESIDE] == outcome.table.rows[1][2]
-    assert [len(series.x) for series in outcome.figure.series] == [60] * 4
+    settings, rescaled = outcome.figure.figures
+    assert sum(len(series.x) for series in settings.series) == 60
+    assert [len(series.x) for series in rescaled.series] == [60] * 4
     assert set(outcome.beside) == set(find("003-fig-1").paper_values)
 
 
@@ -361,7 +363,9 @@ def test_layers_neurons_and_network(given, parts, agrees):
         )
     [smallest] = outcome.beside.values()
     assert smallest.value == pytest.approx(min(expected[name] for name in BY_LAYER[KAPPA]))
-    assert [list(series.y) for series in outcome.figure.series] == [
+    by_layer, networks = outcome.figure.figures
+    assert sum(len(series.x) for series in networks.series) == 50
+    assert [list(series.y) for series in by_layer.series] == [
         pytest.approx([expected[n] for n in (*BY_LAYER[measure], measure)]) for measure in BY_LAYER
     ]
 

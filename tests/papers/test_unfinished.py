@@ -136,4 +136,4 @@ def test_tables_leave_out_what_was_not_measured():
     outcome = find("000-table-3").analyse(found.rows)
     levels, accuracies, _ = outcome.more
     for table in (outcome.table, levels, accuracies):
-        assert {row[0] for row in table.rows} == {"head.kappa", "head.trace", "norms.weight"}
+        assert {row[0] for row in table.rows} == {"head.kappa", "head.trace", "norms.weight[head]"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from ..content import Figure, Panels, Series, fitted_line
 from .contours import draw_contours
 from .style import FONT, log_scale, new_figure, save, style
 
-PANEL = 3.1, 2.5  # inches
+WHOLE, PANEL = (6.0, 3.6), (3.1, 2.5)  # inches, of a figure alone in its row and beside others
 FEW, ROW = 3, 0.18  # lines of a legend that a figure has room for, and inches of each further one
 COLUMNS = 2  # of the legend
 MANY = 50  # places of a curve, which needs no marks
@@ -19,13 +20,17 @@ MANY = 50  # places of a curve, which needs no marks
 def svg(figure: Figure | Panels) -> bytes:
     """Lines or points with their intervals, named in a legend; panels row by row."""
     if isinstance(figure, Figure):
-        page = new_figure(6.0, 3.6 + ROW * max(0, _legend_lines(figure) - FEW))
-        _draw_figure(page.add_subplot(), figure)
-        return save(page, "svg")
+        figure = Panels([dataclasses.replace(figure, title="")], columns=1)
+    width, height = WHOLE if figure.columns == 1 else PANEL
     rows = math.ceil(len(figure.figures) / figure.columns)
-    page = new_figure(PANEL[0] * figure.columns, PANEL[1] * rows)
-    for place, each in enumerate(figure.figures, start=1):
-        ax = page.add_subplot(rows, figure.columns, place)
+    heights = [height] * rows
+    for place, each in enumerate(figure.figures):
+        needed = height + ROW * max(0, _legend_lines(each) - FEW)
+        heights[place // figure.columns] = max(heights[place // figure.columns], needed)
+    page = new_figure(width * figure.columns, sum(heights))
+    grid = page.add_gridspec(rows, figure.columns, height_ratios=heights)
+    for place, each in enumerate(figure.figures):
+        ax = page.add_subplot(grid[place // figure.columns, place % figure.columns])
         _draw_figure(ax, each, title=each.title)
     return save(page, "svg")
 
@@ -63,7 +68,8 @@ def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
             alignment="left",
         )
     if title:
-        room = 20 * _legend_lines(figure) or 4
+        lines = _legend_lines(figure)
+        room = 12 * lines + 8 if lines else 4  # points
         ax.set_title(_as_text(title), fontsize=FONT, loc="left", pad=room)
 
 

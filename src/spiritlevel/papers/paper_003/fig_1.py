@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ...study.statistics import Correlation, spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..experiment import Cell, Experiment, Figure, Outcome, Panels, Row, Series, Table
 from ..judging.findings import Agreement, Finding, above, estimate, fact, missed, verdict
-from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, why
+from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, scatter, why
 from ..judging.rows import column
 from ..judging.settings import (
     levels_of,
@@ -120,8 +121,14 @@ def _table(rows: Sequence[Row], ranks: Ranks) -> Table:
     return Table(("measure of the last layer", "n", *titles), table)
 
 
-def _figure(rows: Sequence[Row]) -> Figure:
-    """Fig. 2 of the paper: the invariant measure does not change, the other one is scattered."""
+def _figure(rows: Sequence[Row]) -> Panels:
+    """Fig. 1 of the paper, with a colour for each setting, above its Fig. 2."""
+    as_trained = dataclasses.replace(scatter(rows, TRACE, SETTINGS), title="As trained")
+    return Panels([as_trained, _rescaled(rows)], columns=1)
+
+
+def _rescaled(rows: Sequence[Row]) -> Figure:
+    """The invariant measure does not change, the other one is scattered."""
     lines = [
         Series(
             f"{WORDS[name]}, {VERSIONS[v]}",
@@ -132,7 +139,12 @@ def _figure(rows: Sequence[Row]) -> Figure:
         for name in (TRACE, COUNTERPARTS[TRACE])
         for v in ("", f"/{LAYERS}")
     ]
-    return Figure("measure", "generalization gap", lines, log_x=True, points=True)
+    return Figure(
+        *("measure", "generalization gap", lines),
+        log_x=True,
+        points=True,
+        title="As trained, and with layers rescaled",
+    )
 
 
 EXPERIMENT = Experiment(

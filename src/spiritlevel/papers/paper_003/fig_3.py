@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ...study.statistics import Correlation, spearman
-from ..experiment import Experiment, Figure, Outcome, Row, Series
+from ..experiment import Experiment, Figure, Outcome, Panels, Row, Series
 from ..judging.findings import above, estimate, every, fact, verdict
-from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, correlations, why
+from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, correlations, scatter, why
 from ..judging.rows import column, grouped
 from ..judging.settings import levels_table
 from ..judging.trained import Limit, Trained
@@ -59,7 +60,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     return Outcome(
         table=table,
         more=levels_table(rows, list(NETWORK), SETTINGS),
-        figure=_figure(ranks),
+        figure=_figure(rows, ranks),
         why=_why(rows) if len(rows) >= FEW else "",
         beside={BESIDE: estimate(weakest)},
         findings=findings,
@@ -105,7 +106,13 @@ def _why(trained: Sequence[Row]) -> str:
     )
 
 
-def _figure(ranks: Mapping[str, Correlation]) -> Figure:
+def _figure(rows: Sequence[Row], ranks: Mapping[str, Correlation]) -> Panels:
+    """All correlations, above the networks themselves with a colour for each batch size."""
+    networks = dataclasses.replace(scatter(rows, KAPPA, SETTINGS), title="The whole network")
+    return Panels([_correlations(ranks), networks], columns=1)
+
+
+def _correlations(ranks: Mapping[str, Correlation]) -> Figure:
     lines = []
     for shift, (measure, title) in enumerate(WORDS.items()):
         correlations_shown = [ranks[name] for name in (*BY_LAYER[measure], measure)]
@@ -123,6 +130,7 @@ def _figure(ranks: Mapping[str, Correlation]) -> Figure:
         "Spearman correlation with the gap",
         lines,
         points=True,
+        title="By layer",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ...measures import get, names
 from ...pages import markdown
-from ...pages.content import Cell, Coefficient, Figure, IntervalEstimate, Table
+from ...pages.content import Cell, Coefficient, Figure, IntervalEstimate, Panels, Table
 from ...pages.markdown import escape
 from ...study.statistics import Correlation, Levels, Within
 from ..experiment import PAPERS, Experiment, Row
@@ -165,7 +165,7 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
         f"*{escape(f'{r.experiment.name}, {_networks(r)}')}: each colour is a way of training, "
         "with a line of its own.*"
         for r in results
-        if isinstance(r.outcome.figure, Figure) and r.outcome.figure.fitted
+        if any(figure.fitted for figure in _drawn(r.outcome.figure))
     ]
     return [
         "The populations, of trained networks:",
@@ -181,6 +181,12 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
         f"Of these measures, rescaling of layers changes {_listing(_moved(lines))}.",
         *figures,
     ]
+
+
+def _drawn(figure: Figure | Panels | None) -> Sequence[Figure]:
+    if isinstance(figure, Panels):
+        return figure.figures
+    return [] if figure is None else [figure]
 
 
 def _networks(result: ScaleResult) -> str:
