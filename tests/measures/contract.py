@@ -41,6 +41,7 @@ def options_for(problem):
         draws=8,
         ascent_steps=8,  # the claims hold after any number of steps
         restarts=1,
+        weight_decay=0.1,
     )
 
 

@@ -25,6 +25,7 @@ OPTIONS = {
     "draws": 4,
     "ascent_steps": 6,
     "restarts": 0,
+    "weight_decay": 0.1,
 }
 PASSES = 20
 HOMOGENEOUS = [name for name in names() if check_homogeneous in get(name).requires]

@@ -33,7 +33,7 @@ def test_searches_and_draws_all_say_what_they_take():
     assert set(SEARCHING) == {
         *(f"sharpness.{end}" for end in ("worst", "adaptive", "m_worst", "adaptive_m_worst")),
         *("sharpness.average", "sharpness.adaptive_average"),
-        *("pac_bayes.sigma", "pac_bayes.magnitude"),
+        *("pac_bayes.sigma", "pac_bayes.magnitude", "pac_bayes.bound"),
         *("norms.fisher_rao", "norms.fisher_rao_model", "norms.fisher_rao_closed"),
         "activity.gradient_norm",
         *("sensitivity.jacobian", "sensitivity.jacobian_outside"),

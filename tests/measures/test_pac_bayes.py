@@ -208,3 +208,21 @@ def test_a_stricter_limit_bears_less_noise():
     # on a quadratic 1/σ² goes as 1/deviation, draw by draw
     assert values[0] == pytest.approx(2 * values[1], rel=1e-2)
     assert values[1] == pytest.approx(2 * values[2], rel=1e-2)
+
+
+def test_the_bound_is_made_of_the_norm_and_of_the_noise():
+    problem = problems.relu_mlp()
+    names = ["pac_bayes.sigma", "pac_bayes.bound", "norms.weight"]
+    options = {"target": "loss"}
+    report = sl.measure(problem.model, problem.data, measures=names, options=options)
+    noise, bound, norm = (report[name] for name in names)
+    sigma, n = noise.value**-0.5, len(problem.inputs())
+    expected = norm.value**2 / (4 * sigma**2) + math.log(n / sigma) + 10
+    assert bound.value == pytest.approx(expected, rel=1e-12)
+    step = 1e-6 * noise.stderr
+    ahead = norm.value**2 * (noise.value + step) / 4 + math.log(noise.value + step) / 2
+    here = norm.value**2 * noise.value / 4 + math.log(noise.value) / 2
+    # the quotient of differences loses half of the digits
+    assert bound.stderr == pytest.approx((ahead - here) * 1e6, rel=1e-4)
+    alone = sl.measure(problem.model, problem.data, measures=names[0], options=options)
+    assert report.cost == alone.cost  # one search serves both

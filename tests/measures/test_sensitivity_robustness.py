@@ -66,6 +66,40 @@ def test_robustness_of_a_head_against_brute_force(loss, generator):
         assert found.stderr < 0.05 * float(brute.std()) / math.sqrt(32)
 
 
+@pytest.mark.parametrize("kernel", ["ball", 0.2])
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+def test_other_kernels_against_brute_force(kernel, loss, generator):
+    """Vectors z of the kernel, drawn for each sample's features by rejection, without matrices."""
+    model = mlp([4, 6, 5, 3], nn.ReLU, generator)
+    x = normal(6, 4, generator=generator)
+    y = torch.arange(6) % 3 if loss == "cross_entropy" else normal(6, 3, generator=generator)
+    delta, layer = 0.8, model[4]
+    with torch.no_grad():
+        phi = model[:4](x)
+        z = torch.randn(120_000, 5, generator=generator, dtype=torch.float64)
+        if kernel == "ball":
+            z = 2 * torch.rand(120_000, 5, generator=generator, dtype=torch.float64) - 1
+        else:
+            z = kernel * z
+        z = z[z.norm(dim=1) < 1]
+        mean = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}[loss]
+        brute = torch.zeros(len(z), dtype=torch.float64)
+        for features, target in zip(phi, y, strict=True):
+            outputs = layer(features + delta * features.norm() * z)
+            many = mean(outputs, target.expand(len(z), *target.shape), reduction="none")
+            here = mean(layer(features)[None], target[None])
+            brute += ((many if many.dim() == 1 else many.mean(dim=1)) - here) / len(x)
+    options = {"options": {"delta": delta, "kernel": kernel}, "loss": loss}
+    check_against(value(model, (x, y), "sensitivity.feature_robustness", **options), brute)
+    ratio = float((z.norm(dim=1) ** 2).mean())
+    predicted = value(model, (x, y), "sensitivity.robustness_prediction", **options)
+    on_sphere = value(
+        model, (x, y), "sensitivity.robustness_prediction", options={"delta": delta}, loss=loss
+    )
+    # 1 % is five standard errors of the mean square over the vectors that were kept
+    assert predicted.value == pytest.approx(ratio * on_sphere.value, rel=0.01)
+
+
 LAYERS = {"inner linear": "2", "first": "0"}
 
 

@@ -324,7 +324,16 @@ def test_minima_of_lenet(signs, agrees):
     for name in ("head.kappa", "pac_bayes.sigma"):
         own = stats.spearmanr([row[name] for row in rows[:-1]], gap)[0]
         assert (ranked[name].value, ranked[name].n) == (pytest.approx(own), 60)
-    assert {cells[1] for cells in outcome.more[1].rows} == {90}
+    assert {cells[1] for cells in outcome.more[-1].rows} == {90}
+    both, _, _ = outcome.more
+    for cells, root in zip(both.rows, (1, 2), strict=True):  # the authors' σ is the root of ours
+        bounds = []
+        for row in rows[:-1]:
+            sigma = (1 / row["pac_bayes.sigma"]) ** (0.5 / root)
+            bounds.append(row["norms.weight"] ** 2 / (4 * sigma**2) + math.log(500 / sigma))
+        assert cells[1] == 60
+        assert cells[2].value == pytest.approx(stats.pearsonr(bounds, gap)[0])
+        assert cells[3].value == pytest.approx(stats.spearmanr(bounds, gap)[0])
 
 
 @pytest.mark.parametrize(("sign", "agrees"), [(2, "yes"), (0, "no")])

@@ -12,7 +12,10 @@ from spiritlevel.papers.judging.scope import of_the_head
 from spiritlevel.study import Study
 from spiritlevel.study.models import build
 
-ASKS_FOR_MORE = {"norms.distance", "norms.fisher_rao_closed", "sensitivity.jacobian_outside"}
+ASKS_FOR_MORE = {
+    *("norms.distance", "norms.fisher_rao_closed"),
+    *("sensitivity.jacobian_outside", "relative.kappa_decay"),
+}
 AT_ITS_LIMIT = {"pac_bayes.magnitude"}  # no noise lowers the accuracy of an untrained network
 
 

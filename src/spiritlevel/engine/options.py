@@ -9,10 +9,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import SpiritlevelError, brief, suggestion
+from ..math.radial import KERNELS
 
 BANDWIDTHS = ("likelihood", "scott", "silverman")
 SMALLEST_LENGTH, LARGEST_LENGTH = 1e-30, 1e30  # their products and powers still are numbers
 RANGE = f"from {SMALLEST_LENGTH:g} to {LARGEST_LENGTH:g}"
+WORDS_OR_LENGTHS = {"bandwidth": BANDWIDTHS, "kernel": KERNELS}
 LARGEST = 2**63 - 1  # of whole numbers: beyond it they cannot become floats or tensors
 TARGETS = ("auto", "error", "loss")
 
@@ -30,6 +32,9 @@ TEXTS = {
     "draws": "number of noise vectors of the PAC-Bayes search",
     "initial": "the model or state_dict before training",
     "delta": "relative size of the feature perturbations",
+    "kernel": "lengths of the feature perturbations: 'sphere' (all delta), 'ball' (uniform in it), "
+    "or the standard deviation, in units of delta, of a normal that is cut off at delta",
+    "weight_decay": "weight decay of the optimizer, as its argument of that name",
     "region": "top, left, height and width of the part of an image to leave out",
     "bandwidth": "of the kernel: 'likelihood', 'scott', 'silverman', or a share of the spread",
     "splits": "number of random splits into halves that representativeness is averaged over",
@@ -60,6 +65,8 @@ class Options:
     draws: int = 16
     initial: Any = None
     delta: float = 0.1
+    kernel: str | float = "sphere"
+    weight_decay: float | None = None
     region: tuple[int, int, int, int] | None = None
     bandwidth: str | float = "likelihood"
     splits: int = 20
@@ -78,11 +85,13 @@ class Options:
                 raise _refusal(name, need, value)
         if not isinstance(self.target, str) or self.target not in TARGETS:
             raise _refusal("target", f"one of {', '.join(TARGETS)}", self.target)
-        given = self.bandwidth
-        is_known = isinstance(given, str) and given in BANDWIDTHS
-        if not is_known and not _is_length(given):
-            need = f"one of {', '.join(BANDWIDTHS)}, or a number {RANGE}"
-            raise _refusal("bandwidth", need, given)
+        for name, words in WORDS_OR_LENGTHS.items():
+            given = getattr(self, name)
+            if not (isinstance(given, str) and given in words) and not _is_length(given):
+                raise _refusal(name, f"one of {', '.join(words)}, or a number {RANGE}", given)
+        decay = self.weight_decay
+        if decay is not None and decay != 0 and not _is_length(decay):
+            raise _refusal("weight_decay", f"0 or a number {RANGE}", decay)
         if not _is_number(self.failure) or not 0.0 < self.failure < 1.0:
             raise _refusal("failure", "a probability above 0 and below 1", self.failure)
         if self.region is not None:

@@ -252,8 +252,11 @@ class RowEstimator:
     # -- the outcome -------------------------------------------------------------------------
 
     def _converged(self) -> bool:
-        whole = self.estimate(self.whole)
-        return whole.variance == 0.0 or whole.within(self.precision.rtol, self.precision.confidence)
+        return self._precise(self.estimate(self.whole))
+
+    def _precise(self, estimate: Estimate) -> bool:
+        asked = self.precision
+        return estimate.variance == 0.0 or estimate.within(asked.rtol, asked.confidence)
 
     def sufficient(self) -> float:
         """How many probes would bring the whole within the tolerance."""
@@ -283,11 +286,12 @@ class RowEstimator:
             parts.append(self.probes.estimate(self.operator, probed))
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
-    def result(self, factors: Factors | None = None) -> RowEstimate:
-        """The whole, or Σ over rows of factor × value."""
+    def result(self, factors: Factors | None = None, *, added: float = 0.0) -> RowEstimate:
+        """The whole, or Σ over rows of factor × value; with a known number `added` to it."""
         judged = factors is None
         factors = self.whole if factors is None else factors
         estimate = self.estimate(factors)
+        estimate = dataclasses.replace(estimate, value=estimate.value + added)
         uncertified = self._uncertified_rows(factors) if self.probes is None else []
         if uncertified:
             status, text = Status.GGN, ggn_text(self, uncertified)
@@ -299,7 +303,7 @@ class RowEstimator:
             text = how(self, factors)
             if estimate.unknown:
                 status, text = Status.NOT_CONVERGED, f"{text}; {TOO_FEW}"
-            elif judged and not self._converged():
+            elif judged and not self._precise(estimate):
                 status, text = Status.NOT_CONVERGED, missed(self, estimate)
         if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
             status, text = Status.UNCONFIRMED, f"{how(self, factors)}, but not confirmed: {doubt}"

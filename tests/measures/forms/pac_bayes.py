@@ -35,9 +35,11 @@ def forms(
     if loss == "mse":
         H, _ = squared_error(model, x, y)
         aware = (sizes(model).square() * H.diagonal()).sum()
+        sharpness = H.trace() / (2 * options.deviation)
         return {
-            "pac_bayes.sigma": H.trace() / (2 * options.deviation),
+            "pac_bayes.sigma": sharpness,
             "pac_bayes.magnitude": aware / (2 * options.deviation),
+            "pac_bayes.bound": bound(model, len(x), sharpness),
         }
     found = {}
     wrong = (model(x).argmax(dim=1) != y).double().mean()
@@ -53,7 +55,16 @@ def forms(
             return rise - options.deviation
 
         found[f"pac_bayes.{variant}"] = crossing(excess)
-    return found
+    sharpness = found["pac_bayes.sigma"]
+    return found | {
+        "pac_bayes.bound": None if sharpness is None else bound(model, len(x), sharpness)
+    }
+
+
+def bound(model: nn.Linear, samples: int, sharpness: Tensor) -> Tensor:
+    """Of 1/σ², with the norm of weights and biases."""
+    squares = torch.cat([p.detach().flatten() for p in model.parameters()]).norm() ** 2
+    return squares * sharpness / 4 + torch.log(samples * sharpness.sqrt()) + 10
 
 
 def crossing(excess) -> Tensor | None:

@@ -16,7 +16,10 @@ def forms(model, x, y, loss, options):
         curved = torch.einsum("ij,nik,kj->n", W * v, A, W * v)
         return (curved * (x / v).square().sum(dim=1)).mean()
 
+    ones = torch.ones(W.shape[1], dtype=W.dtype)
     return {
+        "relative.kappa_decay": kappa(ones)
+        + (options.weight_decay or 0) * W.numel() / num_outputs * W.square().sum(),
         "relative.kappa_std": kappa(x.std(dim=0)),  # a common factor in V cancels
         "relative.kappa_var": kappa(x.var(dim=0)),
     }

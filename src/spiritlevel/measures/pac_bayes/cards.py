@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ...engine.data_pass import Needs
-from ...engine.estimate import cautious_count
+from ...engine.estimate import Estimate, cautious_count
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
 from ...records import Cost, Measurement, Status
@@ -84,29 +85,81 @@ def magnitude(workspace: Workspace) -> Measured:
     return _searched(workspace, "pac_bayes.magnitude", relative=True)
 
 
-def _searched(workspace: Workspace, name: str, *, relative: bool) -> Measured:
-    before = workspace.cost
-    crossing = SigmaSearch(workspace, relative=relative).find()
-    margin = crossing.flatness.half_width(workspace.precision.confidence)
+@measure(
+    name="pac_bayes.bound",
+    summary="The PAC-Bayes term ‖θ‖²/(4σ²) + ln(n/σ) + 10, with σ of pac_bayes.sigma and n samples",
+    formula=r"\frac{\|\theta\|^2}{4 \sigma^2} + \ln \frac{n}{\sigma} + 10",
+    paper=(
+        f"{JIANG} (pacbayes-orig); what the published code of Petzka et al. 2021 (paper 002) "
+        "draws in Figure 5"
+    ),
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "It is what the norm of the weights and pac_bayes.sigma say together, and rescaling the "
+        "weights changes it at will. That code draws noise of standard deviation σ², so its σ is "
+        "the square root of the one here; it leaves biases out of the norm, which are in it here. "
+        f"{LIMITS}"
+    ),
+    needs=Needs(),
+    default=False,
+    requires=(target,),
+    options=("deviation", "target", "draws"),
+    found_by="draws",
+    cost=COST,
+    further_cost=_searching,
+)
+def bound(workspace: Workspace) -> Measured:
+    """Its error is that of 1/σ², by the slope there."""
+    squares = sum(float(w.double().square().sum()) for w in workspace.perturbed.weights.values())
+
+    def term(flatness: Estimate) -> Estimate:
+        slope = squares / 4 + 0.5 / flatness.value
+        value = squares * flatness.value / 4 + math.log(workspace.num_samples) + 10
+        value += math.log(flatness.value) / 2
+        return Estimate(value, slope**2 * flatness.variance, flatness.dof)
+
+    return _searched(workspace, "pac_bayes.bound", relative=False, of=term)
+
+
+def _search(workspace: Workspace, *, relative: bool) -> tuple[Crossing, Cost]:
+    """Once for all measures that look for the same noise."""
+    key = ("sigma_search", relative)
+    if key not in workspace.cache:
+        before = workspace.cost
+        crossing = SigmaSearch(workspace, relative=relative).find()
+        workspace.cache[key] = crossing, workspace.cost - before
+    found: tuple[Crossing, Cost] = workspace.cache[key]
+    return found
+
+
+def _searched(
+    workspace: Workspace,
+    name: str,
+    *,
+    relative: bool,
+    of: Callable[[Estimate], Estimate] = lambda flatness: flatness,
+) -> Measured:
+    """1/σ², or what is made `of` it."""
+    crossing, cost = _search(workspace, relative=relative)
+    asked, found = workspace.precision, of(crossing.flatness)
+    margin = found.half_width(asked.confidence)
     is_located = crossing.reached and math.isfinite(margin)
     status, text = Status.OK, _how(workspace, crossing)
-    if not is_located or not crossing.flatness.within(
-        workspace.precision.rtol, workspace.precision.confidence
-    ):
-        status, text = Status.NOT_CONVERGED, f"{text}; {_missed(workspace, crossing, margin)}"
-    value, stderr = crossing.flatness.value, crossing.flatness.stderr
-    spread = is_located and stderr > 0.0
+    if not is_located or not found.within(asked.rtol, asked.confidence):
+        status = Status.NOT_CONVERGED
+        text = f"{text}; {_missed(workspace, crossing, found)}"
+    spread = is_located and found.stderr > 0.0
     return Measured(
         Measurement(
             name,
-            value,
+            found.value,
             exact=False,
-            stderr=stderr if spread else None,
-            interval=(value - margin, value + margin) if spread else None,
+            stderr=found.stderr if spread else None,
+            interval=(found.value - margin, found.value + margin) if spread else None,
             residual=0.0 if is_located and not spread else None,  # all draws alike
             status=status,
             text=text,
-            cost=workspace.cost - before,
+            cost=cost,
             settings=workspace.settings(),
         )
     )
@@ -119,9 +172,10 @@ def _how(workspace: Workspace, crossing: Crossing) -> str:
     )
 
 
-def _missed(workspace: Workspace, crossing: Crossing, margin: float) -> str:
+def _missed(workspace: Workspace, crossing: Crossing, found: Estimate) -> str:
     """What is missing, and what to do."""
     options, asked = workspace.options, workspace.precision
+    margin = found.half_width(asked.confidence)
     if not crossing.reached:
         instead = "Use a smaller 'deviation'"
         if crossing.target == "error":
@@ -141,15 +195,9 @@ def _missed(workspace: Workspace, crossing: Crossing, margin: float) -> str:
             f"the {crossing.target} does not rise steadily there, so the error is not known. Raise "
             "the option draws, or measure on more samples."
         )
-    count = next_count(
-        crossing.flatness,
-        crossing.flatness,
-        options.draws,
-        rtol=asked.rtol,
-        confidence=asked.confidence,
-    )
+    count = next_count(found, found, options.draws, rtol=asked.rtol, confidence=asked.confidence)
     return (
-        f"reached ±{margin / crossing.flatness.value:.1%} at {asked.confidence:.0%}, asked for "
-        f"±{asked.rtol:.1%}. The option draws={cautious_count(count, crossing.flatness.dof)} would "
+        f"reached ±{margin / abs(found.value):.1%} at {asked.confidence:.0%}, asked for "
+        f"±{asked.rtol:.1%}. The option draws={cautious_count(count, found.dof)} would "
         "have sufficed; max_passes does not affect this measure."
     )

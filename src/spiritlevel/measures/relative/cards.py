@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.sums import RowKind
 from ...engine.workspace import Workspace
+from ...model.weight_matrices import WeightMatrix
 from ...records import Measurement
 from ..hessian_results import hessian_measurement
 from ..layer_weights import largest_layer, layer_weights, measured_weights
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from ..requirements import inputs
+from .requirements import weight_decay
 
 KAPPA = Needs(sweep=True, kappa=True)
 FEATURES = Needs(sweep=True, kappa=True, standardized=True)
@@ -68,6 +71,46 @@ def kappa(workspace: Workspace) -> Measured:
 def kappa_max(workspace: Workspace) -> Measured:
     """The maximum over layers of relative.kappa."""
     return Measured(largest_layer("relative.kappa_max", kappa(workspace).layers))
+
+
+@measure(
+    name="relative.kappa_decay",
+    summary="Relative flatness of the loss with its weight decay, summed over the layers",
+    formula=(
+        r"\sum_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'} "
+        r"+ \lambda\, m_l \|W_l\|_F^2, \quad m_l \text{ columns}, \; "
+        r"\lambda \text{ the weight decay}"
+    ),
+    paper=PAPER + "; a decay term is in its published code, there without the factor m",
+    invariant={"unit_permute", "batch_split"},
+    misleads=(
+        "Rescaling layers changes it: the function and its loss stay, the decay does not. The term "
+        "is that of torch's weight_decay in SGD, Adam and RMSprop, λ/2 ‖W‖² in the loss; AdamW "
+        "has none. It says more about the weights' size than about the loss where λ is large."
+    ),
+    needs=KAPPA,
+    requires=(measured_weights, weight_decay),
+    options=("weight_decay",),
+    default=False,
+)
+def kappa_decay(workspace: Workspace) -> Measured:
+    """The Hessian of λ/2 ‖W‖² is λ times the identity."""
+    name = "relative.kappa_decay"
+    decay, weights = weight_decay(workspace, name), measured_weights(workspace, name)
+    matrices = workspace.surface.matrices
+    rows = estimate_rows(workspace, "kappa", weights, dict.fromkeys(weights, 1.0))
+
+    def measured(chosen: Iterable[str], factors: dict[str, float] | None) -> Measurement:
+        added = decay * sum(_columns_times_squares(matrices[layer]) for layer in chosen)
+        return hessian_measurement(workspace, name, rows.result(factors, added=added))
+
+    layers = {layer: measured([layer], {layer: 1.0}) for layer in weights}
+    return Measured(measured(weights, None), layers)
+
+
+def _columns_times_squares(matrix: WeightMatrix) -> float:
+    weight = matrix.of(matrix.parameter.detach().double())
+    return weight.shape[-1] * float(weight.square().sum())
 
 
 @measure(

@@ -117,19 +117,23 @@ def _root(
 
 @measure(
     name="sensitivity.feature_robustness",
-    summary="Mean rise of the loss when the features of the last layer are rotated at random",
-    formula=r"\mathbb{E}_{A \in O(m)} \bigl[ L(W + \delta W A) - L(W) \bigr]",
-    paper=RELATIVE + "Definition 1 and Theorem 5",
+    summary="Mean rise of the loss when the features of the last layer are moved at random",
+    formula=(
+        r"\mathbb{E}_{A \in O(m),\, \rho} \bigl[ L(W + \delta \rho W A) - L(W) \bigr], "
+        r"\quad \rho \le 1 \text{ a length under the kernel}"
+    ),
+    paper=RELATIVE + "Definition 1 and Theorem 5; Proposition 2 for other kernels than the sphere",
     invariant=OF_A_LAYER,
     misleads=(
         "An average over all directions: with many features m it says little about the worst one. "
         "Neuron-wise rescaling of the features changes it. Labels are assumed constant around each "
-        "sample, which is not true for large δ."
+        "sample, which is not true for large δ. In many dimensions nearly all of a ball, or of a "
+        "wide normal, lies close to the sphere."
     ),
     needs=Needs(),
     default=False,
     requires=(feature_layer,),
-    options=("delta",),
+    options=("delta", "kernel"),
     found_by="draws",
     cost="a few forwards for the head; 2 forwards per draw for another layer",
 )
@@ -155,7 +159,10 @@ def feature_robustness(workspace: Workspace) -> Measured:
 @measure(
     name="sensitivity.robustness_prediction",
     summary="What relative flatness predicts for sensitivity.feature_robustness at a minimum",
-    formula=r"\frac{\delta^2}{2m} \kappa, \quad m \text{ features}",
+    formula=(
+        r"\frac{\delta^2}{2m} \mathbb{E}[\rho^2]\, \kappa, \quad m \text{ features}, \; "
+        r"\rho = 1 \text{ on the sphere}"
+    ),
     paper=RELATIVE + "Theorem 5",
     invariant=OF_A_LAYER,
     misleads=(
@@ -165,7 +172,7 @@ def feature_robustness(workspace: Workspace) -> Measured:
     needs=Needs(sweep=True, kappa=True),
     default=False,
     requires=(feature_layer,),
-    options=("delta",),
+    options=("delta", "kernel"),
 )
 def robustness_prediction(workspace: Workspace) -> Measured:
     """κ of the same layer, with its error."""

@@ -1,8 +1,9 @@
-"""The loss when the features of a layer are rotated at random: E_A L(W + δWA) − L(W).
+"""The loss when the features of a layer are moved at random: E L(W + δρWA) − L(W).
 
-A is orthogonal and uniform. A and −A are one draw: what is odd in δ then cancels exactly. W has few
-rows, so not all of A is needed: with Wᵀ = QR (R of at most m rows) WA = Rᵀ(QᵀA), and QᵀA is the
-first rows of another uniform orthogonal matrix.
+A is orthogonal and uniform, ρ the length of a vector under a kernel (1 unless another is chosen).
+A and −A are one draw: what is odd in δ then cancels exactly. W has few rows, so not all of A is
+needed: with Wᵀ = QR (R of at most m rows) WA = Rᵀ(QᵀA), QᵀA being the first rows of another uniform
+orthogonal matrix.
 
 At a head the second order of each draw is known, ½⟨Δz, ∇²ℓ Δz⟩, and so is its mean over all A: it
 is taken out of the draws and its mean put in its place. What is left to chance is of order δ⁴.
@@ -25,6 +26,7 @@ from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.orthogonal import haar_rows, unique_qr
 from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
+from ...math.radial import Radius
 from ...model.arithmetic import full_precision
 from ...model.layers.patches import PatchRule
 from ...model.losses import MeanSquaredError
@@ -73,6 +75,7 @@ class Robustness:
         W = _matrix(workspace, layer)
         _, self._factor = unique_qr(W.cpu().mT)  # (g, k, out) with k = min(out, m)
         self._size, self._device = W.shape[-1], W.device
+        self._radius = Radius(workspace.options.kernel, self._size)
         self._generator = torch.Generator().manual_seed(workspace.seed)
         head = workspace.plan.heads.get(layer)
         self._head = head if head is not None and head.fits and not head.shared else None
@@ -110,7 +113,10 @@ class Robustness:
         most = max(1, room // (32 * self._factor.shape[-1] * self._size))
         while count > 0:
             part = min(count, most)
-            steps = [self.delta * turned for turned in self._turned(part)]
+            lengths = self.delta * self._radius.draw(part, self._generator)
+            steps = [
+                float(r) * turned for r, turned in zip(lengths, self._turned(part), strict=True)
+            ]
             self.values += (
                 self._by_weights(steps) if self._head is None else self._at_head(self._head, steps)
             )
@@ -161,14 +167,15 @@ class Robustness:
         features: Tensor,
         W: Tensor,
     ) -> Tensor | None:
-        """Its mean over all A, Σ over the rows of δ²/(2m) ‖φ‖² Tr(Wᵀ ∇²ℓ W); None if not known."""
+        """Its mean, Σ over the rows of δ² E[ρ²]/(2m) ‖φ‖² Tr(Wᵀ ∇²ℓ W); None if not known."""
         rows: OutputCurvature | None = curvature
         if head.by_position:
             rows = row_curvature(curvature, head.positions(outputs))
         if rows is None or isinstance(rows, PositionCurvature):
             return None
         squares = features.square().sum(dim=1)
-        return self.delta**2 / (2 * self._size) * (squares * rows.quadratic(W)).sum()
+        factor = second_order_factor(self.delta, self._radius)
+        return factor * (squares * rows.quadratic(W)).sum()
 
     def _by_weights(self, steps: list[Tensor]) -> list[float]:
         """The loss at other weights, two passes a draw."""
@@ -214,17 +221,23 @@ class Turned:
     layer: str
     dimension: int
     delta: float
+    kernel: str | float
 
     @property
     def factor(self) -> float:
-        """δ²/(2m): what κ is multiplied by to predict the rise of the loss."""
-        return self.delta**2 / (2 * self.dimension)
+        """What κ is multiplied by to predict the rise of the loss."""
+        return second_order_factor(self.delta, Radius(self.kernel, self.dimension))
+
+
+def second_order_factor(delta: float, radius: Radius) -> float:
+    """δ² E[ρ²]/(2m), the mean square of an entry of δρA, halved."""
+    return delta**2 * radius.mean_square / (2 * radius.dimension)
 
 
 def turned_layer(workspace: Workspace, measure: str) -> Turned:
     """Which layer the measures of robustness look at."""
-    layer = feature_layer(workspace, measure)
-    return Turned(layer, feature_dimension(workspace, layer), workspace.options.delta)
+    layer, options = feature_layer(workspace, measure), workspace.options
+    return Turned(layer, feature_dimension(workspace, layer), options.delta, options.kernel)
 
 
 def robustness(workspace: Workspace, measure: str) -> Robustness:

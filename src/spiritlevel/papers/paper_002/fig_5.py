@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row
+from ..experiment import Experiment, Outcome, Row, Table, titled
 from ..judging.findings import above, fact, missed, verdict
 from ..judging.population import (
     CONFOUNDERS,
@@ -25,10 +26,15 @@ KAPPA = "head.kappa"  # one layer, as in the paper, which does not say which one
 SUM = "relative.kappa"  # of all layers
 PAC_BAYES = "pac_bayes.sigma"  # 1/σ²: large is sharp, as with all others
 FISHER_RAO = "norms.fisher_rao"
-RIVALS = ("curvature.trace", FISHER_RAO, PAC_BAYES, "norms.weight")
+NORM = "norms.weight"
+RIVALS = ("curvature.trace", FISHER_RAO, PAC_BAYES, NORM)
 ADDED = (SUM, "curvature.lambda_max")  # not in the paper
 SETTINGS = ("variant", "batch_size", "weight_decay")
 MEASURES = (KAPPA, *RIVALS, *ADDED)
+
+
+BOUND = "‖θ‖²/(4σ²) + ln(n/σ) + 10"
+AUTHORS_BOUND = "the same with √σ for σ"
 
 
 def analyse(rows: Sequence[Row]) -> Outcome:
@@ -51,6 +57,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         agrees=with_added(agrees, added),
         more=[
             *levels_table(rows, (KAPPA, *RIVALS, *ADDED), SETTINGS),
+            _as_the_authors(rows),
             whole_catalogue(rows, SETTINGS),
         ],
         conclusion=(
@@ -60,6 +67,29 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"has {ranks[FISHER_RAO]}."
         ),
     )
+
+
+def _as_the_authors(rows: Sequence[Row]) -> Table:
+    """Their PAC-Bayes measure, from the columns that it is made of."""
+    with_bounds = [{**row, **_bounds(row)} for row in rows]
+    table, _ = correlations(with_bounds, (BOUND, AUTHORS_BOUND), SETTINGS)
+    return titled(
+        "The PAC-Bayes measure of the authors' code",
+        "For its Fig. 5 the published code draws not 1/σ², but a bound made of it and of the norm "
+        "of the weights; and since it takes noise of standard deviation σ², its σ is the root of "
+        "the one here. Computed from pac_bayes.sigma and norms.weight (with the biases, which that "
+        "code leaves out); n is the same for all networks. Shown, not judged.",
+        table,
+    )
+
+
+def _bounds(row: Row) -> dict[str, float]:
+    """As both say, without ln n; nan where the run has no number."""
+    flatness, norm = row.get(PAC_BAYES), row.get(NORM)
+    if flatness is None or norm is None or not flatness > 0:
+        return dict.fromkeys((BOUND, AUTHORS_BOUND), math.nan)
+    noise = {BOUND: flatness**-0.5, AUTHORS_BOUND: flatness**-0.25}
+    return {name: norm**2 / (4 * s**2) - math.log(s) + 10 for name, s in noise.items()}
 
 
 EXPERIMENT = Experiment(
@@ -93,7 +123,8 @@ EXPERIMENT = Experiment(
         "the training loss falls to 0.1. The paper varies the initialization too and lists no "
         "settings; here there is one initialization. Relative flatness is that of the last layer: "
         "the paper uses one layer and does not say which. Its PAC-Bayes measure is taken as 1/σ², "
-        "where σ is the noise on the weights that raises the error by a given amount; the sum over "
+        "where σ is the noise on the weights that raises the error by a given amount, as the paper "
+        "names the one that did best in another study; the sum over "
         "layers and the largest eigenvalue were added. The paper prints no numbers for this figure."
     ),
     scaled_down=ScaleTexts(

@@ -75,8 +75,8 @@ class Line:
         others = (self.levels.clustered, self.equal_loss, self.equal_both)
         return [
             *(self.population, self.measure, _short(inside)),
-            f"{inside.num_positive} of {inside.n}",
-            *map(_short, (between_estimate(self.levels), *others)),
+            *(f"{inside.num_positive} of {inside.n}", _short(between_estimate(self.levels))),
+            *(_short(each) for each in others),
         ]
 
 

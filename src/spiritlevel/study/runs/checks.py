@@ -19,6 +19,7 @@ from ..settings.definition import Study
 from ..settings.run import RunSettings
 from ..settings.task_arguments import read_task
 from .batch_changes import BatchChanges
+from .measuring import options_of
 from .named_code import check_code
 from .networks import build_model, find_start
 from .results import describe
@@ -192,7 +193,7 @@ def _check_layers(run: RunSettings, model: nn.Module, look: Look) -> None:
     layers, head = run.measure_options.layers, run.measure_options.head
     if not layers and not head:
         return
-    options = {"initial": model.state_dict()} | dict(run.measure_options.options or {})
+    options = options_of(run, model.state_dict())
     during = [run.epoch_measures or run.measures] if run.measure_every is not None else []
     try:
         for names in (run.measures, *during):

@@ -8,13 +8,16 @@ import json
 import math
 import pathlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ... import api
 from ...records import __version__
 from ..checkpoints import checkpoint_bytes
+from ..settings.run import RunSettings
 from .ending import DIVERGED
 from .network_run import NetworkRun
 from .results import EpochRow, MeasurementRow, RunResult, failure, rows_of
@@ -68,12 +71,23 @@ def measure_network(run: NetworkRun, names: Sequence[str] | None) -> tuple[Measu
         run.model.eval(),
         list(zip(x.split(asked.batch), y.split(asked.batch), strict=True)),
         measures=names,
-        options={"initial": run.initial} | dict(asked.options or {}),
+        options=options_of(run.settings, run.initial),
         seed=run.settings.seed,
         distributed=False,
         **asked.arguments,
     )
     return rows_of(report)
+
+
+def options_of(settings: RunSettings, initial: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Those of the measures, with what a run knows of itself where its study says nothing.
+
+    AdamW takes the decay off the weights beside the loss: there is no term in the loss.
+    """
+    training = settings.training
+    decay = 0.0 if training.optimizer == "adamw" else training.weight_decay
+    known = {"initial": initial, "weight_decay": decay}
+    return known | dict(settings.measure_options.options or {})
 
 
 def machine(device: str | torch.device, threads: int, *, together: bool = False) -> str:
