@@ -75,7 +75,7 @@ def test_an_array_where_a_word_is_expected(name, array):
     assert f"Got {brief(array)}, of type {type(array).__name__}." in text
 
 
-@pytest.mark.parametrize("name", ["target", "bandwidth"])
+@pytest.mark.parametrize("name", ["target", "bandwidth", "kernel"])
 def test_an_array_where_an_option_is_a_word(name):
     with pytest.raises(SpiritlevelError, match=rf"option '{name}' must be .* Got array\(\[1, 2\]"):
         Options(**{name: ARRAYS[1]})
@@ -89,6 +89,9 @@ def test_a_long_text_is_shown_in_part(name):
         assert len(text) <= LONGEST
         assert given[:50] in text
         assert "..." in text
+
+
+OTHERS = ("bandwidth", "kernel", "weight_decay")  # a word, 0 or None instead of a length
 
 
 # -- large numbers -------------------------------------------------------------------------------
@@ -111,22 +114,22 @@ def test_arguments_that_are_large_numbers(name):
     refused(f"'{name}' argument of measure must be .* Got {BITS}, of type int", **{name: HUGE})
 
 
-@pytest.mark.parametrize("name", ["rho", "sigma", "delta", "bandwidth", "draws", "m", "failure"])
+@pytest.mark.parametrize("name", [*LENGTHS, *OTHERS, "draws", "m", "failure"])
 def test_options_that_are_large_numbers(name):
     with pytest.raises(SpiritlevelError, match=f"option '{name}' must be .* Got {BITS}. It is"):
         Options(**{name: HUGE})
 
 
-@pytest.mark.parametrize("name", [*LENGTHS, "bandwidth"])
+@pytest.mark.parametrize("name", [*LENGTHS, *OTHERS])
 def test_lengths_whose_powers_are_no_numbers(name):
-    for value in (1e300, 1e-300, 0.0, math.nan):
+    for value in (1e300, 1e-300, math.nan, *([] if name == "weight_decay" else [0.0])):
         match = f"option '{name}' must be .* from 1e-30 to 1e.30. Got {re.escape(repr(value))}. It"
         with pytest.raises(SpiritlevelError, match=match):
             Options(**{name: value})
 
 
 @pytest.mark.parametrize("value", [1e30, 1e-30])
-@pytest.mark.parametrize("name", [*LENGTHS, "bandwidth"])
+@pytest.mark.parametrize("name", [*LENGTHS, *OTHERS])
 def test_the_outermost_lengths_end_in_numbers_or_in_a_reason(name, value):
     reading = [card.name for card in sl.cards() if name in card.options]
     assert reading

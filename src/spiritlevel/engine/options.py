@@ -32,8 +32,8 @@ TEXTS = {
     "draws": "number of noise vectors of the PAC-Bayes search",
     "initial": "the model or state_dict before training",
     "delta": "relative size of the feature perturbations",
-    "kernel": "lengths of the feature perturbations: 'sphere' (all delta), 'ball' (uniform in it), "
-    "or the standard deviation, in units of delta, of a normal that is cut off at delta",
+    "kernel": "how far features are moved: 'sphere' (all by delta), 'ball' (uniform in it), or the "
+    "standard deviation, in units of delta, of a normal that is cut off at delta",
     "weight_decay": "weight decay of the optimizer, as its argument of that name",
     "region": "top, left, height and width of the part of an image to leave out",
     "bandwidth": "of the kernel: 'likelihood', 'scott', 'silverman', or a share of the spread",
