@@ -6,7 +6,7 @@ import torch
 import spiritlevel as sl
 from spiritlevel.measures import names
 from spiritlevel.papers import find
-from spiritlevel.papers.judging.population import measured
+from spiritlevel.papers.judging.population import measured, whole_catalogue
 from spiritlevel.papers.judging.rows import experiment_rows
 from spiritlevel.papers.judging.scope import of_the_head
 from spiritlevel.study import Study
@@ -42,3 +42,15 @@ def test_rows_name_the_head(layers):
     name = "norms.weight[head]" if layers else "norms.weight"
     assert (row[name], row["head.trace"]) == (3.0, 2.0)
     assert measured([row], ["norms.weight", "head.trace"]) == [name, "head.trace"]
+
+
+def test_the_norm_of_the_head_stands_beside_that_of_the_network():
+    experiment = find("000-table-3")
+    values = {"norms.weight": 3.0, "norms.weight[head]": 2.0, "norms.weight[conv1]": 1.0}
+    done = [dict.fromkeys(experiment.columns, 1.0) | values]
+    [row] = experiment_rows(experiment, Study("000-table-3"), done)
+    assert {name: row[name] for name in row if name.startswith("norms")} == {
+        "norms.weight": 3.0,
+        "norms.weight[head]": 2.0,
+    }
+    assert "norms.weight[head]" in {cells[0] for cells in whole_catalogue([row] * 3).rows}

@@ -13,6 +13,9 @@ WHICHEVER = (
     *("activity.death", "activity.frequency"),
 )
 
+# Of the head too, where whole networks are measured: what paper 002's code compares, and its norm.
+ALSO_OF_THE_HEAD = ("norms.weight", "relative.kappa_std")
+
 
 def of_the_head(measure: str) -> str:
     """How the column of a measure that was taken of the head alone is called, as of one layer.
@@ -26,8 +29,11 @@ def of_the_head(measure: str) -> str:
 
 def scoped(measures: Iterable[str], options: Mapping[str, Any]) -> dict[str, str]:
     """The columns of measures, by name, in a study with these `measure_options`."""
-    alone = options.get("layers") == HEAD
-    return {name: of_the_head(name) if alone else name for name in measures}
+    if options.get("layers") == HEAD:
+        return {name: of_the_head(name) for name in measures}
+    chosen = dict.fromkeys(measures)
+    both = [*chosen, *(of_the_head(name) for name in ALSO_OF_THE_HEAD if name in chosen)]
+    return {name: name for name in both}
 
 
 def both_scopes(measures: Iterable[str]) -> list[str]:
