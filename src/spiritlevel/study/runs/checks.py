@@ -99,9 +99,10 @@ def _check_starts(runs: Sequence[RunSettings]) -> None:
     for start, seed in {(r.model.init_from, r.seed) for r in runs if r.model.init_from}:
         path = find_start(start, seed)
         if not path.is_file():
+            file = "" if str(path) == start else f", which is the file {str(path)!r}"
             raise SpiritlevelError(
-                f"The study's model.init_from must be weights that are there. Got {brief(start)}, "
-                f"which is the file {str(path)!r}. Check the path, or run that study first."
+                f"The study's model.init_from must be weights that are there. Got {brief(start)}"
+                f"{file}. Check the path, or run that study first."
             )
 
 
