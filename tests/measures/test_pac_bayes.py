@@ -21,7 +21,9 @@ from spiritlevel.measures.opening import open_workspace
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 
-BOTH = pytest.mark.parametrize("name", ["pac_bayes.sigma", "pac_bayes.magnitude"])
+OF_NOISE = ["pac_bayes.sigma", "pac_bayes.magnitude"]
+BOTH = pytest.mark.parametrize("name", OF_NOISE)
+ALL = pytest.mark.parametrize("name", [*OF_NOISE, "pac_bayes.bound"])
 SEEDS = 200
 
 
@@ -56,7 +58,7 @@ def test_the_dense_loss_is_the_loss():
 
 
 @pytest.mark.nightly
-@BOTH
+@ALL
 def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
     problem = problems.linear_regression()
     options = Options(draws=16)
@@ -135,7 +137,7 @@ def confident_and_right(target):
 
 
 @pytest.mark.sampled(2)
-@BOTH
+@ALL
 @pytest.mark.parametrize("target", ["loss", "error"])
 def test_softmax_regression_meets_the_gaussian_integral(name, target):
     model, data, forms_of_both = confident_and_right(target)
@@ -150,7 +152,7 @@ def test_softmax_regression_meets_the_gaussian_integral(name, target):
         assert abs(again.value - float(expected)) <= 4.5 * again.stderr
 
 
-@BOTH
+@ALL
 def test_auto_counts_errors_for_cross_entropy_and_the_loss_otherwise(name):
     classes = problems.relu_mlp()
     assert "for the error" in measured(classes.model, classes.data, name).text
@@ -158,7 +160,7 @@ def test_auto_counts_errors_for_cross_entropy_and_the_loss_otherwise(name):
     assert "for the loss" in measured(numbers.model, numbers.data, name, loss="mse").text
 
 
-@BOTH
+@ALL
 def test_error_needs_classes(name):
     problem = problems.linear_regression()
     text = rf"'{name}' with the option target='error' needs the loss 'cross_entropy'.*Got 'mse'.*"
