@@ -10,7 +10,8 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
 from spiritlevel.pages.content import Cards
 from spiritlevel.pages.report import render
-from spiritlevel.pages.report.study import page_of
+from spiritlevel.pages.report.study import _measured_with, page_of
+from spiritlevel.study import Study
 from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import statistics
 
@@ -240,6 +241,18 @@ def test_what_is_missing_is_said(page):
     assert len(parts(page)["runs"].rows) == 24
     assert page.facts["runs"] == "21 done, 1 failed, 2 pending"
     assert page.facts["n"] == "21 runs with a finite gap"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, ""),
+        ({"samples": None, "layers": "head"}, "samples: all, layers: head"),
+        ({"samples": 50, "options": {"delta": 0.2}}, "samples: 50, delta: 0.2"),
+    ],
+)
+def test_what_was_measured_is_said(asked, said):
+    assert _measured_with(Study("s", measure_options=asked)) == said
 
 
 def test_sections_without_data_are_left_out(tmp_path):

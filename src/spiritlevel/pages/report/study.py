@@ -159,6 +159,7 @@ def _facts(
         ),
         "variants": "; ".join(study.variants),
         **({} if study.networks else {"seeds": _seeds(study)}),
+        "measured with": _measured_with(study),
         "intervals": "; ".join(
             [
                 f"{percent(statistics.confidence)}, over runs by formula",
@@ -170,6 +171,15 @@ def _facts(
         "versions": ", ".join(versions),
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _measured_with(study: Study) -> str:
+    """What a reader must know of the numbers: how many samples, and of which layers they are."""
+    asked = {**study.measure_options, **(study.measure_options.get("options") or {})}
+    asked.pop("options", None)
+    if asked.get("samples", 0) is None:
+        asked["samples"] = "all"
+    return ", ".join(f"{name}: {label(value)}" for name, value in asked.items())
 
 
 def _seeds(study: Study) -> str:
