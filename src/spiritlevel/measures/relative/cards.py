@@ -81,7 +81,7 @@ def kappa_max(workspace: Workspace) -> Measured:
         r"+ \lambda\, m_l \|W_l\|_F^2, \quad m_l \text{ columns}, \; "
         r"\lambda \text{ the weight decay}"
     ),
-    paper=PAPER + "; a decay term is in its published code, there without the factor m",
+    paper=PAPER + "; its published code adds 2λ‖W‖² instead, without the factor m",
     invariant={"unit_permute", "batch_split"},
     misleads=(
         "Rescaling layers changes it: the function and its loss stay, the decay does not. The term "
