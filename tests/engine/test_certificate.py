@@ -205,7 +205,8 @@ def test_every_measure_of_a_bent_layer_says_so(data):
     patterns = ("relative.*", "scaled.*", "neuron.*")
     cards = [card for pattern in patterns for card in sl.cards(pattern)]
     names = [card.name for card in cards if card.needs.sweep]
-    report = sl.measure(model, data, measures=names, method="exact")
+    options = {"weight_decay": 0.1}
+    report = sl.measure(model, data, measures=names, method="exact", options=options)
     for name, found in report.items():
         assert found.status is sl.results.Status.GGN, name
     for name, rows in report.layers.items():

@@ -107,6 +107,7 @@ def magnitude(workspace: Workspace) -> Measured:
     found_by="draws",
     cost=COST,
     further_cost=_searching,
+    counterpart="pac_bayes.magnitude",
 )
 def bound(workspace: Workspace) -> Measured:
     """Its error is that of 1/σ², by the slope there."""

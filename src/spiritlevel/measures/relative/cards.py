@@ -92,6 +92,7 @@ def kappa_max(workspace: Workspace) -> Measured:
     requires=(measured_weights, weight_decay),
     options=("weight_decay",),
     default=False,
+    counterpart="relative.kappa",
 )
 def kappa_decay(workspace: Workspace) -> Measured:
     """The Hessian of λ/2 ‖W‖² is λ times the identity."""
