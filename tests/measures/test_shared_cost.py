@@ -35,6 +35,7 @@ def measured(problem):
     """One call by names or patterns, with settings under which all measures apply."""
     options = {
         "initial": {k: 2 * v for k, v in copy.deepcopy(problem.model.state_dict()).items()},
+        "weight_decay": 0.1,
         "region": (1, 1, 2, 2),
         "m": 3,
         "draws": 4,
