@@ -57,6 +57,12 @@ def test_without_repeated_settings_nothing_changes():
     assert len(scatter(rows, "head.kappa", SETTINGS).series) == 1
 
 
+def test_two_networks_of_a_setting_say_nothing_within_it():
+    rows = rows_of(numpy.random.default_rng(0), runs=2)
+    (table,) = levels_table(rows, ["head.kappa"], SETTINGS)
+    assert {tuple(cells[8:10]) for cells in table.rows} == {(None, "0 of 0")}
+
+
 def test_an_old_record_that_does_not_say_its_settings():
     rows = [{"gap": 1.0}, {"gap": 2.0}]
     assert settings_of(rows, SETTINGS) is None

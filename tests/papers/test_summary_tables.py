@@ -86,9 +86,14 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
     folder = request.config.rootpath / "experiments/results"
     # of the scales of 003-fig-3 that whose settings are in perfect order
     found = {name: [r for r in load(folder, name) if r.preset != "h200-full"] for name in names()}
-    results = [[ScaleResult.of(each[0], find(name))] for name, each in found.items() if each]
+    # two of each: the nearest of 003-fig-1 has too few seeds to look within settings
+    results = [
+        [ScaleResult.of(each, find(name)) for each in scales[:2]]
+        for name, scales in found.items()
+        if scales
+    ]
     page = what_holds(results)
-    for (result,) in results:
+    for result, *_ in results:
         assert page.count(f"](experiments/{result.experiment.name}.md)") == 1
     rows = re.findall(r"^\| (\d\S+) \| (\S+) \| (.*) \|$", page, re.M)
     assert {row[0] for row in rows} == {"000-table-3", "002-fig-5", "003-fig-1", "003-fig-3"}

@@ -94,6 +94,14 @@ def levels_table(
     return [titled(TITLE, CAPTION, Table(titles, table))]
 
 
+def within_estimate(found: Levels) -> IntervalEstimate | None:
+    """The mean within settings; None where none has networks enough for a correlation."""
+    inside = found.within
+    if not inside.n:
+        return None
+    return IntervalEstimate(inside.value, inside.low, inside.high, inside.n)
+
+
 def _cells(found: Levels) -> list[Cell]:
     inside = found.within
     return [
@@ -102,7 +110,7 @@ def _cells(found: Levels) -> list[Cell]:
         estimate(found.pooled),
         estimate(found.clustered),
         between_estimate(found),
-        IntervalEstimate(inside.value, inside.low, inside.high, inside.n),
+        within_estimate(found),
         f"{inside.num_positive} of {inside.n}",
         "differ" if found.disagrees else "agree",
     ]

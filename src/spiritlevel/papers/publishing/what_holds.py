@@ -92,10 +92,9 @@ COLUMNS = (
 
 
 def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
-    """The page, as Markdown, from the first result of each experiment."""
-    nearest = [scales[0] for scales in results]
-    parts = [*HEAD, "## The claims", *_claims(nearest)]
-    populations = [result for result in nearest if _lines(result)]
+    """The page, as Markdown, from the results of each experiment, the nearest to the paper first."""
+    parts = [*HEAD, "## The claims", *_claims([scales[0] for scales in results])]
+    populations = [chosen for scales in results for chosen in _population(scales)]
     if populations:
         parts += ["## Flatness and the gap", TWO_QUESTIONS, *_populations(populations)]
     parts += ["## What to measure", "\n".join(f"{i}. {each}" for i, each in enumerate(ADVICE, 1))]
@@ -143,6 +142,11 @@ def _lines(result: ScaleResult) -> list[Line]:
             )
             lines.append(Line(experiment.name, name, found, *fixed))
     return lines
+
+
+def _population(scales: Sequence[ScaleResult]) -> Sequence[ScaleResult]:
+    """The nearest result of an experiment with seeds enough to look within settings, if any."""
+    return [r for r in scales if any(line.levels.within.n for line in _lines(r))][:1]
 
 
 def _populations(results: Sequence[ScaleResult]) -> list[str]:
