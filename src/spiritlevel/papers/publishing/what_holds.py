@@ -92,7 +92,7 @@ COLUMNS = (
 
 
 def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
-    """The page, as Markdown, from the results of each experiment, the nearest to the paper first."""
+    """The page, as Markdown; of each experiment all results, the nearest to the paper first."""
     parts = [*HEAD, "## The claims", *_claims([scales[0] for scales in results])]
     populations = [chosen for scales in results for chosen in _population(scales)]
     if populations:
