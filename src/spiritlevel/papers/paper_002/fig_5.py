@@ -130,8 +130,8 @@ EXPERIMENT = Experiment(
         "the training loss falls to 0.1. The paper varies the initialization too and lists no "
         "settings; here there is one initialization. Relative flatness is that of the last layer: "
         "the paper uses one layer and does not say which. Its PAC-Bayes measure is taken as 1/σ², "
-        "where σ is the noise on the weights that raises the error by a given amount, as the paper "
-        "names the one that did best in another study; the sum over "
+        "where σ is the noise on the weights that raises the error by a given amount: the paper "
+        "says only that it is the one that did best in an earlier study. The sum over "
         "layers and the largest eigenvalue were added. The paper prints no numbers for this figure."
     ),
     scaled_down=ScaleTexts(
