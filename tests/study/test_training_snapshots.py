@@ -135,6 +135,25 @@ def test_what_was_interrupted_while_it_was_measured_is_not_trained_again(tmp_pat
     assert in_bits(found) == in_bits(run_one(settings))
 
 
+def test_a_training_is_saved_once_more_when_it_ends(tmp_path, monkeypatch):
+    """Whatever comes after it is interrupted, even if it was saved a moment before."""
+    monkeypatch.setattr(training_snapshots, "EVERY", 5.0)
+    monkeypatch.setattr(training_snapshots, "SHARE", 1.0)
+    now, again = [0.0], []
+    monkeypatch.setattr(training_snapshots.time, "monotonic", lambda: now[0])
+
+    def two_seconds(epoch, most):
+        now[0] += 2.0
+
+    settings = only(training=TRAINING | {"epochs": 4})  # saved after the third
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "measure_network", lambda *_: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            run_one(settings, unfinished=tmp_path / UNFINISHED, on_epoch=two_seconds)
+    run_one(settings, unfinished=tmp_path / UNFINISHED, on_epoch=until(None, again))
+    assert again == []
+
+
 def test_a_study_goes_on_and_leaves_no_files(tmp_path):
     study = tiny(training=TRAINING, seeds=1)
     with Store.create(tmp_path / "whole", study) as store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,14 +14,21 @@ from torch.nn import functional as F
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
+from ...study.runs.attempts import current
 from ...study.runs.ending import DIVERGED
 from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
 from ...study.runs.network_run import NetworkRun
-from ...study.runs.results import EpochRow, MeasurementRow, RunResult
+from ...study.runs.results import (
+    EpochMeasurementRow,
+    EpochRow,
+    History,
+    MeasurementRow,
+    RunResult,
+)
 from ...study.runs.run_data import RunData
 from ...study.runs.running import evaluate
-from ...study.runs.tasks import task_result
+from ...study.runs.tasks import number_row, task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import read_task
 
@@ -46,62 +53,85 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     arguments = read_task(settings, PointsArguments)
     run = NetworkRun.start(settings, device)
     run.data = _as_texts(run.data, arguments.levels)
-    model, data = run.model, run.data
-    rows: list[MeasurementRow] = []
-    numbers: dict[str, float] = {}
-    outcome, row = "epochs", None
-    for point, step in enumerate(_trained(run, arguments.points), start=1):
-        train = evaluate(model, data.x, data.y)
-        test = evaluate(model, data.test_x, data.test_y)
-        row = EpochRow(point, *train, *test)
-        if not math.isfinite(row.train_loss):
-            outcome = DIVERGED
-            break
-        numbers |= {
-            f"{STEP}/{point}": step,
-            f"{TRAIN}/{point}": row.train_accuracy,
-            f"{TEST}/{point}": row.test_accuracy,
-            f"{SIGNAL}/{point}": signal_norm(model, data, settings),
-        }
-        rows += [
-            dataclasses.replace(each, measure=f"{each.measure}/{point}")
-            for each in measure_network(run, settings.measures)
-            if each.layer == ""
-        ]
-    assert row is not None
-    last = dataclasses.replace(row, epoch=settings.training.epochs)
+    steps = _steps(run, arguments.points)
+    _train(run, steps)
+    data, history = run.data, run.history
     result = task_result(
         settings,
-        numbers,
+        _numbers(history, steps),
         device=device,
-        outcome=outcome,
-        epochs=(last,),
-        checkpoint=checkpoint_bytes(model),
+        outcome=history.outcome,
+        epochs=(dataclasses.replace(history.epochs[-1], epoch=settings.training.epochs),),
+        checkpoint=checkpoint_bytes(run.model),
         num_train=len(data.x),
         num_test=len(data.test_x),
     )
-    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
+    measured = tuple(_at_its_point(row) for row in history.measurements)
+    return dataclasses.replace(result, measurements=result.measurements + measured)
 
 
-def _trained(run: NetworkRun, points: int) -> Iterator[int]:
-    """Train, and stop at each point to be looked at; gives the steps done so far."""
-    epochs, training = run.settings.training.epochs, Epochs(run)
-    steps = epochs * training.num_batches
+def _steps(run: NetworkRun, points: int) -> list[int]:
+    """After how many batches the network is looked at."""
+    training = run.settings.training
+    steps = training.epochs * math.ceil(len(run.data.x) / training.batch_size)
     if not 1 <= points <= steps:
         raise SpiritlevelError(
             f"The study's task.points must be from 1 to the {steps} steps of training. "
             f"Got {points}. Train for more epochs, or look at fewer points."
         )
-    due = {(point * steps) // points for point in range(1, points + 1)}
-    done = 0
-    for _ in range(epochs):
+    return [(point * steps) // points for point in range(1, points + 1)]
+
+
+def _train(run: NetworkRun, steps: Sequence[int]) -> None:
+    """Train, and look at the network after these steps; a point takes the place of an epoch."""
+    saved, training = current().training(run), Epochs(run)
+    if saved.state is not None:
+        training.restore(saved.state)
+    history, done = run.history, saved.epoch * training.num_batches
+    while not history.outcome:
         for x, y in training.batches():
             training.step.start_epoch()  # looking at the network left it in eval mode
             training.step(x, y)
             done += 1
-            if done in due:
+            if done in steps:
                 training.step.end_epoch()
-                yield done
+                _look(run, steps.index(done) + 1)
+            if history.outcome == DIVERGED:
+                break
+        else:
+            history.outcome = "epochs" if done == steps[-1] else ""
+        saved.after_epoch(training.state)
+
+
+def _look(run: NetworkRun, point: int) -> None:
+    """Add to the history what there is to see at a point."""
+    data, history = run.data, run.history
+    train = evaluate(run.model, data.x, data.y)
+    row = EpochRow(point, *train, *evaluate(run.model, data.test_x, data.test_y))
+    if not math.isfinite(row.train_loss):
+        history.add(row, None)
+        history.outcome = DIVERGED
+        return
+    signal = number_row(SIGNAL, signal_norm(run.model, data, run.settings))
+    measured = measure_network(run, run.settings.measures)
+    history.add(row, [signal, *(each for each in measured if each.layer == "")])
+
+
+def _numbers(history: History, steps: Sequence[int]) -> dict[str, float]:
+    """Step and accuracies at every point at which the loss was a number."""
+    numbers = {}
+    for step, row in zip(steps, history.epochs, strict=False):
+        if math.isfinite(row.train_loss):
+            numbers[f"{STEP}/{row.epoch}"] = float(step)
+            numbers[f"{TRAIN}/{row.epoch}"] = row.train_accuracy
+            numbers[f"{TEST}/{row.epoch}"] = row.test_accuracy
+    return numbers
+
+
+def _at_its_point(row: EpochMeasurementRow) -> MeasurementRow:
+    """As a number of the whole run, NAME/POINT."""
+    fields = vars(row) | {"measure": f"{row.measure}/{row.epoch}"}
+    return MeasurementRow(**{key: value for key, value in fields.items() if key != "epoch"})
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import statistics
 import time
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +14,12 @@ from torch.nn import functional as F
 
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
+from ...study.runs.attempts import current
 from ...study.runs.batch_changes import BatchChanges
-from ...study.runs.networks import build_model
+from ...study.runs.epochs import random_states, restore_random_states
+from ...study.runs.network_run import NetworkRun
 from ...study.runs.results import EpochRow, RunResult
-from ...study.runs.run_data import RunData, derived_generator, load_data
+from ...study.runs.run_data import derived_generator
 from ...study.runs.running import evaluate
 from ...study.runs.schedules import rate_factor
 from ...study.runs.tasks import task_result
@@ -42,9 +45,9 @@ class PenaltyArguments:
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     """The seed settles initial weights, batches and probes, whatever the weight of the penalty."""
     arguments = read_task(settings, PenaltyArguments)
-    data = load_data(settings, device)
-    model = build_model(settings, device)
-    epochs, flatness, seconds = _train(model, data, settings, arguments)
+    run = NetworkRun.start(settings, device)
+    flatness, seconds = _train(run, arguments)
+    data, epochs = run.data, run.history.epochs
     values = {
         FLATNESS: statistics.fmean(flatness),
         LAST: statistics.fmean(flatness[-(len(flatness) // len(epochs)) :]),
@@ -55,23 +58,22 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         settings,
         values,
         device=device,
-        outcome="epochs",
+        outcome=run.history.outcome,
         epochs=tuple(epochs),
-        checkpoint=checkpoint_bytes(model),
+        checkpoint=checkpoint_bytes(run.model),
         num_train=len(data.x),
         num_test=len(data.test_x),
     )
 
 
-def _train(
-    model: nn.Module, data: RunData, settings: RunSettings, arguments: PenaltyArguments
-) -> tuple[list[EpochRow], list[float], float]:
-    """Rows of the epochs, Tr(H²)/B of the steps that computed it, and seconds of training.
+def _train(run: NetworkRun, arguments: PenaltyArguments) -> tuple[list[float], float]:
+    """Tr(H²)/B of the steps that computed it, and seconds of training; rows go into the history.
 
     Where the weight is 0 the penalty's value is only looked at, and the time for that is no part
     of the training.
     """
-    training = settings.training
+    model, data, settings, training = run.model, run.data, run.settings, run.settings.training
+    saved = current().training(run)
     optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
     order = derived_generator(settings.seed, "shuffling")
     penalty = FlatnessPenalty(
@@ -81,21 +83,34 @@ def _train(
         every=arguments.every,
         generator=derived_generator(settings.seed, "probes"),
     )
-    change = BatchChanges(
-        settings.interventions,
-        num_classes=data.num_classes,
-        generator=derived_generator(settings.seed, "batches"),
-    )
+    changes = derived_generator(settings.seed, "batches")
+    change = BatchChanges(settings.interventions, num_classes=data.num_classes, generator=changes)
     an_epoch = math.ceil(len(data.x) / training.batch_size)
-    rows: list[EpochRow] = []
     flatness: list[float] = []
-    seconds, done = 0.0, 0
-    for epoch in range(1, training.epochs + 1):
+    seconds, done = 0.0, saved.epoch * an_epoch
+    parts: dict[str, Any] = {"network": model, "optimizer": optimizer, "penalty": penalty}
+    generators = {"order": order, "change": changes}
+
+    def state() -> dict[str, Any]:
+        states: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
+        states |= {name: generator.get_state() for name, generator in generators.items()}
+        states |= random_states(data.x.device)
+        return states | {"flatness": list(flatness), "seconds": seconds}
+
+    if (last := saved.state) is not None:
+        for name, part in parts.items():
+            part.load_state_dict(last[name])
+        for name, generator in generators.items():
+            generator.set_state(last[name])
+        restore_random_states(last, data.x.device)
+        flatness, seconds = last["flatness"], last["seconds"]
+    while not run.history.outcome:
+        epoch = saved.epoch + 1
         model.train()
         drawn = torch.randperm(len(data.x), generator=order).to(data.x.device)
-        for part in drawn.split(training.batch_size):
+        for batch in drawn.split(training.batch_size):
             due, started = penalty.due, clock(data.x)
-            x, y = change(data.x[part], data.y[part])
+            x, y = change(data.x[batch], data.y[batch])
             for group in optimizer.param_groups:
                 group["lr"] = training.lr * rate_factor(training, step=done, steps=an_epoch)
             done += 1
@@ -112,8 +127,11 @@ def _train(
             if due and penalty.value is not None:
                 flatness.append(float(penalty.value))
         train = evaluate(model, data.x, data.y)
-        rows.append(EpochRow(epoch, *train, *evaluate(model, data.test_x, data.test_y)))
-    return rows, flatness, seconds
+        row = EpochRow(epoch, *train, *evaluate(model, data.test_x, data.test_y))
+        run.history.add(row, None)
+        run.history.outcome = "epochs" if epoch == training.epochs else ""
+        saved.after_epoch(state)
+    return flatness, seconds
 
 
 def clock(on: Tensor) -> float:

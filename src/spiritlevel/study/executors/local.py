@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from ...errors import SpiritlevelError
+from ..runs.attempts import OnEpoch, remove_snapshots_of
 from ..runs.results import RunResult, failure
-from ..runs.running import OnEpoch, remove_snapshots_of, run_one
+from ..runs.running import run_one
 from ..runs.training_snapshots import UNFINISHED
 from ..storage.store import Claim, Store
 from .heartbeat import beating

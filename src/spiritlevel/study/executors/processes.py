@@ -17,7 +17,7 @@ from typing import Any
 
 from ...engine.sample_memory import share_gpu
 from ...errors import SpiritlevelError
-from ..runs.running import OnEpoch
+from ..runs.attempts import OnEpoch
 from ..runs.tf32 import TF32
 from ..storage.store import Store
 from .gpus import device_of, workers_per_gpu

@@ -12,9 +12,10 @@ import time
 from collections.abc import Mapping
 
 from ...errors import SpiritlevelError, is_out_of_memory
+from ..runs.attempts import OnEpoch
 from ..runs.measuring import complete
 from ..runs.results import failure
-from ..runs.running import OnEpoch, repeatable, with_seconds
+from ..runs.running import repeatable, with_seconds
 from ..runs.stacked import Trained, refusal_of, train_together
 from ..runs.training_snapshots import UNFINISHED, SnapshotFile
 from ..storage.store import Claim, Store

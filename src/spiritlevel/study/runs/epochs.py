@@ -39,15 +39,13 @@ class Epochs:
 
     def state(self) -> dict[str, Any]:
         """All that the next epochs depend on besides settings and data: tensors, plain values."""
-        place = self._data.x.device
         return {
             "network": dict(self._model.state_dict()),
             "buffers": dict(self._model.named_buffers()),  # also those that are not in there
             "steps": self.step.state(),
             "shuffling": self._shuffling.get_state(),
             "changing": self._changing.get_state(),
-            "torch": torch.get_rng_state(),  # dropout and its like
-            "cuda": torch.cuda.get_rng_state(place) if place.type == "cuda" else None,
+            **random_states(self._data.x.device),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -59,6 +57,20 @@ class Epochs:
         self.step.restore(state["steps"])
         self._shuffling.set_state(state["shuffling"])
         self._changing.set_state(state["changing"])
-        torch.set_rng_state(state["torch"])
-        if state["cuda"] is not None:
-            torch.cuda.set_rng_state(state["cuda"], self._data.x.device)
+        restore_random_states(state, self._data.x.device)
+
+
+def random_states(place: torch.device) -> dict[str, Tensor | None]:
+    """Those of torch itself, on which dropout and its like depend."""
+    on_gpu = place.type == "cuda"
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(place) if on_gpu else None,
+    }
+
+
+def restore_random_states(states: Mapping[str, Any], place: torch.device) -> None:
+    """Go on drawing where these were taken."""
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None:
+        torch.cuda.set_rng_state(states["cuda"], place)

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...analysis.landscape.fingerprints import of_tensors
-from ..models.registry import is_own
 from ..settings.run import RunSettings
+from .attempts import Attempt, OnEpoch, at_work, current
 from .ending import Ending, finite
 from .epochs import Epochs
-from .measuring import complete, machine, measure_epoch
+from .measuring import complete, measure_epoch
 from .network_run import NetworkRun
 from .results import EpochRow, RunResult
 from .run_data import RunData, derived_seed
 from .tasks import run_task
 from .tf32 import TF32
-from .training_snapshots import Snapshot, SnapshotFile
 
 EVALUATED = 1024  # samples at a time
-ALONE = ".alone"  # in the names of their files: a group's bears the name of its first run
-OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
 
 
 def run_one(
@@ -41,42 +36,22 @@ def run_one(
     """Train, follow, measure, or do the run's task. Everything depends on `settings` alone.
 
     Where training went well and measuring did not, the result says so in its `error`. In the folder
-    `unfinished` the training is saved on the way; after an interruption it goes on from there.
+    `unfinished` each training is saved on the way; after an interruption it goes on from there.
     """
-    start, before = time.perf_counter(), 0.0
-    with repeatable(settings.training.threads), torch.random.fork_rng(devices=_cuda(device)):
+    start, attempt = time.perf_counter(), Attempt(settings.id, on_epoch, unfinished)
+    with (
+        repeatable(settings.training.threads),
+        torch.random.fork_rng(devices=_cuda(device)),
+        at_work(attempt),
+    ):
         torch.manual_seed(derived_seed(settings.seed, "training"))  # of dropout and its like
         if settings.task is not None:
             result = run_task(settings, device)
         else:
             run = NetworkRun.start(settings, device)
-            file = None if unfinished is None else _snapshots(run, unfinished)
-            last = None if file is None else file.load()
-            train(run, on_epoch=on_epoch, snapshots=file, last=last)
-            before = 0.0 if last is None else last.seconds
+            train(run)
             result = complete(run, keep=True)
-    return with_seconds(result, before + time.perf_counter() - start)
-
-
-def remove_snapshots_of(run: str, unfinished: pathlib.Path) -> None:
-    """What was saved of a run that trained alone, by its id: it has ended."""
-    SnapshotFile(unfinished, f"{run}{ALONE}", []).remove()
-
-
-def _snapshots(run: NetworkRun, unfinished: pathlib.Path) -> SnapshotFile | None:
-    """Where the training of a run is saved; None for a user's network.
-
-    Such a network may keep what is neither weight nor buffer, a counter in Python, and would go on
-    without it. Digits depend on the machine, and a start on a file: what was saved goes on only
-    where both are the same.
-    """
-    settings = run.settings
-    if not is_own(settings.model.name):
-        return None
-    facts = json.loads(machine(run.data.x.device, settings.training.threads))
-    facts.pop("host")
-    trained = [settings.id, json.dumps(facts, sort_keys=True), of_tensors(run.initial)]
-    return SnapshotFile(unfinished, f"{settings.id}{ALONE}", trained)
+    return with_seconds(result, attempt.seconds_before + time.perf_counter() - start)
 
 
 @contextlib.contextmanager
@@ -101,28 +76,19 @@ def with_seconds(result: RunResult, seconds: float) -> RunResult:
     return dataclasses.replace(result, seconds=seconds)
 
 
-def train(
-    run: NetworkRun,
-    *,
-    on_epoch: OnEpoch | None = None,
-    snapshots: SnapshotFile | None = None,
-    last: Snapshot | None = None,
-) -> None:
+def train(run: NetworkRun) -> None:
     """Train until a stop rule or the last epoch, and measure on the way where the study says so.
 
-    What was seen goes into the run's history. Training starts at the `last` snapshot, if there is
-    one, and saves others.
+    What was seen goes into the run's history. A training that was saved goes on from there.
     """
-    start, settings, epochs = time.perf_counter(), run.settings, Epochs(run)
-    most, epoch, before = settings.training.epochs, 0, 0.0
-    ending = Ending(settings.stop, most)
-    if last is not None:
-        epoch, before, [run.history] = last.epoch, last.seconds, last.histories
+    settings, saved, epochs = run.settings, current().training(run), Epochs(run)
+    ending = Ending(settings.stop, settings.training.epochs)
+    if saved.state is not None:
         ending.replay(run.history, settings)
-        epochs.restore(last.state)
+        epochs.restore(saved.state)
     history = run.history
     while not history.outcome:
-        epoch += 1
+        epoch = saved.epoch + 1
         epochs.step.start_epoch()
         for x, y in epochs.batches():
             epochs.step(x, y)
@@ -132,11 +98,7 @@ def train(
             measured = measure_epoch(run, row)
             history.add(row, measured)
             history.outcome = ending.after(row, measured, steps)
-        if on_epoch is not None:
-            on_epoch(epoch, most)
-        if snapshots is not None and snapshots.due:
-            seconds = before + time.perf_counter() - start
-            snapshots.save(Snapshot(epoch, [history], seconds, epochs.state()))
+        saved.after_epoch(epochs.state)
 
 
 def _is_finite(model: nn.Module) -> bool:

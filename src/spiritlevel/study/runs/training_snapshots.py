@@ -62,12 +62,22 @@ class SnapshotFile:
     def __init__(self, folder: pathlib.Path, name: str, trained: Sequence[str]) -> None:
         self._path, self._trained = folder / f"{name}.pt", list(trained)
         self._last = folder / f"{name}.trained.pt"  # a name tells, without reading the file
-        self._saved, self._took = time.monotonic(), 0.0
+        self._begun = self._saved = time.monotonic()
+        self._took = 0.0
 
     @property
     def due(self) -> bool:
         """Whether it is time for another one."""
-        return time.monotonic() - self._saved >= max(EVERY, self._took / SHARE)
+        return time.monotonic() - self._saved >= self._pause
+
+    @property
+    def worth_keeping(self) -> bool:
+        """Whether a training that has ended took long enough to be saved once more."""
+        return time.monotonic() - self._begun >= self._pause
+
+    @property
+    def _pause(self) -> float:
+        return max(EVERY, self._took / SHARE)
 
     @property
     def is_trained(self) -> bool:
