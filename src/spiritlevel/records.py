@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,6 +22,8 @@ __version__ = "0.1.0"
 Progress: TypeAlias = Callable[[int, int | None, str], None]
 
 
+MOST_NAMES = 3  # of measures in a line below the table
+NEED = re.compile(r"The measure '[^']+' needs ((?:[^.:]|[.:](?! ))+)")  # how an error begins
 SHORT_NOTE = 40  # characters that stand beside a number; longer notes stand below the table
 NONFINITE_TEXT = (
     "The value is not a finite number: it overflows, or the loss does. Measure in float64, or look "
@@ -268,9 +271,7 @@ class Report(Shown, Mapping[str, Measurement]):
                 below.append(f"{name.replace('_', ' ')}: {self.settings[name]}")
         if "frozen" in self.settings:
             below.append(f"frozen, so not measured: {self.settings['frozen']}")
-        if left_out := list(self.settings.get("left_out", ())):
-            more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            below.append(f"left out, since they do not apply: {', '.join(left_out[:3])}{more}")
+        below += _left_out(self.settings.get("left_out", {}))
         return ["measure", "value", "± data", "", "note"], rows, below
 
     def to_dict(self) -> dict[str, Any]:
@@ -332,6 +333,28 @@ class Report(Shown, Mapping[str, Measurement]):
                 for layer, m in rows
             ]
         )
+
+
+def _left_out(reasons: Mapping[str, str]) -> list[str]:
+    """Which measures a pattern matched in vain, and what each of them needs; a line a reason.
+
+    >>> _left_out({"a.b": "The measure 'a.b' needs a softmax. Got none.", "a.c": "No."})
+    ['left out, since it needs a softmax: a.b', 'left out, since it does not apply: a.c']
+    """
+    names_by_need: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        need = NEED.match(reason)
+        names_by_need.setdefault(need[1] if need else "", []).append(name)
+    lines = []
+    for need, names in names_by_need.items():
+        several = len(names) > 1
+        if need:
+            why = f"{'they need' if several else 'it needs'} {need}"
+        else:
+            why = "they do not apply" if several else "it does not apply"
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        lines.append(f"left out, since {why}: {', '.join(names[:MOST_NAMES])}{more}")
+    return lines
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

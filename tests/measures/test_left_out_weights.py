@@ -69,5 +69,5 @@ def test_measures_that_only_a_pattern_matched_are_left_out_and_named(generator):
     assert list(report) == ["head.trace"]
     assert "softmax.gini" in report.settings["left_out"]
     assert "cross_entropy" in report.settings["left_out"]["softmax.gini"]
-    assert "left out, since they do not apply: softmax." in str(report)
+    assert "left out, since they need the loss 'cross_entropy': softmax." in str(report)
     assert sl.results.Report.from_json(report.to_json()) == report

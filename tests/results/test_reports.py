@@ -27,6 +27,19 @@ def assert_same_report(one, other):
     assert one.layers == other.layers
 
 
+def test_what_is_left_out_is_named_by_what_it_needs():
+    needs = {"a.b": "a softmax. Got 'mse'.", "a.c": "a head: one layer.", "d.e": "a softmax"}
+    reasons = {name: f"The measure {name!r} needs {need}" for name, need in needs.items()}
+    reasons |= dict.fromkeys("pqrst", "It is 0.5 by definition.")
+    settings = {"num_samples": 1, "left_out": reasons}
+    report = sl.Report({}, layers={}, settings=settings, cost=sl.results.Cost())
+    assert str(report).splitlines()[-3:] == [
+        "left out, since they need a softmax: a.b, d.e",
+        "left out, since it needs a head: a.c",
+        "left out, since they do not apply: p, q, r and 2 more",
+    ]
+
+
 def test_a_report_survives_json(report):
     text = report.to_json()
     assert_same_report(sl.Report.from_json(text), report)
@@ -78,14 +91,16 @@ def test_a_report_prints_as_a_table(report):
     lines = str(report).splitlines()
     assert lines[0].split() == ["measure", "value", "±", "data", "note"]
     notes = [line for line in lines if line.startswith("[")]
-    assert len(lines) == len(report) + len(notes) + 4
-    assert lines[-1].startswith("left out, since they do not apply: ")
+    left_out = [line for line in lines if line.startswith("left out, since ")]
+    assert len(lines) == len(report) + len(notes) + len(left_out) + 3
+    assert lines[-len(left_out) :] == left_out
+    assert "left out, since it needs the weights from before training: norms.distance" in left_out
     line = next(line for line in lines if line.startswith("softmax.gini"))
     assert f"{report['softmax.gini'].value:.6g}" in line
     assert "exact" in line
     line = next(line for line in lines if line.startswith("curvature.lambda_max"))
     assert f"± {report['curvature.lambda_max'].residual:.2g}" in line
-    assert lines[-2].startswith("7 samples, ")
+    assert lines[-len(left_out) - 1].startswith("7 samples, ")
 
 
 def test_a_measurement_without_any_claim_is_refused():
