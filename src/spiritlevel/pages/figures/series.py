@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from .style import FONT, log_scale, new_figure, save, style
 WHOLE, PANEL = (6.0, 3.6), (3.1, 2.5)  # inches, of a figure alone in its row and beside others
 FEW, ROW = 3, 0.18  # lines of a legend that a figure has room for, and inches of each further one
 COLUMNS = 2  # of the legend
+MARGIN = 0.3  # inches at the ends of a side that a label leaves free
+LETTERS = 13  # of a label in an inch
 MANY = 50  # places of a curve, which needs no marks
 
 
@@ -32,7 +35,14 @@ def svg(figure: Figure | Panels) -> bytes:
     for place, each in enumerate(figure.figures):
         ax = page.add_subplot(grid[place // figure.columns, place % figure.columns])
         _draw_figure(ax, each, title=each.title)
+        ax.set_xlabel(_wrapped(each.x_label, width), fontsize=FONT)
+        ax.set_ylabel(_wrapped(each.y_label, height), fontsize=FONT)
     return save(page, "svg")
+
+
+def _wrapped(label: str, inches: float) -> str:
+    """In several lines where it would be longer than the side of the figure it stands on."""
+    return "\n".join(textwrap.wrap(label, round(LETTERS * (inches - MARGIN))))
 
 
 def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
@@ -49,8 +59,6 @@ def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
     if figure.log_y:
         ends = (each for s in figure.series for each in (s.y, s.low, s.high) if each is not None)
         _log_scale(ax, "y", [value for each in ends for value in each])
-    ax.set_xlabel(figure.x_label, fontsize=FONT)
-    ax.set_ylabel(figure.y_label, fontsize=FONT)
     ax.tick_params(which="both", labelsize=FONT - 1)
     ax.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
     ax.set_axisbelow(True)
