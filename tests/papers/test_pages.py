@@ -120,9 +120,13 @@ def test_every_page_says_what_it_must(name, found, made):
             "003-fig-1",
             [
                 "spiritlevel data fetch cifar10",
+                # its networks:
+                "spiritlevel study run 003-fig-1-networks --preset h200-full --device cuda "
+                "--workers 8",
+                "spiritlevel study run 003-fig-1 --preset h200-full --device cuda --workers 8",
+                "spiritlevel data fetch cifar10",
                 "spiritlevel study run 003-fig-1 --preset paper-rates",
                 "spiritlevel data fetch cifar10",
-                # its networks:
                 "spiritlevel study run 002-fig-5 --preset h200 --device cuda --workers 8",
                 "spiritlevel study run 003-fig-1 --preset h200 --device cuda --workers 8",
             ],

@@ -11,10 +11,12 @@ from spiritlevel.papers.judging.findings import Finding, above, fact
 from spiritlevel.papers.judging.numbers import IntervalEstimate
 from spiritlevel.papers.judging.scale import SMALLER, beside_the_paper, verdict_in_words
 from spiritlevel.papers.publishing.claims_table import claims_table
+from spiritlevel.papers.publishing.in_short import in_short
+from spiritlevel.papers.publishing.population_lines import Line
 from spiritlevel.papers.publishing.records import Record, load
 from spiritlevel.papers.publishing.render import ScaleResult
 from spiritlevel.papers.publishing.scale_table import scale_table
-from spiritlevel.papers.publishing.what_holds import Line, _in_words, what_holds
+from spiritlevel.papers.publishing.what_holds import _in_words, what_holds
 from spiritlevel.study import control
 from spiritlevel.study.statistics import Correlation, levels
 
@@ -110,25 +112,57 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
     assert "| +1.00 |" in page  # four settings in perfect order prove little: no interval
 
 
-def test_what_holds_says_when_populations_disagree():
-    def found(slope):
-        """Eight settings of two networks each; the gap follows the measure up to a little."""
-        values = [float(i // 2) + 0.1 * (i % 2) for i in range(16)]
-        gaps = [slope * value + 0.3 * (i % 3) for i, value in enumerate(values)]
-        return levels(values, gaps, [i // 2 for i in range(16)])
+def found(slope):
+    """Eight settings of two networks each; the gap follows the measure up to a little."""
+    values = [float(i // 2) + 0.1 * (i % 2) for i in range(16)]
+    gaps = [slope * value + 0.3 * (i % 3) for i, value in enumerate(values)]
+    return levels(values, gaps, [i // 2 for i in range(16)])
 
-    def line(measure, population, slope, held_fixed):
-        fixed = found(held_fixed).clustered
-        return Line(population, measure, found(slope), fixed, fixed)
 
+def line(measure, population, slope, held_fixed):
+    fixed = found(held_fixed).clustered
+    return Line(population, measure, found(slope), fixed, fixed)
+
+
+def test_what_holds_names_measures_by_what_their_intervals_say():
     opposite = [line("a", "x", 1.0, 1.0), line("a", "y", -1.0, -1.0), line("b", "x", 1.0, 1.0)]
     lines = _in_words(opposite)
     assert lines[2].endswith("above 0 over all networks, counting settings: `a` in x, `b` in x.")
     assert lines[3].endswith("below 0 over all networks, counting settings: `a` in y.")
     assert lines[4].endswith("uncertainty held fixed: `a` in x, `b` in x.")
     assert lines[5].endswith("with both held fixed: `a` in y.")
-    assert [each for each in lines if "depends on the population" in each] == [lines[-1]]
-    assert "rises with `a` in x and falls with it in y, also with the training loss" in lines[-1]
-    gone = _in_words([line("a", "x", 1.0, 1.0), line("a", "y", -1.0, 0.0)])
-    assert "falls with it in y, but not all of it with the training loss held fixed" in gone[-1]
-    assert len(_in_words([line("a", "x", 1.0, 1.0), line("b", "y", -1.0, 0.0)])) == len(lines) - 1
+
+
+def test_in_short_says_when_populations_disagree():
+    def bullets(*lines):
+        return in_short(lines)[-1].splitlines()
+
+    [said, _] = bullets(line("a", "x", 1.0, 1.0), line("a", "y", -1.0, -1.0))
+    assert re.search(
+        r"rises with `a` in x \(\+.*\) and falls with it in y \(−.*\), also with", said
+    )
+    [said, _] = bullets(line("a", "x", 1.0, 1.0), line("a", "y", -1.0, 0.0))
+    assert "), but not all of it with the training loss held fixed" in said
+    assert len(bullets(line("a", "x", 1.0, 1.0), line("b", "y", -1.0, 0.0))) == 1
+    assert len(bullets(line("a", "x", 1.0, 1.0), line("a", "y", 0.0, 1.0))) == 1
+
+
+def test_in_short_counts_measures_of_flatness_alone():
+    lines = [
+        line("curvature.trace", "x", 0.4, 0.0),
+        line("norms.weight[head]", "x", 9.0, 9.0),
+        line("head.kappa", "x", 0.0, -1.0),
+        line("norms.weight", "y", -1.0, -1.0),
+        line("head.kappa", "y", -0.5, 1.0),
+    ]
+    question, table, bullets = in_short(lines)
+    assert "?** Not always. The table counts 3 results, " in question
+    assert "in one of 2 populations" in question
+    assert "?** The table counts 1 " in in_short(lines[:1])[0]
+    rows = [[cell.strip() for cell in each.split("|")[1:-1]] for each in table.splitlines()[2:]]
+    assert [cells[1:] for cells in rows if cells[0].startswith("over all")] == [["1", "1", "1"]]
+    assert [cells[1:] for cells in rows if "loss" in cells[0]] == [["1", "1", "1"]] * 2
+    [other] = re.findall("In . the largest correlation.*", bullets)
+    assert other.startswith("In x ")
+    assert "`norms.weight[head]`" in other
+    assert other.endswith("(`curvature.trace`).")

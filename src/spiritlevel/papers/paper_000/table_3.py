@@ -207,7 +207,7 @@ def _apart(groups: dict[str, list[Row]]) -> str:
 
 EXPERIMENT = Experiment(
     name=NAME,
-    title="84 ResNet-18: flatness of the head and the gap",
+    title="flatness of the head and the gap over many networks",
     source="Table 3, Fig. 3 (a)",
     claim=(
         "Over 84 ResNet-18 of different optimizers, learning rates and batch sizes, relative "

@@ -15,6 +15,7 @@ from .claims_table import claims_table
 from .render import ScaleResult, scale_in_words
 from .scale_table import CAPTION as SCALES
 from .scale_table import scale_table
+from .tally import tally
 
 Scales = Sequence[ScaleResult]  # of one experiment, the one that it is listed by first
 HOW = (
@@ -120,11 +121,7 @@ def _papers() -> str:
 
 
 def _tally(results: Sequence[Scales]) -> str:
-    counts = {word: 0 for word in WORDS}
-    for scales in results:
-        counts[scales[0].verdict] += 1
-    tally = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
-    text = f"Of {len(results)} that were run: {tally or 'none yet'}."
+    text = tally([scales[0] for scales in results])
     twice = sum(len(scales) > 1 for scales in results)
     if twice:
         text += (

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 from ...measures import get, names
 from ...pages import markdown
-from ...pages.content import Cell, Coefficient, Figure, IntervalEstimate, Panels, Table
+from ...pages.content import Cell, Figure, Panels, Table
 from ...pages.markdown import escape
-from ...study.statistics import Correlation, Levels, Within
-from ..experiment import PAPERS, Experiment, Row
-from ..judging.population import CONFOUNDERS, GAP, measured
+from ..experiment import PAPERS, Experiment
 from ..judging.scale import WORDS
-from ..judging.settings import between_estimate, levels_of, partial_over_settings
-from ..judging.trained import NotAsked
 from ..library_studies import library_study
+from .in_short import in_short
+from .population_lines import LOSS, Line, judged_rows, lines_of
 from .render import ScaleResult
 from .scale_table import images_in_words, networks_in_words
+from .tally import tally
 
-LOSS = "train_loss"
 SCOPE = (
     "A name with [head] is of the last layer alone, as those of the family head always are; the "
     "others are of the whole network. Held fixed: by partial rank correlation, with intervals "
@@ -58,45 +55,20 @@ ADVICE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """What one measure says about the gap in one population."""
-
-    population: str
-    measure: str
-    levels: Levels
-    equal_loss: Correlation  # with the training loss held fixed
-    equal_both: Correlation  # and the uncertainty as well
-
-    @property
-    def cells(self) -> Sequence[Cell]:
-        """As a row of the table."""
-        inside = self.levels.within
-        others = (self.levels.clustered, self.equal_loss, self.equal_both)
-        return [
-            *(self.population, self.measure, _short(inside)),
-            *(f"{inside.num_positive} of {inside.n}", _short(between_estimate(self.levels))),
-            *(_short(each) for each in others),
-        ]
-
-
-def _short(found: Correlation | Within | IntervalEstimate) -> Coefficient:
-    return Coefficient(found.value, found.low, found.high)
-
-
-COLUMNS = (
-    *("population", "measure", "within settings, mean", "positive within", "between settings"),
-    *("over all, interval over settings", "training loss held fixed"),
-    "training loss and uncertainty held fixed",
-)
-
-
 def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
     """The page, as Markdown; of each experiment all results, the nearest to the paper first."""
-    parts = [*HEAD, "## The claims", *_claims([scales[0] for scales in results])]
+    nearest = [scales[0] for scales in results]
     populations = [chosen for scales in results for chosen in _population(scales)]
+    lines = [line for result in populations for line in lines_of(result)]
+    parts = [
+        *HEAD,
+        "## In short",
+        f"**Do the claims hold?** {tally(nearest)}",
+        *(in_short(lines) if lines else []),
+    ]
+    parts += ["## The claims", *_claims(nearest)]
     if populations:
-        parts += ["## Flatness and the gap", TWO_QUESTIONS, *_populations(populations)]
+        parts += ["## Flatness and the gap", TWO_QUESTIONS, *_populations(populations, lines)]
     parts += ["## What to measure", "\n".join(f"{i}. {each}" for i, each in enumerate(ADVICE, 1))]
     return "\n\n".join(parts) + "\n"
 
@@ -121,41 +93,16 @@ def _link(experiment: Experiment) -> str:
     return f"[{escape(experiment.title)}](experiments/{experiment.name}.md)"
 
 
-def _judged(result: ScaleResult) -> Sequence[Row]:
-    trained = result.experiment.trained
-    rows = result.record.rows
-    return rows if isinstance(trained, NotAsked) else trained.split(rows).judged
-
-
-def _lines(result: ScaleResult) -> list[Line]:
-    """The measures of a population that repeats its settings."""
-    experiment, rows = result.experiment, _judged(result)
-    if result.outcome.agrees == "untrained" or not experiment.settings or experiment.rows_of:
-        return []
-    lines = []
-    for name in measured(rows, experiment.measures):
-        found = levels_of(rows, name, GAP, experiment.settings)
-        if found is not None:
-            fixed = (
-                partial_over_settings(rows, name, GAP, given, experiment.settings)
-                for given in ([LOSS], list(CONFOUNDERS))
-            )
-            lines.append(Line(experiment.name, name, found, *fixed))
-    return lines
-
-
 def _population(scales: Sequence[ScaleResult]) -> Sequence[ScaleResult]:
     """The nearest result of an experiment with seeds enough to look within settings, if any."""
-    return [r for r in scales if any(line.levels.within.n for line in _lines(r))][:1]
+    return [r for r in scales if any(line.levels.within.n for line in lines_of(r))][:1]
 
 
-def _populations(results: Sequence[ScaleResult]) -> list[str]:
+def _populations(results: Sequence[ScaleResult], lines: Sequence[Line]) -> list[str]:
     populations: list[Sequence[Cell]] = []
-    lines: list[Line] = []
     for result in results:
-        found = _lines(result)
-        levels = found[0].levels
-        losses = [row[LOSS] for row in _judged(result)]
+        levels = next(e.levels for e in lines if e.population == result.experiment.name)
+        losses = [row[LOSS] for row in judged_rows(result)]
         populations.append(
             [
                 *(result.experiment.name, _networks(result)),
@@ -163,7 +110,6 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
                 f"{min(losses):.2g} to {max(losses):.2g}",
             ]
         )
-        lines += found
     figures = [
         f"![{escape(r.experiment.title)}](experiments/{r.stem}.svg)\n\n"
         f"*{escape(f'{r.experiment.name}, {_networks(r)}')}: each colour is a way of training, "
@@ -177,7 +123,7 @@ def _populations(results: Sequence[ScaleResult]) -> list[str]:
             Table(("population", "what", "networks", "settings", "training loss"), populations)
         ),
         "Rank correlations (Spearman) with the gap of the losses:",
-        markdown.table(Table(COLUMNS, [line.cells for line in lines])),
+        markdown.table(Table(list(lines[0].cells), [list(e.cells.values()) for e in lines])),
         escape(SCOPE),
         "\n".join(_in_words(lines)),
         f"These are {len(lines)} lines: of measures that tell nothing, about one in 40 would have "
@@ -204,42 +150,18 @@ def _in_words(lines: Sequence[Line]) -> list[str]:
     chosen: dict[str, Callable[[Line], bool]] = {
         "The 95 % interval lies above 0 within settings": lambda e: e.levels.within.low > 0,
         "It lies below 0 within settings": lambda e: e.levels.within.high < 0,
-        "It lies above 0 over all networks, counting settings": _rises,
-        "It lies below 0 over all networks, counting settings": _falls,
+        "It lies above 0 over all networks, counting settings": lambda e: e.rises,
+        "It lies below 0 over all networks, counting settings": lambda e: e.falls,
         "It lies above 0 with training loss and uncertainty held fixed": (
             lambda e: e.equal_both.low > 0
         ),
         "It lies below 0 with both held fixed": lambda e: e.equal_both.high < 0,
         "The signs differ between the levels": lambda e: e.levels.disagrees,
     }
-    said = [
+    return [
         f"- {words}: {_listing([f'{e.measure} in {e.population}' for e in lines if is_so(e)])}."
         for words, is_so in chosen.items()
     ]
-    for measure in dict.fromkeys(line.measure for line in lines):
-        own = [line for line in lines if line.measure == measure]
-        up = [line for line in own if _rises(line)]
-        down = [line for line in own if _falls(line)]
-        if up and down:
-            equal = all(e.equal_loss.low > 0 for e in up) and all(
-                e.equal_loss.high < 0 for e in down
-            )
-            said.append(
-                "- **The sign depends on the population:** over all networks, the gap rises with "
-                f"`{measure}` in {', '.join(e.population for e in up)} and falls with it in "
-                f"{', '.join(e.population for e in down)}, "
-                f"{'also' if equal else 'but not all of it'} with the training loss held fixed. "
-                "Across settings, one population does not tell what another one shows."
-            )
-    return said
-
-
-def _rises(line: Line) -> bool:
-    return line.levels.clustered.low > 0
-
-
-def _falls(line: Line) -> bool:
-    return line.levels.clustered.high < 0
 
 
 def _moved(lines: Sequence[Line]) -> list[str]:
