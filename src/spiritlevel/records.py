@@ -343,8 +343,8 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
     """
     names_by_need: dict[str, list[str]] = {}
     for name, reason in reasons.items():
-        need = NEED.match(reason)
-        names_by_need.setdefault(need[1] if need else "", []).append(name)
+        found = NEED.match(reason)
+        names_by_need.setdefault(found[1] if found else "", []).append(name)
     lines = []
     for need, names in names_by_need.items():
         several = len(names) > 1
