@@ -86,6 +86,46 @@ def test_the_levels_of_pearson_are_rows_of_the_other_table(page, store):
 
 
 @pytest.fixture(scope="module")
+def page_of_five_rates(tmp_path_factory):
+    """A rate says nearly all of a network, whatever its optimizer."""
+    grid = {"optimizer": ["sgd", "adam"], "lr": [0.1, 0.03, 0.01, 0.003, 0.001]}
+    with planted(tmp_path_factory.mktemp("rates"), grid=grid, seeds=6, names=(KAPPA,)) as made:
+        rows = Population.of(made).done
+        places = [grid["lr"].index(row["lr"]) for row in rows]
+        values = [
+            (lr + 0.01 * (i % 7), row["run"])
+            for i, (lr, row) in enumerate(zip(places, rows, strict=True))
+        ]
+        gaps = [
+            ([1, 0, 3, 4, 2][lr] + 0.01 * (i % 5), row["run"])
+            for i, (lr, row) in enumerate(zip(places, rows, strict=True))
+        ]
+        with made._writing():
+            made._connection.executemany(
+                "UPDATE measurements SET value = ? WHERE run = ? AND layer = ''", values
+            )
+            made._connection.executemany(
+                "UPDATE epochs SET test_loss = train_loss + ? WHERE run = ?", gaps
+            )
+        yield page_of(made, resamples=0)
+
+
+def test_intervals_over_groups_are_rows_of_the_other_table(page_of_five_rates, page):
+    found = records(parts(page_of_five_rates)["coefficients"])
+    shared = {r["coefficient"]: r["n"] for r in found if "groups" in r["coefficient"]}
+    assert shared == {"Spearman ρ, groups of one lr": 5, "Pearson r, groups of one lr": 5}
+    others = records(parts(page)["coefficients"])  # three rates are too few
+    assert not any("groups" in row["coefficient"] for row in others)
+
+
+def test_the_lead_says_what_few_values_leave_open(page_of_five_rates):
+    (row,) = records(parts(page_of_five_rates)["correlations"])
+    assert row["ρ, all runs"].low > 0
+    assert row["verdict"].endswith("; unclear if settings with the same lr count once")
+    assert "counting the 5 groups of them and not the 10 settings" in page_of_five_rates.lead
+
+
+@pytest.fixture(scope="module")
 def wide_html(tmp_path_factory):
     """A page with measures whose names are as long as names get.
 

@@ -100,14 +100,13 @@ def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: s
     num = "1 measure" if tests == 1 else f"{tests} measures"
     rho = f"Spearman's ρ = {coefficient(rank)}, n = {n}"
     p = chance(best.holm[JUDGED])
-    paradox = ""
-    if best.levels and best.levels["spearman"].disagrees:
-        paradox = f" {best.levels['spearman'].sentence}"
+    caveat = best.levels["spearman"].caveat if best.levels else ""
+    caveat = f" {caveat}".rstrip()
     if not best.verdict.startswith(FINDINGS):
         return (
             f"{over} no measure is clearly associated with the {target}. {best.name} comes "
             "closest: "
-            f"{rho}, {p} after Holm's correction for {num}: {best.verdict}.{paradox}"
+            f"{rho}, {p} after Holm's correction for {num}: {best.verdict}.{caveat}"
         )
     direction = "rises" if best.spearman.value > 0 else "falls"
     finding = (
@@ -117,7 +116,7 @@ def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: s
     )
     partial = best.partial_spearman
     if partial is None:
-        return f"{finding}; no confounder was measured to check it against.{paradox}"
+        return f"{finding}; no confounder was measured to check it against.{caveat}"
     confounders = ", ".join(partial.given) or "the confounders"
     given = coefficient(partial)
     if partial.verdict == rank.verdict:
@@ -126,7 +125,7 @@ def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: s
         left = f"but its sign changes when {confounders} are held fixed (ρ = {given})"
     else:
         left = f"but with {confounders} held fixed there is no clear association (ρ = {given})"
-    return f"{finding}{'' if left.startswith('and') else ','} {left}.{paradox}"
+    return f"{finding}{'' if left.startswith('and') else ','} {left}.{caveat}"
 
 
 def _facts(

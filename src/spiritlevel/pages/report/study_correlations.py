@@ -100,7 +100,7 @@ def _others(statistics: StudyStatistics, rows: list[MeasureStatistics]) -> Table
         Column("value", f"With its {percent(statistics.confidence)} interval by formula"),
         Column("bootstrap", "The interval of the bootstrap over runs (BCa)"),
         Column("p", "Before Holm's correction"),
-        Column("n", "Runs, or settings between and within them"),
+        Column("n", "Runs; or settings, between and within them; or groups of settings"),
     ]
     return Table(
         columns,
@@ -108,8 +108,9 @@ def _others(statistics: StudyStatistics, rows: list[MeasureStatistics]) -> Table
         id="coefficients",
         title="Other coefficients and intervals",
         caption="Over all runs these intervals take the runs as independent, which makes them too "
-        "narrow where settings are repeated. To see one coefficient of all measures, type its "
-        "name into the filter.",
+        "narrow where settings are repeated. Settings that share a value, such as one optimizer, "
+        "may be alike, too: intervals over groups count those that share it. To see one of them "
+        "for all measures, type its name into the filter.",
     )
 
 
@@ -121,6 +122,9 @@ def _of_measure(row: MeasureStatistics) -> Iterator[list[Cell]]:
         yield [f"{name}, all runs", _coefficient(plain), ends, _short(plain.p), plain.n]
         if kind not in row.levels:
             continue
+        for shared, found in row.levels[kind].shared.items():
+            p, groups = _short(found.p), found.clusters
+            yield [f"{name}, groups of one {shared}", _coefficient(found), None, p, groups]
         between, within = row.levels[kind].between, row.levels[kind].within
         if kind != "spearman":  # whose levels are in the table above
             p = _short(between.p)

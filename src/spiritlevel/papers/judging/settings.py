@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...pages.content import Coefficient
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.correlations import Kind
@@ -17,8 +18,11 @@ TITLE = "Within and between training settings"
 CAPTION = (
     "Networks of one setting differ by their seed alone. The interval over settings leaves out "
     "each setting in turn, so it does not take such networks for independent ones; it is what the "
-    "claim is judged by. Between settings: of their means. Within settings: the mean of the "
-    "correlations in single settings, with Student's interval over settings."
+    "claim is judged by. Settings with the same optimizer, say, may be alike, too: the interval "
+    "over groups leaves out all settings that share a value, and is the right one where that value "
+    "decides; it is shown, not judged, since it was added after the runs. Between settings: of "
+    "their means. Within settings: the mean of the correlations in single settings, with Student's "
+    "interval over settings."
 )
 GAPS = {"gap": "gap of the losses", "error_gap": "gap of the accuracies"}
 
@@ -49,7 +53,8 @@ def levels_of(
     settings = settings_of(rows, columns)
     if settings is None:
         return None
-    return levels(column(rows, measure), column(rows, target), settings, kind=kind)
+    axes = {name: [row[name] for row in rows] for name in _varied(rows, columns)}
+    return levels(column(rows, measure), column(rows, target), settings, axes=axes, kind=kind)
 
 
 def over_settings(plain: Correlation, found: Levels | None) -> Correlation:
@@ -74,8 +79,7 @@ def levels_table(
     rows: Sequence[Row], measures: Sequence[str], columns: Sequence[str]
 ) -> list[Table]:
     """One row per measure, gap and kind; none where no setting is repeated."""
-    settings = settings_of(rows, columns)
-    if settings is None:
+    if settings_of(rows, columns) is None:
         return []
     table: list[list[Cell]] = []
     kinds: tuple[Kind, ...] = ("spearman", "pearson")
@@ -84,12 +88,13 @@ def levels_table(
             continue
         for measure in measures:
             for kind in kinds:
-                found = levels(column(rows, measure), column(rows, target), settings, kind=kind)
-                table.append([measure, words, kind.capitalize(), *_cells(found)])
+                found = levels_of(rows, measure, target, columns, kind)
+                if found is not None:
+                    table.append([measure, words, kind.capitalize(), *_cells(found)])
     titles = (
         *("measure", "gap", "correlation", "n", "settings", "over all, interval over runs"),
-        *("over all, interval over settings", "between settings", "within settings"),
-        *("positive within", "signs"),
+        *("over all, interval over settings", "interval over groups", "between settings"),
+        *("within settings", "positive within", "signs"),
     )
     return [titled(TITLE, CAPTION, Table(titles, table))]
 
@@ -109,11 +114,21 @@ def _cells(found: Levels) -> list[Cell]:
         found.clustered.clusters,
         estimate(found.pooled),
         estimate(found.clustered),
+        _over_groups(found),
         between_estimate(found),
         within_estimate(found),
         f"{inside.num_positive} of {inside.n}",
         "differ" if found.disagrees else "agree",
     ]
+
+
+def _over_groups(found: Levels) -> str | None:
+    """The widest interval over groups of settings, and what these share."""
+    if not found.widest:
+        return None
+    shared = found.shared[found.widest]
+    ends = Coefficient(shared.value, shared.low, shared.high).interval
+    return f"{ends} ({shared.clusters} by {found.widest})"
 
 
 def between_estimate(found: Levels) -> IntervalEstimate:

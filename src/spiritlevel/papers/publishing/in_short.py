@@ -18,13 +18,14 @@ def in_short(lines: Sequence[Line]) -> list[str]:
     populations = len({line.population for line in flat})
     answer = "Not always. " if any(line.falls for line in flat) else ""
     views = list(dict.fromkeys(view for line in flat for view in line.views))
+    said = [_doubts(flat), *_both_ways(flat), *_others_first(lines), TO_DO]
     return [
         f"**Does a flatter network generalize better?** {answer}The table counts {len(flat)} "
         f"results, each of one measure of flatness in one of {populations} populations, which are "
         "described below. A gap is clearly smaller or larger if the 95 % interval of the "
         "correlation does not contain 0.",
         markdown.table(Table(COLUMNS, [[view, *_counts(flat, view)] for view in views])),
-        "\n".join(f"- {each}" for each in (*_both_ways(flat), *_others_first(lines), TO_DO)),
+        "\n".join(f"- {each}" for each in said),
     ]
 
 
@@ -32,6 +33,17 @@ def _counts(lines: Sequence[Line], view: str) -> tuple[int, int, int]:
     smaller = sum(line.views[view].low > 0 for line in lines)
     larger = sum(line.views[view].high < 0 for line in lines)
     return smaller, larger, len(lines) - smaller - larger
+
+
+def _doubts(lines: Sequence[Line]) -> str:
+    """How much is left where settings that share a value count once."""
+    clear = [line for line in lines if line.rises or line.falls]
+    left = [line for line in clear if not line.levels.doubt]
+    return (
+        "Settings that share a value, such as an optimizer, may be alike. Of the "
+        f"{len(clear)} results that are clear over all networks if settings are counted, "
+        f"{len(left)} are clear by the widest interval, which counts what settings share."
+    )
 
 
 def _both_ways(lines: Sequence[Line]) -> list[str]:
@@ -48,9 +60,15 @@ def _both_ways(lines: Sequence[Line]) -> list[str]:
                 "The sign depends on the population: over all networks, the gap rises with "
                 f"`{measure}` in {_where(up)} and falls with it in {_where(down)}, "
                 f"{'also' if equal else 'but not all of it'} with the training loss held fixed. "
-                "Across settings, one population does not tell what another one shows."
+                f"{_unclear([*up, *down])}Across settings, one population does not tell what "
+                "another one shows."
             )
     return said
+
+
+def _unclear(lines: Sequence[Line]) -> str:
+    doubted = [line.population for line in lines if line.levels.doubt]
+    return f"By the widest interval it is unclear in {', '.join(doubted)}. " if doubted else ""
 
 
 def _others_first(lines: Sequence[Line]) -> list[str]:

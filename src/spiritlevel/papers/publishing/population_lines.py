@@ -17,6 +17,7 @@ from .render import ScaleResult
 LOSS = "train_loss"
 WITHIN = "within settings, mean"
 OVER_ALL = "over all, interval over settings"
+CAUTIOUS = "over all, widest interval"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Line:
             WITHIN: self.levels.within,
             "between settings": between_estimate(self.levels),
             OVER_ALL: self.levels.clustered,
+            CAUTIOUS: self.levels.cautious,
             "training loss held fixed": self.equal_loss,
             "training loss and uncertainty held fixed": self.equal_both,
         }

@@ -19,9 +19,11 @@ from .tally import tally
 
 SCOPE = (
     "A name with [head] is of the last layer alone, as those of the family head always are; the "
-    "others are of the whole network. Held fixed: by partial rank correlation, with intervals "
-    "over settings. The training loss is that at the end, uncertainty is 1 − ‖p‖², which is a "
-    "factor of every curvature here."
+    "others are of the whole network. The widest interval counts settings, or groups of settings "
+    "that share a value, such as an optimizer with its rate, whichever leaves more room; where "
+    "nothing that they share has four values or more, it is that over settings. Held fixed: by "
+    "partial rank correlation, with intervals over settings. The training loss is that at the end, "
+    "uncertainty is 1 − ‖p‖², which is a factor of every curvature here."
 )
 HEAD = (
     "# What holds",
@@ -45,7 +47,8 @@ ADVICE = (
     "no reason that matters.",
     "**Ask within a setting.** Repeat each setting with several seeds, and look at the seeds of "
     "one setting before all runs together. `spiritlevel study report` shows both, and says when "
-    "their signs differ. Count settings, not networks, when you ask how sure it is.",
+    "their signs differ. Count settings, not networks, when you ask how sure it is, and vary how "
+    "networks are trained in many ways: 24 settings of 6 optimizers may say no more than 6.",
     "**Use a measure that rescaling cannot change.** `relative.kappa`, or `head.kappa` where only "
     "the last layer is of interest; not the trace or the largest eigenvalue alone. `spiritlevel "
     "audit` tries the symmetries on your own network.",

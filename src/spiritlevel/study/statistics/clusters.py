@@ -38,6 +38,7 @@ def clustered(
     *,
     kind: Kind = "spearman",
     confidence: float = 0.95,
+    called: str = "settings",
 ) -> Correlation:
     """The correlation over all runs, with an interval and a p that count settings and not runs.
 
@@ -47,6 +48,7 @@ def clustered(
         clusters: the setting of each run.
         kind: "pearson", "spearman" or "kendall".
         confidence: of the interval.
+        called: what the clusters are, in reasons.
 
     >>> print(clustered([1, 2, 2, 3, 4, 5, 5, 7], [1, 3, 2, 2, 5, 4, 7, 6], list("aabbccdd")))
     +0.87 [+0.19, +0.99]
@@ -61,7 +63,8 @@ def clustered(
     value = of_all(kind, x, y)
     blocks = in_blocks(places)
     left = 1.0 - numpy().eye(int(blocks.max()) + 1)  # a row leaves out a block
-    ends, p = jackknife(value, OF_COUNTS[kind](x, y, left[:, blocks]), confidence=confidence)
+    without = OF_COUNTS[kind](x, y, left[:, blocks])
+    ends, p = jackknife(value, without, confidence=confidence, called=called)
     return Correlation(
         kind,
         value,
@@ -70,16 +73,16 @@ def clustered(
         p,
         points.n,
         points.excluded,
-        how(num),
+        how(num, called),
         confidence,
         reason=ends.reason,
         clusters=num,
     )
 
 
-def how(num: int) -> str:
+def how(num: int, called: str = "settings") -> str:
     """The method, in words."""
-    return f"jackknife over {num} settings, Fisher z"
+    return f"jackknife over {num} {called}, Fisher z"
 
 
 def numbered(clusters: Sequence[Hashable]) -> tuple[Indices, int]:
@@ -94,7 +97,9 @@ def in_blocks(places: Indices) -> Indices:
     return places % MOST_BLOCKS
 
 
-def jackknife(value: float, left_out: Array, *, confidence: float) -> tuple[Interval, float]:
+def jackknife(
+    value: float, left_out: Array, *, confidence: float, called: str = "settings"
+) -> tuple[Interval, float]:
     """Interval and two-sided p of a correlation, from its values without each cluster in turn.
 
     >>> interval, p = jackknife(0.5, [0.4, 0.5, 0.6, 0.5], confidence=0.95)
@@ -105,9 +110,9 @@ def jackknife(value: float, left_out: Array, *, confidence: float) -> tuple[Inte
     num = len(left_out)
     missing = int((~np.isfinite(left_out)).sum())
     if num < MIN_CLUSTERS:
-        return _none(f"only {num} settings, at least {MIN_CLUSTERS} are needed for an interval")
+        return _none(f"only {num} {called}, at least {MIN_CLUSTERS} are needed for an interval")
     if missing:
-        return _none(f"without {missing} of the {num} settings there is no correlation")
+        return _none(f"without {missing} of the {num} {called} there is no correlation")
     z = math.atanh(max(-ALMOST, min(ALMOST, value)))
     away = np.arctanh(np.clip(left_out, -ALMOST, ALMOST)) - z
     error = math.sqrt((num - 1) / num * float((away**2).sum()))

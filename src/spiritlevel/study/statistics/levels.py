@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from ._arrays import MIN_POINTS, Array, finite_points, is_constant, numpy, scipy_stats
 from .clusters import clustered, numbered
 from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
+from .shared import over_shared
 
 CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 
@@ -47,12 +48,36 @@ class Within:
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
-    """The same two columns on three levels; `pooled` counts runs and `clustered` settings."""
+    """The same two columns on three levels; `pooled` counts runs and `clustered` settings.
+
+    `shared` counts groups of settings, by what they share.
+    """
 
     pooled: Correlation
     clustered: Correlation
     between: Correlation
     within: Within
+    shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
+
+    @property
+    def widest(self) -> str:
+        """What those groups share whose interval is the widest; "" where there is none."""
+        known = {name: each for name, each in self.shared.items() if not math.isnan(each.low)}
+        return max(known, key=lambda name: known[name].high - known[name].low, default="")
+
+    @property
+    def cautious(self) -> Correlation:
+        """Over all, with the wider interval: over settings, or over groups of them."""
+        if not self.widest:
+            return self.clustered
+        both = (self.clustered, self.shared[self.widest])
+        return max(both, key=lambda found: found.high - found.low)
+
+    @property
+    def doubt(self) -> str:
+        """What settings share that makes a clear correlation unclear if they count once; or ""."""
+        clear_to_unclear = _is_clear(self.clustered) and not _is_clear(self.cautious)
+        return self.widest if clear_to_unclear else ""
 
     @property
     def disagrees(self) -> bool:
@@ -68,10 +93,10 @@ class Levels:
 
     @property
     def sentence(self) -> str:
-        """What the three levels say together; "" where there is nothing within settings to say."""
+        """What the levels say together; "" where there is nothing to say."""
         within = self.within
         if not within.by_setting:
-            return ""
+            return self._of_the_doubt
         levels = (
             f"within one setting the correlation is {within} on average, positive in "
             f"{within.num_positive} of {within.n} settings; between the means of "
@@ -79,10 +104,28 @@ class Levels:
             f"{self.pooled}, and {_ends(self.clustered)} if settings are counted and not runs."
         )
         if not self.disagrees:
-            return f"{levels[0].upper()}{levels[1:]}"
+            said = f"{levels[0].upper()}{levels[1:]}"
+        else:
+            said = (
+                f"The signs differ between the levels (Simpson's paradox): {levels} What holds "
+                "between settings need not hold between networks of one setting."
+            )
+        return f"{said} {self._of_the_doubt}".rstrip()
+
+    @property
+    def caveat(self) -> str:
+        """The part of it that takes something away from the correlation over all; or ""."""
+        return self.sentence if self.disagrees else self._of_the_doubt
+
+    @property
+    def _of_the_doubt(self) -> str:
+        if not self.doubt:
+            return ""
+        found = self.shared[self.doubt]
         return (
-            f"The signs differ between the levels (Simpson's paradox): {levels} What holds between "
-            "settings need not hold between networks of one setting."
+            f"Settings with the same {self.doubt} may be alike, too: counting the {found.clusters} "
+            f"groups of them and not the {self.clustered.clusters} settings, the interval is "
+            f"{_ends(found)}, which contains 0."
         )
 
 
@@ -91,6 +134,7 @@ def levels(
     target: Iterable[float | None],
     settings: Sequence[Hashable],
     *,
+    axes: Mapping[str, Sequence[object]] | None = None,
     kind: Kind = "spearman",
     confidence: float = 0.95,
 ) -> Levels:
@@ -100,6 +144,8 @@ def levels(
         values: of the measure, one a run; None or a non-finite number leaves the run out.
         target: what it should predict.
         settings: the setting of each run; its text names it.
+        axes: what the settings consist of, by name, with its value in each run: then intervals
+            count what settings share as well.
         kind: "pearson", "spearman" or "kendall".
         confidence: of all intervals.
 
@@ -122,6 +168,7 @@ def levels(
         clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
         between=correlation(*means, confidence=confidence),
         within=_within(kind, x, y, {names[group[0]]: group for group in members}, confidence),
+        shared=over_shared(values, target, axes or {}, kind=kind, confidence=confidence),
     )
 
 
@@ -147,6 +194,10 @@ def _student(values: Sequence[float], confidence: float) -> tuple[float, float, 
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = float(scipy_stats().t.ppf(0.5 + confidence / 2, len(values) - 1)) * error
     return mean, mean - half, mean + half
+
+
+def _is_clear(correlation: Correlation) -> bool:
+    return correlation.low > 0 or correlation.high < 0
 
 
 def _ends(correlation: Correlation) -> str:

@@ -62,6 +62,7 @@ def summary(
     settings = Grid.read([row["settings"] for row in rows])
     confounders = _columns([row.get("confounders", {}) for row in rows])
     clusters = _clusters([row["settings"] for row in rows], seed_key)
+    axes = _columns([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
     measures = {}
     for name, values in _columns([row["measures"] for row in rows]).items():
         # A measure that is a confounder too is judged given the other confounders.
@@ -89,7 +90,7 @@ def summary(
             levels={}
             if clusters is None
             else {
-                kind: levels(values, target, clusters, kind=kind, confidence=confidence)
+                kind: levels(values, target, clusters, axes=axes, kind=kind, confidence=confidence)
                 for kind in LEVELS
             },
         )
@@ -128,7 +129,7 @@ def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _columns(rows: Sequence[Mapping[str, float | None]]) -> dict[str, list[float | None]]:
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """By name, in order of appearance; None where a run lacks it."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
@@ -178,7 +179,10 @@ def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStat
         for kind, family in families.items()
         if row.name in family.adjusted
     }
-    return dataclasses.replace(row, holm=corrected, verdict=_verdict(row, corrected))
+    verdict = _verdict(row, corrected)
+    if verdict.startswith(FINDINGS) and row.levels and row.levels["spearman"].doubt:
+        verdict += f"; unclear if settings with the same {row.levels['spearman'].doubt} count once"
+    return dataclasses.replace(row, holm=corrected, verdict=verdict)
 
 
 def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:

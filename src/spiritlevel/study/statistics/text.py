@@ -131,11 +131,25 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
         for row in statistics.measures.values()
         if row.levels and row.levels["spearman"].disagrees
     ]
+    lines += _doubts(statistics)
     if statistics.confounders:
         lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
     for row in statistics.measures.values():
         lines += [f"{row.name}, {what}: {reason}." for what, reason in _reasons(row)]
     return lines
+
+
+def _doubts(statistics: StudyStatistics) -> list[str]:
+    """By what settings share: which findings are unclear if those that share it count once."""
+    doubted: dict[str, list[str]] = {}
+    for row in statistics.measures.values():
+        if row.levels and row.levels["spearman"].doubt:
+            doubted.setdefault(row.levels["spearman"].doubt, []).append(row.name)
+    return [
+        f"Settings with the same {shared} may be alike, too. If they count once, the intervals of "
+        f"these contain 0: {', '.join(names)}."
+        for shared, names in doubted.items()
+    ]
 
 
 def _counted(statistics: StudyStatistics) -> str:
@@ -238,6 +252,7 @@ def _levels(statistics: StudyStatistics) -> str:
             str(found.pooled.n),
             _cell(found.pooled),
             _ends(found.clustered),
+            _over_shared(found),
             _cell(found.between),
             MISSING if math.isnan(inside.value) else str(inside),
             f"{inside.num_positive} of {inside.n}",
@@ -248,11 +263,19 @@ def _levels(statistics: StudyStatistics) -> str:
         statistics,
         f"Spearman ρ within and between {statistics.settings} settings",
         (
-            *("n", "all runs", f"{level} over settings", "between settings", "within, mean"),
-            "positive within",
+            *("n", "all runs", f"{level} over settings", f"{level} over groups of them"),
+            *("between settings", "within, mean", "positive within"),
         ),
         cells,
     )
+
+
+def _over_shared(found: Levels) -> str:
+    """The widest interval over groups of settings, and what these share."""
+    if not found.widest:
+        return MISSING
+    shared = found.shared[found.widest]
+    return f"{_ends(shared)} ({shared.clusters} by {found.widest})"
 
 
 def _bootstraps(statistics: StudyStatistics) -> str:
