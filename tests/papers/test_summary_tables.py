@@ -97,18 +97,24 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
     page = what_holds(results)
     for result, *_ in results:
         assert page.count(f"](experiments/{result.experiment.name}.md)") == 1
-    rows = re.findall(r"^\| (\d\S+) \| (\S+) \| (.*) \|$", page, re.M)
-    assert {row[0] for row in rows} == {"000-table-3", "002-fig-5", "003-fig-1", "003-fig-3"}
-    assert {row[1] for row in rows if row[0] == "003-fig-1"} == {
+    sections = re.split(r"^### ", page, flags=re.M)[1:-1]
+    named = {section.partition(":")[0]: section for section in sections}
+    assert set(named) == {"000-table-3", "002-fig-5", "003-fig-1", "003-fig-3"}
+    rows = {
+        name: dict(re.findall(r"^\| (\S+\.\S+) \| (.*) \|$", section, re.M))
+        for name, section in named.items()
+    }
+    assert set(rows["003-fig-1"]) == {
         f"{name}\\[head\\]"
         for name in ("scaled.lambda\\_max", "scaled.trace", "relative.kappa", "neuron.rho\\_sum")
     }
-    population = "| 002-fig-5 | LeNet-5, 10,000 of CIFAR-10 | 110 | 8 |"
-    assert re.search(rf"^{re.escape(population)} [\d.]+ to [\d.]+ \|$", page, re.M)
-    kappa = next(row for row in rows if row[:2] == ("002-fig-5", "head.kappa"))
-    assert kappa[2].startswith("+0.29 [+0.13, +0.45] | 7 of 8 | −0.43 [−0.88, +0.43] |")
+    assert named["002-fig-5"].startswith("002-fig-5: LeNet-5, 10,000 of CIFAR-10\n")
+    assert "\n110 trained networks of 8 settings, with a training loss of " in named["002-fig-5"]
+    levels = "+0.29 [+0.13, +0.45] | 7 of 8 | −0.43 [−0.88, +0.43] |"
+    assert rows["002-fig-5"]["head.kappa"].startswith(levels)
     assert "The signs differ between the levels: `head.kappa` in 002-fig-5" in page
-    assert "![minima of LeNet-5 and five measures](experiments/002-fig-5-h200.svg)" in page
+    figure = "![minima of LeNet-5 and five measures](experiments/002-fig-5-h200.svg)"
+    assert figure in named["002-fig-5"]
     assert "| +1.00 |" in page  # four settings in perfect order prove little: no interval
 
 

@@ -54,17 +54,16 @@ class Line:
             OVER_ALL: self.levels.clustered,
             CAUTIOUS: self.levels.cautious,
             "training loss held fixed": self.equal_loss,
-            "training loss and uncertainty held fixed": self.equal_both,
+            "loss and 1 − ‖p‖² held fixed": self.equal_both,
         }
         return {view: Coefficient(e.value, e.low, e.high) for view, e in looked_at.items()}
 
     @property
     def cells(self) -> Mapping[str, Cell]:
-        """As a row of the table, by column."""
+        """As a row of the population's table, by column."""
         within = self.levels.within
         inside, *others = self.views.items()
         return {
-            "population": self.population,
             "measure": self.measure,
             **dict([inside]),
             "positive within": f"{within.num_positive} of {within.n}",

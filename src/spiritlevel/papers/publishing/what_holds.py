@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...measures import get, names
 from ...pages import markdown
-from ...pages.content import Cell, Figure, Panels, Table
+from ...pages.content import Figure, Panels, Table
 from ...pages.markdown import escape
 from ..experiment import PAPERS, Experiment
 from ..judging.scale import WORDS
@@ -102,38 +102,36 @@ def _population(scales: Sequence[ScaleResult]) -> Sequence[ScaleResult]:
 
 
 def _populations(results: Sequence[ScaleResult], lines: Sequence[Line]) -> list[str]:
-    populations: list[Sequence[Cell]] = []
-    for result in results:
-        levels = next(e.levels for e in lines if e.population == result.experiment.name)
-        losses = [row[LOSS] for row in judged_rows(result)]
-        populations.append(
-            [
-                *(result.experiment.name, _networks(result)),
-                *(levels.pooled.n, levels.clustered.clusters),
-                f"{min(losses):.2g} to {max(losses):.2g}",
-            ]
-        )
-    figures = [
-        f"![{escape(r.experiment.title)}](experiments/{r.stem}.svg)\n\n"
-        f"*{escape(f'{r.experiment.name}, {_networks(r)}')}: each colour is a way of training, "
-        "with a line of its own.*"
-        for r in results
-        if any(figure.fitted for figure in _drawn(r.outcome.figure))
-    ]
     return [
-        "The populations, of trained networks:",
-        markdown.table(
-            Table(("population", "what", "networks", "settings", "training loss"), populations)
-        ),
-        "Rank correlations (Spearman) with the gap of the losses:",
-        markdown.table(Table(list(lines[0].cells), [list(e.cells.values()) for e in lines])),
         escape(SCOPE),
+        *(part for result in results for part in _one(result, lines)),
+        "### All of them",
         "\n".join(_in_words(lines)),
         f"These are {len(lines)} lines: of measures that tell nothing, about one in 40 would have "
         "an interval above 0 by chance, in each column, and one in 40 below.",
         f"Of these measures, rescaling of layers changes {_listing(_moved(lines))}.",
-        *figures,
     ]
+
+
+def _one(result: ScaleResult, lines: Sequence[Line]) -> list[str]:
+    """A population: its networks, what each measure says, and the figure."""
+    name = result.experiment.name
+    own = [line for line in lines if line.population == name]
+    levels = own[0].levels
+    losses = [row[LOSS] for row in judged_rows(result)]
+    parts = [
+        f"### {name}: {escape(_networks(result))}",
+        f"{levels.pooled.n} trained networks of {levels.clustered.clusters} settings, with a "
+        f"training loss of {min(losses):.2g} to {max(losses):.2g}. Rank correlations (Spearman) "
+        "with the gap of the losses:",
+        markdown.table(Table(list(own[0].cells), [list(line.cells.values()) for line in own])),
+    ]
+    if any(figure.fitted for figure in _drawn(result.outcome.figure)):
+        parts += [
+            f"![{escape(result.experiment.title)}](experiments/{result.stem}.svg)",
+            "*Each colour that has a line is a way of training.*",
+        ]
+    return parts
 
 
 def _drawn(figure: Figure | Panels | None) -> Sequence[Figure]:
