@@ -18,7 +18,7 @@ from .measures.rounding import with_rounding
 from .model.arithmetic import Arithmetic
 from .model.batches import Forward
 from .model.calls import measuring
-from .records import Progress, Report
+from .records import Cost, Progress, Report
 
 Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
 
@@ -171,7 +171,9 @@ def preflight(
     cards = asked.of(workspace).cards
     with workspace.surface.preserved():
         further = {c.name: c.further_cost(workspace) for c in cards if c.further_cost}
-        return forecast(workspace, {card.name: card.needs for card in cards}, further)
+        once = {c.shared_work or c.name: further[c.name] for c in cards if c.name in further}
+        needs = {card.name: card.needs for card in cards}
+        return forecast(workspace, needs, further, sum(once.values(), Cost()))
 
 
 def cards(pattern: str = "*") -> list[catalogue.Card]:

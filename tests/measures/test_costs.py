@@ -12,6 +12,10 @@ SPARE = 3.5  # forwards: the plan, the certificate and the unperturbed loss, on 
 SEARCHING = [card.name for card in sl.cards() if card.further_cost is not None]
 
 
+def total(cost):
+    return cost.forwards + cost.backwards + cost.products
+
+
 @pytest.fixture(scope="module")
 def problem():
     """A network that is good at its data, so that searches have something to find."""
@@ -64,6 +68,31 @@ def test_what_is_said_is_not_far_beyond_what_is_counted(problem, name):
     said = sl.preflight(model, data, measures=name).further[name].forwards
     counted = sl.measure(model, data, measures=name).cost.forwards / len(data[0])
     assert said < 4 * counted
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["pac_bayes.sigma", "pac_bayes.bound", "pac_bayes.magnitude"],
+        ["decomposition.*", "sensitivity.jacobian"],
+        ["bound.*"],
+        ["norms.fisher_rao*"],
+    ],
+    ids=str,
+)
+def test_work_that_measures_share_is_said_once(problem, names):
+    """What is not said twice is what is saved, up to what every measurement does first."""
+    model, data = problem
+    plan = sl.preflight(model, data, measures=names)
+    base = sl.measure(model, data, measures="softmax.gini").cost
+    alone = [sl.measure(model, data, measures=name).cost - base for name in plan.measures]
+    together = sl.measure(model, data, measures=names).cost - base
+    saved = total(sum(alone, sl.results.Cost()) - together)
+    said_once = total(sum(plan.further.values(), sl.results.Cost()) - plan.further_in_all)
+    samples = len(data[0])
+    assert said_once * samples == pytest.approx(saved, rel=0.2)
+    assert together.forwards <= samples * (plan.further_in_all.forwards + SPARE)
+    assert f"plus up to {plan.further_in_all.passes(1)} per sample for" in str(plan)
 
 
 def test_options_change_what_is_said(problem):

@@ -30,7 +30,10 @@ GRADIENT_VECTORS = 2  # as large as the weights: those that were moved, and a gr
 
 
 def forecast(
-    workspace: Workspace, measures: Mapping[str, Needs], further: Mapping[str, Cost]
+    workspace: Workspace,
+    measures: Mapping[str, Needs],
+    further: Mapping[str, Cost],
+    further_in_all: Cost,
 ) -> Preflight:
     """What these measures will take; `further` is what some of them add to the shared pass."""
     plan, needs, method = workspace.plan, workspace.wanted, workspace.precision.method
@@ -72,6 +75,7 @@ def forecast(
         slow_parameters=() if by_samples else tuple(slow),
         measures=tuple(measures),
         further=further,
+        further_in_all=further_in_all,
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Mapping
 
 from ..records import Cost
@@ -28,6 +26,7 @@ class Preflight:
     measures: tuple[str, ...]
     # by measure, for one sample: what searches and draws take at most beyond the shared pass
     further: Mapping[str, Cost] = dataclasses.field(default_factory=dict)
+    further_in_all: Cost = dataclasses.field(default_factory=Cost)  # what they share counts once
 
     @property
     def peak_memory(self) -> int:
@@ -54,7 +53,7 @@ class Preflight:
         if self.further:
             names = list(self.further)
             others = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            most = functools.reduce(operator.add, self.further.values()).passes(1)
+            most = self.further_in_all.passes(1)
             lines.append(f"plus up to {most} per sample for {', '.join(names[:3])}{others}")
         if self.num_probes is not None:
             lines.append(

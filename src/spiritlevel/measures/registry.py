@@ -106,6 +106,7 @@ class Card:
     found_by: FoundBy
     cost_text: str  # where the cost is more than that of the shared pass
     further_cost: FurtherCost | None  # the same as a number, at most, for one sample
+    shared_work: str  # its name, where measures do that further work once for all that name it
     function: MeasureFunction
 
     @property
@@ -163,11 +164,13 @@ def measure(
     found_by: FoundBy = "formula",
     cost: str = "",
     further_cost: FurtherCost | None = None,
+    shared_work: str = "",
 ) -> Callable[[MeasureFunction], MeasureFunction]:
     """Register a function as a measure; the arguments become its card.
 
     `cost` says what it takes where that is more than the shared pass, and `further_cost` gives the
-    most that one sample adds to that pass, so that it can be said before anything runs.
+    most that one sample adds to that pass, so that it can be said before anything runs. Measures
+    that give it one name in `shared_work` do it once together.
 
     The function takes a Workspace and gives a Measured. It is returned unchanged. Running the
     definition again, as in a notebook, replaces the card.
@@ -203,6 +206,7 @@ def measure(
             found_by=found_by,
             cost_text=cost,
             further_cost=further_cost,
+            shared_work=shared_work,
             function=function,
         )
         return function

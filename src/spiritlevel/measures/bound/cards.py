@@ -36,6 +36,7 @@ from .feature_density import (
 )
 
 HEAD = Needs(head=True)
+FEATURES = "features of the head"  # read once for all of them
 REQUIRED = (head, check_rows)
 INVARIANT = {
     "layer_rescale",
@@ -79,6 +80,7 @@ PAIRS = ONE_MORE + ", then work that grows with the square of the number of samp
     default=False,
     cost=PAIRS,
     further_cost=lambda workspace: Cost(forwards=1),
+    shared_work=FEATURES,
 )
 def bound_representativeness(workspace: Workspace) -> Measured:
     """The mean over random halves; labels are assumed not to change under a perturbation."""
@@ -110,6 +112,7 @@ def bound_representativeness(workspace: Workspace) -> Measured:
     default=False,
     cost=PAIRS,
     further_cost=lambda workspace: Cost(forwards=1),
+    shared_work=FEATURES,
 )
 def bound_c1(workspace: Workspace) -> Measured:
     """E over z ~ p̂ of |‖z‖² Δp̂/p̂ + 4 z·∇p̂/p̂ + 2m|, times L/2m."""
@@ -141,6 +144,7 @@ def bound_c1(workspace: Workspace) -> Measured:
     default=False,
     cost=ONE_MORE,
     further_cost=lambda workspace: Cost(forwards=1),
+    shared_work=FEATURES,
 )
 def bound_c2(workspace: Workspace) -> Measured:
     """In log space: volume and norms overflow long before their product does."""
@@ -174,6 +178,7 @@ def bound_c2(workspace: Workspace) -> Measured:
     default=False,
     cost=PAIRS,
     further_cost=lambda workspace: Cost(forwards=1),
+    shared_work=FEATURES,
 )
 def bound_generalization(workspace: Workspace) -> Measured:
     """κ is that of the whole head; C1 and C2 as in the measures of these names."""

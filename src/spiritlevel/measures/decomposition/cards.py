@@ -18,6 +18,7 @@ from .path_matrices import forms_matrices, path_matrices
 from .paths import centered_by_probes, check_paths
 
 REQUIRES = (softmax, layer_weights, check_paths)
+PATHS = "gradients along the paths"  # taken once for all of them
 PAPER = "Sharpness can be manipulated and misleading for generalization"
 COST = (
     "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs 2k+1 backwards for "
@@ -52,6 +53,7 @@ def _output_by_output(workspace: Workspace) -> Cost:
         "probes)"
     ),
     further_cost=_output_by_output,
+    shared_work=PATHS,
     counterpart="relative.kappa",
 )
 def centered(workspace: Workspace) -> Measured:
@@ -121,6 +123,7 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
     requires=REQUIRES,
     cost=COST,
     further_cost=_output_by_output,
+    shared_work=PATHS,
 )
 def upper_bound(workspace: Workspace) -> Measured:
     """The bound of each layer and their sum."""
@@ -150,6 +153,7 @@ def upper_bound(workspace: Workspace) -> Measured:
     requires=REQUIRES,
     cost=COST,
     further_cost=_output_by_output,
+    shared_work=PATHS,
 )
 def path_lambda_max(workspace: Workspace) -> Measured:
     """Of each layer, and the largest of them."""

@@ -19,6 +19,7 @@ from .requirements import class_targets, initial
 NOTHING = Needs()
 MARGINS = Needs(margins=True)
 QUANTILE = 0.1
+ALONG = "derivative along the weights"  # taken once for both
 LIANG = "Liang et al. 2019, Fisher-Rao Metric, Geometry, and Complexity of Neural Networks"
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find Them"
 
@@ -83,6 +84,7 @@ def distance(workspace: Workspace) -> Measured:
     default=False,
     cost="2 forwards and 1 derivative of the outputs along the weights",
     further_cost=lambda workspace: Cost(forwards=2),
+    shared_work=ALONG,
 )
 def fisher_rao(workspace: Workspace) -> Measured:
     """With the labels of the data."""
@@ -104,6 +106,7 @@ def fisher_rao(workspace: Workspace) -> Measured:
     default=False,
     cost="2 forwards and 1 derivative of the outputs along the weights",
     further_cost=lambda workspace: Cost(forwards=2),
+    shared_work=ALONG,
 )
 def fisher_rao_model(workspace: Workspace) -> Measured:
     """The mean over the labels is taken in closed form: nothing is drawn."""

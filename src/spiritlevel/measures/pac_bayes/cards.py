@@ -16,6 +16,7 @@ from .sigma_search import FEW, Crossing, SigmaSearch
 
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures"
 COMPARED = "; compared with relative flatness in Petzka et al. 2021 (paper 002), Figure 5"
+SEARCH = "search for σ"  # made once for both
 MOST_LEVELS = 6  # of noise that a search takes in practice: with few draws, and with all of them
 COST = (
     f"2 · draws forwards for each of 2 to {MOST_LEVELS} noise levels, {2 * FEW} for each of up to "
@@ -52,6 +53,7 @@ LIMITS = (
     found_by="draws",
     cost=COST,
     further_cost=_searching,
+    shared_work=SEARCH,
     counterpart="pac_bayes.magnitude",
 )
 def sigma(workspace: Workspace) -> Measured:
@@ -107,6 +109,7 @@ def magnitude(workspace: Workspace) -> Measured:
     found_by="draws",
     cost=COST,
     further_cost=_searching,
+    shared_work=SEARCH,
     counterpart="pac_bayes.magnitude",
 )
 def bound(workspace: Workspace) -> Measured:

@@ -41,7 +41,8 @@ HOW = (
     "Three things were decided after runs had been looked at, which makes these results a little "
     "less strict than they look: undecided was separated from not reproduced; some experiments "
     "that were undecided with few seeds were run with ten, as their pages say; and parts of claims "
-    "that had been overlooked were added, as the rules say.",
+    "that had been overlooked were added, as the rules say. Intervals over groups of settings "
+    "that share a value came last; they are shown and not judged.",
     "For every measure of flatness here (κ, trace, eigenvalue) a large value means sharp: a "
     "network becomes flatter when the value falls.",
 )
