@@ -12,9 +12,14 @@ from spiritlevel.measures.confounders import factors_held_fixed
 from spiritlevel.pages.content import fitted_line
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.population import correlations, scatter, why
-from spiritlevel.papers.judging.settings import levels_table, settings_of
+from spiritlevel.papers.judging.settings import (
+    cautious_partial,
+    levels_table,
+    partial_over_settings,
+    settings_of,
+)
 from spiritlevel.papers.publishing.records import load
-from spiritlevel.study.statistics import clustered
+from spiritlevel.study.statistics import clustered, partial_correlation
 
 SETTINGS = ("variant", "batch_size")
 
@@ -61,6 +66,34 @@ def test_two_networks_of_a_setting_say_nothing_within_it():
     rows = rows_of(numpy.random.default_rng(0), runs=2)
     (table,) = levels_table(rows, ["head.kappa"], SETTINGS)
     assert {tuple(cells[9:11]) for cells in table.rows} == {(None, "0 of 0")}
+
+
+def test_groups_that_share_a_batch_size_are_shown():
+    rows = rows_of(numpy.random.default_rng(0), num=12)  # three rates, four batch sizes
+    (table,) = levels_table(rows, ["head.kappa"], SETTINGS)
+    place = table.columns.index("interval over groups")
+    x, y = ([row[name] for row in rows] for name in ("head.kappa", "gap"))
+    found = clustered(x, y, [row["batch_size"] for row in rows])
+    ends = f"[{found.low:+.2f}, {found.high:+.2f}]".replace("-", "−")
+    assert table.rows[0][place] == f"{ends} (4 by batch_size)"
+    (smaller,) = levels_table(rows_of(numpy.random.default_rng(0)), ["head.kappa"], SETTINGS)
+    assert {cells[place] for cells in smaller.rows} == {None}  # of two batch sizes
+
+
+def test_confounders_held_fixed_with_the_widest_interval():
+    rows = rows_of(numpy.random.default_rng(0), num=12)
+    arguments = ("head.kappa", "gap", ["train_loss"], SETTINGS)
+    found, over = cautious_partial(rows, *arguments), partial_over_settings(rows, *arguments)
+    x, y, loss, batch = (
+        [row[name] for row in rows] for name in ("head.kappa", "gap", "train_loss", "batch_size")
+    )
+    groups = partial_correlation(x, y, {"train_loss": loss}, kind="spearman", clusters=batch)
+    assert (found.low, found.high) == (groups.low, groups.high)
+    assert found.low < over.low < over.high < found.high
+    few = rows_of(numpy.random.default_rng(0))
+    assert cautious_partial(few, *arguments) == partial_over_settings(few, *arguments)
+    plain = rows_of(numpy.random.default_rng(0), runs=1, num=12)  # no setting is repeated
+    assert cautious_partial(plain, *arguments) == partial_over_settings(plain, *arguments)
 
 
 def test_an_old_record_that_does_not_say_its_settings():

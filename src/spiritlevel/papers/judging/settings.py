@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from ...pages.content import Coefficient
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.correlations import Kind
+from ...study.statistics.shared import coarsest
 from ..experiment import Cell, Row, Series, Table, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
@@ -53,8 +54,8 @@ def levels_of(
     settings = settings_of(rows, columns)
     if settings is None:
         return None
-    axes = {name: [row[name] for row in rows] for name in _varied(rows, columns)}
-    return levels(column(rows, measure), column(rows, target), settings, axes=axes, kind=kind)
+    values, outcome = column(rows, measure), column(rows, target)
+    return levels(values, outcome, settings, axes=_axes(rows, columns), kind=kind)
 
 
 def over_settings(plain: Correlation, found: Levels | None) -> Correlation:
@@ -66,13 +67,38 @@ def partial_over_settings(
     rows: Sequence[Row], measure: str, target: str, given: Sequence[str], columns: Sequence[str]
 ) -> Correlation:
     """The rank correlation with confounders held fixed; its interval counts settings, if any."""
+    return _partial(rows, measure, target, given, settings_of(rows, columns))
+
+
+def cautious_partial(
+    rows: Sequence[Row], measure: str, target: str, given: Sequence[str], columns: Sequence[str]
+) -> Correlation:
+    """The same with the widest interval: over settings, or over groups that share a value."""
+    over = partial_over_settings(rows, measure, target, given, columns)
+    groups = coarsest(_axes(rows, columns)).values() if over.clusters else ()
+    found = [over, *(_partial(rows, measure, target, given, each) for each in groups)]
+    known = [each for each in found if not math.isnan(each.low)]
+    return max(known, key=lambda each: each.high - each.low, default=over)
+
+
+def _partial(
+    rows: Sequence[Row],
+    measure: str,
+    target: str,
+    given: Sequence[str],
+    clusters: Sequence[Hashable] | None,
+) -> Correlation:
     return partial_correlation(
         column(rows, measure),
         column(rows, target),
         {name: column(rows, name) for name in given},
         kind="spearman",
-        clusters=settings_of(rows, columns),
+        clusters=clusters,
     )
+
+
+def _axes(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[object]]:
+    return {name: [row[name] for row in rows] for name in _varied(rows, columns)}
 
 
 def levels_table(

@@ -53,13 +53,13 @@ def _both_ways(lines: Sequence[Line]) -> list[str]:
         own = [line for line in lines if line.measure == measure]
         up, down = [e for e in own if e.rises], [e for e in own if e.falls]
         if up and down:
-            equal = all(e.equal_loss.low > 0 for e in up) and all(
-                e.equal_loss.high < 0 for e in down
+            stays = all(e.equal_loss.value > 0 for e in up) and all(
+                e.equal_loss.value < 0 for e in down
             )
             said.append(
                 "The sign depends on the population: over all networks, the gap rises with "
                 f"`{measure}` in {_where(up)} and falls with it in {_where(down)}, "
-                f"{'also' if equal else 'but not all of it'} with the training loss held fixed. "
+                f"{'also' if stays else 'but not'} with the training loss held fixed. "
                 f"{_unclear([*up, *down])}Across settings, one population does not tell what "
                 "another one shows."
             )
@@ -68,7 +68,7 @@ def _both_ways(lines: Sequence[Line]) -> list[str]:
 
 def _unclear(lines: Sequence[Line]) -> str:
     doubted = [line.population for line in lines if line.levels.doubt]
-    return f"By the widest interval it is unclear in {', '.join(doubted)}. " if doubted else ""
+    return f"By the widest interval it is unclear in {' and '.join(doubted)}. " if doubted else ""
 
 
 def _others_first(lines: Sequence[Line]) -> list[str]:

@@ -10,7 +10,7 @@ from ...pages.content import Cell, Coefficient, IntervalEstimate
 from ...study.statistics import Correlation, Levels, Within
 from ..experiment import Row
 from ..judging.population import CONFOUNDERS, GAP, measured
-from ..judging.settings import between_estimate, levels_of, partial_over_settings
+from ..judging.settings import between_estimate, cautious_partial, levels_of
 from ..judging.trained import NotAsked
 from .render import ScaleResult
 
@@ -27,7 +27,7 @@ class Line:
     population: str
     measure: str
     levels: Levels
-    equal_loss: Correlation  # with the training loss held fixed
+    equal_loss: Correlation  # with the training loss held fixed, and the widest interval
     equal_both: Correlation  # and the uncertainty as well
 
     @property
@@ -88,7 +88,7 @@ def lines_of(result: ScaleResult) -> list[Line]:
         found = levels_of(rows, name, GAP, experiment.settings)
         if found is not None:
             fixed = (
-                partial_over_settings(rows, name, GAP, given, experiment.settings)
+                cautious_partial(rows, name, GAP, given, experiment.settings)
                 for given in ([LOSS], list(CONFOUNDERS))
             )
             lines.append(Line(experiment.name, name, found, *fixed))

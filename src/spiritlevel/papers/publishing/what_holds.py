@@ -22,7 +22,7 @@ SCOPE = (
     "others are of the whole network. The widest interval counts settings, or groups of settings "
     "that share a value, such as an optimizer with its rate, whichever leaves more room; where "
     "nothing that they share has four values or more, it is that over settings. Held fixed: by "
-    "partial rank correlation, with intervals over settings. The training loss is that at the end, "
+    "partial rank correlation, with the widest interval. The training loss is that at the end, "
     "uncertainty is 1 − ‖p‖², which is a factor of every curvature here."
 )
 HEAD = (
