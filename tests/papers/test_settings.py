@@ -74,7 +74,7 @@ def test_groups_that_share_a_batch_size_are_shown():
     place = table.columns.index("interval over groups")
     x, y = ([row[name] for row in rows] for name in ("head.kappa", "gap"))
     found = clustered(x, y, [row["batch_size"] for row in rows])
-    ends = f"[{found.low:+.2f}, {found.high:+.2f}]".replace("-", "−")
+    ends = f"[{found.low:+.2f}, {found.high:+.2f}]"
     assert table.rows[0][place] == f"{ends} (4 by batch_size)"
     (smaller,) = levels_table(rows_of(numpy.random.default_rng(0)), ["head.kappa"], SETTINGS)
     assert {cells[place] for cells in smaller.rows} == {None}  # of two batch sizes

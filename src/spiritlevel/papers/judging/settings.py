@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 
-from ...pages.content import Coefficient
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.correlations import Kind
@@ -140,21 +139,12 @@ def _cells(found: Levels) -> list[Cell]:
         found.clustered.clusters,
         estimate(found.pooled),
         estimate(found.clustered),
-        _over_groups(found),
+        found.over_groups or None,
         between_estimate(found),
         within_estimate(found),
         f"{inside.num_positive} of {inside.n}",
         "differ" if found.disagrees else "agree",
     ]
-
-
-def _over_groups(found: Levels) -> str | None:
-    """The widest interval over groups of settings, and what these share."""
-    if not found.widest:
-        return None
-    shared = found.shared[found.widest]
-    ends = Coefficient(shared.value, shared.low, shared.high).interval
-    return f"{ends} ({shared.clusters} by {found.widest})"
 
 
 def between_estimate(found: Levels) -> IntervalEstimate:

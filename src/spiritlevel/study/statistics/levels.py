@@ -66,6 +66,14 @@ class Levels:
         return max(known, key=lambda name: known[name].high - known[name].low, default="")
 
     @property
+    def over_groups(self) -> str:
+        """The widest interval over groups of settings, and what these share; "" without one."""
+        if not self.widest:
+            return ""
+        found = self.shared[self.widest]
+        return f"{_ends(found)} ({found.clusters} by {self.widest})"
+
+    @property
     def cautious(self) -> Correlation:
         """Over all, with the wider interval: over settings, or over groups of them."""
         if not self.widest:

@@ -252,7 +252,7 @@ def _levels(statistics: StudyStatistics) -> str:
             str(found.pooled.n),
             _cell(found.pooled),
             _ends(found.clustered),
-            _over_shared(found),
+            found.over_groups or MISSING,
             _cell(found.between),
             MISSING if math.isnan(inside.value) else str(inside),
             f"{inside.num_positive} of {inside.n}",
@@ -268,14 +268,6 @@ def _levels(statistics: StudyStatistics) -> str:
         ),
         cells,
     )
-
-
-def _over_shared(found: Levels) -> str:
-    """The widest interval over groups of settings, and what these share."""
-    if not found.widest:
-        return MISSING
-    shared = found.shared[found.widest]
-    return f"{_ends(shared)} ({shared.clusters} by {found.widest})"
 
 
 def _bootstraps(statistics: StudyStatistics) -> str:
