@@ -113,7 +113,10 @@ def page_of_five_rates(tmp_path_factory):
 def test_intervals_over_groups_are_rows_of_the_other_table(page_of_five_rates, page):
     found = records(parts(page_of_five_rates)["coefficients"])
     shared = {r["coefficient"]: r["n"] for r in found if "groups" in r["coefficient"]}
-    assert shared == {"Spearman ρ, groups of one lr": 5, "Pearson r, groups of one lr": 5}
+    assert shared == {
+        "Spearman ρ, groups with the same lr": 5,
+        "Pearson r, groups with the same lr": 5,
+    }
     others = records(parts(page)["coefficients"])  # three rates are too few
     assert not any("groups" in row["coefficient"] for row in others)
 

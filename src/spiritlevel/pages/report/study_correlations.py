@@ -124,7 +124,7 @@ def _of_measure(row: MeasureStatistics) -> Iterator[list[Cell]]:
             continue
         for shared, found in row.levels[kind].shared.items():
             p, groups = _short(found.p), found.clusters
-            yield [f"{name}, groups of one {shared}", _coefficient(found), None, p, groups]
+            yield [f"{name}, groups with the same {shared}", _coefficient(found), None, p, groups]
         between, within = row.levels[kind].between, row.levels[kind].within
         if kind != "spearman":  # whose levels are in the table above
             p = _short(between.p)

@@ -140,19 +140,11 @@ def _cells(found: Levels) -> list[Cell]:
         estimate(found.pooled),
         estimate(found.clustered),
         found.over_groups or None,
-        between_estimate(found),
+        estimate(found.between),
         within_estimate(found),
         f"{inside.num_positive} of {inside.n}",
         "differ" if found.disagrees else "agree",
     ]
-
-
-def between_estimate(found: Levels) -> IntervalEstimate:
-    """Between settings; a perfect order of few settings has no interval, not one without width."""
-    number = estimate(found.between)
-    if number.low == number.high:
-        return IntervalEstimate(number.value, math.nan, math.nan, number.n)
-    return number
 
 
 def setting_series(rows: Sequence[Row], x: str, y: str, columns: Sequence[str]) -> list[Series]:

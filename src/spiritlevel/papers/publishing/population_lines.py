@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ...measures.confounders import MEASURED_ALONG
-from ...pages.content import Cell, Coefficient, IntervalEstimate
+from ...pages.content import Cell, Coefficient
 from ...study.statistics import Correlation, Levels, Within
 from ..experiment import Row
 from ..judging.population import CONFOUNDERS, GAP, measured
-from ..judging.settings import between_estimate, cautious_partial, levels_of
+from ..judging.settings import cautious_partial, levels_of
 from ..judging.trained import NotAsked
 from .render import ScaleResult
 
@@ -48,9 +48,9 @@ class Line:
     @property
     def views(self) -> Mapping[str, Coefficient]:
         """Its correlation with the gap, each way that it is looked at."""
-        looked_at: dict[str, Correlation | Within | IntervalEstimate] = {
+        looked_at: dict[str, Correlation | Within] = {
             WITHIN: self.levels.within,
-            "between settings": between_estimate(self.levels),
+            "between settings": self.levels.between,
             OVER_ALL: self.levels.clustered,
             CAUTIOUS: self.levels.cautious,
             "training loss held fixed": self.equal_loss,
