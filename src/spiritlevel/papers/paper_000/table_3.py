@@ -278,8 +278,8 @@ EXPERIMENT = Experiment(
                 "Width {model.width} instead of 64, from weights trained on 20,000 images of "
                 "CIFAR-100 instead of ImageNet's, {data.samples} images instead of 50,000 and "
                 "{training.epochs} epochs instead of 30. Rates of {variants[sgd*].lr} for both "
-                "optimizers, batches of {grid.batch_size}, {seeds} seeds. Only the head is "
-                "measured, on all training images."
+                "optimizers, batches of {grid.batch_size} instead of 64 and 128, {seeds} seeds. "
+                "Only the head is measured, on all training images."
             ),
         },
     ),
