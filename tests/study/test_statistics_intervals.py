@@ -120,7 +120,43 @@ def test_a_value_beyond_all_resamples_gives_no_interval():
     assert found.reason == "all resamples lie on one side of the value"
 
 
-@pytest.mark.parametrize("kind", [pearson, spearman, kendall])
-def test_a_perfect_correlation_has_no_width(kind):
-    found = kind(range(10), [3.0 * i + 0.1 for i in range(10)], interval="bca")
+def test_a_perfect_line_has_no_width():
+    found = pearson(range(10), [3.0 * i + 0.1 for i in range(10)], interval="bca")
     assert (found.low, found.high) == pytest.approx((1.0, 1.0), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [spearman, kendall])
+def test_resampling_tells_nothing_of_a_perfect_order(kind):
+    found = kind(range(10), [i**3 for i in range(10)], interval="bca")
+    assert math.isnan(found.low)
+    assert found.verdict == "no interval: all resamples are in one order"
+
+
+@pytest.mark.parametrize(
+    ("kind", "swapped"), [("spearman", 1 - 12 / (5 * 24)), ("kendall", 1 - 4 / (5 * 4))]
+)
+def test_a_perfect_order_counts_as_half_a_swap_from_it(kind, swapped):
+    """Five points: 1 2 3 5 4 is the swap, and the interval begins where half of it would."""
+    of = {"spearman": spearman, "kendall": kendall}[kind]
+    assert of(range(5), [1, 2, 3, 5, 4]).value == pytest.approx(swapped)
+    half = fisher(kind, (1 + swapped) / 2, 5)
+    assert half.low < half.high < 1
+    for sign in (1, -1):
+        found = of(range(5), [sign * i for i in range(5)])
+        assert found.value == pytest.approx(sign)
+        ends = sorted((sign * half.low, sign * 1.0))
+        assert [found.low, found.high] == pytest.approx(ends)
+
+
+@pytest.mark.parametrize("rho", [0.8, 0.9, 0.97])
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_few_points_hold_the_truth_although_many_samples_are_in_perfect_order(count, rho):
+    """Of 600 normal samples; without a width for perfect order 36 to 93 % would."""
+    random = np.random.default_rng(count)
+    truth = 6 / math.pi * math.asin(rho / 2)
+    samples = random.multivariate_normal([0, 0], [[1, rho], [rho, 1]], (600, count))
+    found = [spearman(each[:, 0], each[:, 1]) for each in samples]
+    held = [each.low <= truth <= each.high for each in found]
+    perfect = [each.value == 1.0 for each in found]
+    assert np.mean(held) >= 0.93
+    assert np.mean(np.logical_and(held, np.logical_not(perfect))) < 0.95

@@ -89,12 +89,10 @@ def test_runs_without_a_number_are_left_out_on_every_level():
     assert (found.pooled.n, found.pooled.excluded) == (58, 2)
 
 
-def test_a_perfect_order_of_settings_has_no_interval():
+def test_a_perfect_order_of_settings_counts_them_as_points():
     x = [i // 3 + 0.1 * (i % 3) for i in range(15)]
     y = [i // 3 - 0.1 * (i % 3) for i in range(15)]
     between = levels(x, y, [i // 3 for i in range(15)], kind="spearman").between
     assert (between.value, between.n) == (1.0, 5)
-    assert math.isnan(between.low)
-    assert math.isnan(between.high)
-    assert between.p == pytest.approx(2 / math.factorial(5))  # which does know how few they are
-    assert str(between) == "+1.00 [no interval]"
+    assert between.p == pytest.approx(2 / math.factorial(5))
+    assert str(between) == "+1.00 [+0.16, +1.00]"

@@ -9,6 +9,7 @@ that take the runs as independent 50 to 89 %.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from ._arrays import (
     why_undefined,
 )
 from .correlations import Correlation, Kind, of_all, undefined
-from .intervals import Interval
+from .intervals import Interval, fisher
 from .resampling import OF_COUNTS
 
 MIN_CLUSTERS = 4  # below that Student's quantile is so large that the interval says nothing
@@ -64,7 +65,7 @@ def clustered(
     blocks = in_blocks(places)
     left = 1.0 - numpy().eye(int(blocks.max()) + 1)  # a row leaves out a block
     without = OF_COUNTS[kind](x, y, left[:, blocks])
-    ends, p = jackknife(value, without, confidence=confidence, called=called)
+    ends, p = jackknife(value, without, kind=kind, confidence=confidence, called=called)
     return Correlation(
         kind,
         value,
@@ -98,11 +99,11 @@ def in_blocks(places: Indices) -> Indices:
 
 
 def jackknife(
-    value: float, left_out: Array, *, confidence: float, called: str = "settings"
+    value: float, left_out: Array, *, kind: str, confidence: float, called: str = "settings"
 ) -> tuple[Interval, float]:
     """Interval and two-sided p of a correlation, from its values without each cluster in turn.
 
-    >>> interval, p = jackknife(0.5, [0.4, 0.5, 0.6, 0.5], confidence=0.95)
+    >>> interval, p = jackknife(0.5, [0.4, 0.5, 0.6, 0.5], kind="pearson", confidence=0.95)
     >>> round(interval.low, 2), round(interval.high, 2), round(p, 2)
     (0.02, 0.79, 0.05)
     """
@@ -117,7 +118,9 @@ def jackknife(
     away = np.arctanh(np.clip(left_out, -ALMOST, ALMOST)) - z
     error = math.sqrt((num - 1) / num * float((away**2).sum()))
     if error == 0.0:  # p: the chance that settings in any order are in this one or its reverse
-        return Interval(value, value, "no setting changes it"), 2.0 / math.factorial(num)
+        as_points = fisher(kind, value, num, confidence=confidence)
+        ends = dataclasses.replace(as_points, reason="no setting changes it")
+        return ends, 2.0 / math.factorial(num)
     student: Any = scipy_stats().t
     half = float(student.ppf(0.5 + confidence / 2, num - 1)) * error
     p = float(2.0 * student.sf(abs(z) / error, num - 1))

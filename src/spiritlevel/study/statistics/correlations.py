@@ -19,7 +19,7 @@ from ._arrays import (
     scipy_stats,
     why_undefined,
 )
-from .intervals import FORMULAS, Interval, bca, fisher
+from .intervals import FORMULAS, SWAP, Interval, bca, fisher
 from .resampling import LEFT_ONE_OUT, OF_COUNTS
 
 Kind = Literal["pearson", "spearman", "kendall"]
@@ -61,7 +61,7 @@ class Correlation:
             return f"no interval: {self.reason}"
         if max(abs(self.low), abs(self.high)) < WEAK:
             return "at most weak"
-        # The formulas give a perfect correlation an interval without width; p knows n.
+        # A perfect line has an interval without width; p knows how few points it has.
         if self.low <= 0.0 <= self.high or self.p > 1.0 - self.confidence:
             return UNCLEAR
         return RISES if self.value > 0 else FALLS
@@ -189,7 +189,7 @@ def _resampled(
     kind: Kind, x: Array, y: Array, confidence: float, resamples: int, seed: int
 ) -> Interval:
     of_counts = OF_COUNTS[kind]
-    return bca(
+    ends = bca(
         lambda counts: of_counts(x, y, counts),
         len(x),
         confidence=confidence,
@@ -197,6 +197,9 @@ def _resampled(
         seed=seed,
         left_one_out=lambda: LEFT_ONE_OUT[kind](x, y),
     )
+    if kind in SWAP and ends.low == ends.high:
+        return Interval(math.nan, math.nan, "all resamples are in one order")
+    return ends
 
 
 def _pearson(x: Array, y: Array) -> tuple[float, float]:

@@ -174,7 +174,7 @@ def levels(
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
         clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
-        between=_with_width(correlation(*means, confidence=confidence)),
+        between=correlation(*means, confidence=confidence),
         within=_within(kind, x, y, {names[group[0]]: group for group in members}, confidence),
         shared=over_shared(values, target, axes or {}, kind=kind, confidence=confidence),
     )
@@ -202,13 +202,6 @@ def _student(values: Sequence[float], confidence: float) -> tuple[float, float, 
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = float(scipy_stats().t.ppf(0.5 + confidence / 2, len(values) - 1)) * error
     return mean, mean - half, mean + half
-
-
-def _with_width(found: Correlation) -> Correlation:
-    """A perfect order of a few settings has no interval, not one without width."""
-    if found.low < found.high or math.isnan(found.low):
-        return found
-    return dataclasses.replace(found, low=math.nan, high=math.nan, reason="perfect correlation")
 
 
 def _is_clear(correlation: Correlation) -> bool:

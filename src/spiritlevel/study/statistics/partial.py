@@ -125,7 +125,8 @@ def _over_settings(
         few = int(kept.sum()) < MIN_POINTS
         none = few or is_constant(x[kept]) or is_constant(y[kept])
         left_out.append(math.nan if none else _coefficient(kind, x[kept], y[kept], others)[0])
-    ends, p = jackknife(found.value, numpy().array(left_out), confidence=found.confidence)
+    without = numpy().array(left_out)
+    ends, p = jackknife(found.value, without, kind=kind, confidence=found.confidence)
     return dataclasses.replace(
         found,
         low=ends.low,
