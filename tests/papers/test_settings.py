@@ -11,10 +11,11 @@ import spiritlevel as sl
 from spiritlevel.measures.confounders import factors_held_fixed
 from spiritlevel.pages.content import fitted_line
 from spiritlevel.papers import find
+from spiritlevel.papers.judging.findings import estimate
 from spiritlevel.papers.judging.population import correlations, scatter, why
 from spiritlevel.papers.judging.settings import (
     cautious_partial,
-    levels_table,
+    levels_tables,
     partial_over_settings,
     settings_of,
 )
@@ -58,25 +59,25 @@ def test_without_repeated_settings_nothing_changes():
     assert settings_of(rows, SETTINGS) is None
     assert "Spearman, interval over settings" not in table.columns
     assert ranks["head.kappa"].clusters is None
-    assert levels_table(rows, ["head.kappa"], SETTINGS) == []
+    assert levels_tables(rows, ["head.kappa"], SETTINGS) == []
     assert len(scatter(rows, "head.kappa", SETTINGS).series) == 1
 
 
 def test_two_networks_of_a_setting_say_nothing_within_it():
     rows = rows_of(numpy.random.default_rng(0), runs=2)
-    (table,) = levels_table(rows, ["head.kappa"], SETTINGS)
-    assert {tuple(cells[9:11]) for cells in table.rows} == {(None, "0 of 0")}
+    losses, accuracies = levels_tables(rows, ["head.kappa"], SETTINGS)
+    for table in (losses, accuracies):
+        assert {tuple(cells[3:5]) for cells in table.rows} == {(None, "0 of 0")}
 
 
 def test_groups_that_share_a_batch_size_are_shown():
     rows = rows_of(numpy.random.default_rng(0), num=12)  # three rates, four batch sizes
-    (table,) = levels_table(rows, ["head.kappa"], SETTINGS)
-    place = table.columns.index("interval over groups")
+    table, _ = levels_tables(rows, ["head.kappa"], SETTINGS)
+    place = table.columns.index("over groups (how many)")
     x, y = ([row[name] for row in rows] for name in ("head.kappa", "gap"))
     found = clustered(x, y, [row["batch_size"] for row in rows])
-    ends = f"[{found.low:+.2f}, {found.high:+.2f}]"
-    assert table.rows[0][place] == f"{ends} (4 by batch_size)"
-    (smaller,) = levels_table(rows_of(numpy.random.default_rng(0)), ["head.kappa"], SETTINGS)
+    assert table.rows[0][place] == f"{estimate(found)} (4)"
+    smaller, _ = levels_tables(rows_of(numpy.random.default_rng(0)), ["head.kappa"], SETTINGS)
     assert {cells[place] for cells in smaller.rows} == {None}  # of two batch sizes
 
 
@@ -108,18 +109,18 @@ def test_a_study_that_varies_only_some_of_the_settings():
 
 def test_table_has_both_gaps_and_both_correlations():
     rows = rows_of(numpy.random.default_rng(1))
-    (table,) = levels_table(rows, ["head.kappa"], SETTINGS)
-    assert [cells[1:3] for cells in table.rows] == [
-        ["gap of the losses", "Spearman"],
-        ["gap of the losses", "Pearson"],
-        ["gap of the accuracies", "Spearman"],
-        ["gap of the accuracies", "Pearson"],
+    both = levels_tables(rows, ["head.kappa"], SETTINGS)
+    assert [table.title.rpartition(": ")[2] for table in both] == [
+        "gap of the losses",
+        "gap of the accuracies",
     ]
-    assert [cells[-1] for cells in table.rows] == ["differ", "differ", "agree", "agree"]
-    assert [cells[3:5] for cells in table.rows] == [[48, 6]] * 4
-    assert all(cells[-2] == "6 of 6" for cells in table.rows)
-    (alone,) = levels_table([row | {"error_gap": None} for row in rows], ["head.kappa"], SETTINGS)
-    assert len(alone.rows) == 2
+    assert both[0].caption.startswith("6 settings. ")
+    for table, signs in zip(both, ("differ", "agree"), strict=True):
+        assert [cells[1:3] for cells in table.rows] == [["Spearman", 48], ["Pearson", 48]]
+        assert [cells[-1] for cells in table.rows] == [signs] * 2
+        assert all(cells[4] == "6 of 6" for cells in table.rows)
+    alone = levels_tables([row | {"error_gap": None} for row in rows], ["head.kappa"], SETTINGS)
+    assert len(alone) == 1
 
 
 def test_reasons_say_that_the_signs_differ_and_what_was_held_fixed():

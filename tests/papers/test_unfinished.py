@@ -134,6 +134,6 @@ def test_tables_leave_out_what_was_not_measured():
         each for each in records.load(RESULTS, "000-table-3") if each.preset == "h200-imagenet"
     ]
     outcome = find("000-table-3").analyse(found.rows)
-    levels, accuracies, _ = outcome.more
+    levels, _, accuracies, _ = outcome.more
     for table in (outcome.table, levels, accuracies):
         assert {row[0] for row in table.rows} == {"head.kappa", "head.trace", "norms.weight[head]"}

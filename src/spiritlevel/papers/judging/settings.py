@@ -24,6 +24,11 @@ CAPTION = (
     "their means. Within settings: the mean of the correlations in single settings, with Student's "
     "interval over settings."
 )
+COLUMNS = (
+    *("measure", "correlation", "n", "within settings", "positive within", "between settings"),
+    *("over all, interval over runs", "interval over settings", "over groups (how many)", "signs"),
+)
+KINDS: tuple[Kind, ...] = ("spearman", "pearson")
 GAPS = {"gap": "gap of the losses", "error_gap": "gap of the accuracies"}
 
 
@@ -100,28 +105,26 @@ def _axes(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[object]
     return {name: [row[name] for row in rows] for name in _varied(rows, columns)}
 
 
-def levels_table(
+def levels_tables(
     rows: Sequence[Row], measures: Sequence[str], columns: Sequence[str]
 ) -> list[Table]:
-    """One row per measure, gap and kind; none where no setting is repeated."""
-    if settings_of(rows, columns) is None:
+    """One table per gap, with a row per measure and kind; none where no setting is repeated."""
+    settings = settings_of(rows, columns)
+    if settings is None:
         return []
-    table: list[list[Cell]] = []
-    kinds: tuple[Kind, ...] = ("spearman", "pearson")
+    tables: list[Table] = []
     for target, words in GAPS.items():
         if all(row.get(target) is None for row in rows):
             continue
+        table: list[list[Cell]] = []
         for measure in measures:
-            for kind in kinds:
+            for kind in KINDS:
                 found = levels_of(rows, measure, target, columns, kind)
                 if found is not None:
-                    table.append([measure, words, kind.capitalize(), *_cells(found)])
-    titles = (
-        *("measure", "gap", "correlation", "n", "settings", "over all, interval over runs"),
-        *("over all, interval over settings", "interval over groups", "between settings"),
-        *("within settings", "positive within", "signs"),
-    )
-    return [titled(TITLE, CAPTION, Table(titles, table))]
+                    table.append([measure, kind.capitalize(), *_cells(found)])
+        caption = f"{len(set(settings))} settings. {CAPTION}" if not tables else ""
+        tables.append(titled(f"{TITLE}: {words}", caption, Table(COLUMNS, table)))
+    return tables
 
 
 def within_estimate(found: Levels) -> IntervalEstimate | None:
@@ -136,15 +139,22 @@ def _cells(found: Levels) -> list[Cell]:
     inside = found.within
     return [
         found.pooled.n,
-        found.clustered.clusters,
-        estimate(found.pooled),
-        estimate(found.clustered),
-        found.over_groups or None,
-        estimate(found.between),
         within_estimate(found),
         f"{inside.num_positive} of {inside.n}",
+        estimate(found.between),
+        estimate(found.pooled),
+        estimate(found.clustered),
+        _over_groups(found),
         "differ" if found.disagrees else "agree",
     ]
+
+
+def _over_groups(found: Levels) -> str | None:
+    """The widest interval over groups of settings, and how many groups."""
+    if not found.widest:
+        return None
+    shared = found.shared[found.widest]
+    return f"{estimate(shared)} ({shared.clusters})"
 
 
 def setting_series(rows: Sequence[Row], x: str, y: str, columns: Sequence[str]) -> list[Series]:

@@ -27,7 +27,7 @@ from ..judging.population import (
 from ..judging.rows import column, grouped
 from ..judging.settings import (
     levels_of,
-    levels_table,
+    levels_tables,
     over_settings,
     partial_over_settings,
 )
@@ -75,7 +75,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             fitted=True,
         ),
         more=[
-            *levels_table(rows, shown, SETTINGS),
+            *levels_tables(rows, shown, SETTINGS),
             *_by_accuracies(rows, shown),
             whole_catalogue(rows, SETTINGS),
         ],

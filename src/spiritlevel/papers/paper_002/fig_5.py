@@ -19,7 +19,7 @@ from ..judging.population import (
     why,
 )
 from ..judging.post_hoc import HOW, with_added
-from ..judging.settings import levels_table
+from ..judging.settings import levels_tables
 from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 
@@ -62,7 +62,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         findings=[*findings, *added],
         agrees=with_added(agrees, added),
         more=[
-            *levels_table(rows, (KAPPA, *RIVALS, *ADDED), SETTINGS),
+            *levels_tables(rows, (KAPPA, *RIVALS, *ADDED), SETTINGS),
             authors,
             whole_catalogue(rows, SETTINGS),
         ],

@@ -12,7 +12,7 @@ from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, scatter, why
 from ..judging.rows import column
 from ..judging.settings import (
     levels_of,
-    levels_table,
+    levels_tables,
     over_settings,
     partial_over_settings,
     settings_of,
@@ -64,7 +64,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         beside={BESIDE: estimate(first)},
         findings=[finding for each in parts for finding in each],
         agrees=_agreement(parts),
-        more=levels_table(rows, tuple(WORDS), SETTINGS),
+        more=levels_tables(rows, tuple(WORDS), SETTINGS),
         conclusion=(
             f"Over {len(rows)} networks the rank correlation with the gap is {first} for κ_τ^5 "
             f"and {ranks[LARGEST, '']} for κ^5; random rescaling of layers, which changes outputs "

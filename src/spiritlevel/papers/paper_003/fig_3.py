@@ -10,7 +10,7 @@ from ..experiment import Experiment, Figure, Outcome, Panels, Row, Series
 from ..judging.findings import above, estimate, every, fact, verdict
 from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, correlations, scatter, why
 from ..judging.rows import column, grouped
-from ..judging.settings import levels_table
+from ..judging.settings import levels_tables
 from ..judging.trained import Limit, Trained
 from ..scale_text import ScaleTexts
 
@@ -59,7 +59,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     weakest = min((ranks[name] for name in BY_LAYER[KAPPA]), key=lambda found: found.value)
     return Outcome(
         table=table,
-        more=levels_table(rows, list(NETWORK), SETTINGS),
+        more=levels_tables(rows, list(NETWORK), SETTINGS),
         figure=_figure(rows, ranks),
         why=_why(rows) if len(rows) >= FEW else "",
         beside={BESIDE: estimate(weakest)},
