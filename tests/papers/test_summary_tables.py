@@ -115,7 +115,8 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
     assert "The signs differ between the levels: `head.kappa` in 002-fig-5" in page
     figure = "![minima of LeNet-5 and five measures](experiments/002-fig-5-h200.svg)"
     assert figure in named["002-fig-5"]
-    assert "| +1.00 |" in page  # four settings in perfect order prove little: no interval
+    assert "| +1.00 [−0.69, +1.00] |" in page  # four settings in perfect order prove little
+    assert "+1.00, +1.00]" not in page
 
 
 def found(slope):

@@ -19,6 +19,13 @@ KAPPA = "relative.kappa"
 GRID = {"optimizer": ["sgd", "adam"], "lr": [0.1, 0.01, 0.001]}
 
 
+def set_measure(made, values):
+    with made._writing():
+        made._connection.executemany(
+            "UPDATE measurements SET value = ? WHERE run = ? AND layer = ''", values
+        )
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     with planted(tmp_path_factory.mktemp("levels"), grid=GRID, seeds=6, names=(KAPPA,)) as made:
@@ -30,10 +37,7 @@ def store(tmp_path_factory):
             (row["gap"] - 30 * np.mean(gaps[row["optimizer"], row["lr"]]), row["run"])
             for row in rows
         ]
-        with made._writing():
-            made._connection.executemany(
-                "UPDATE measurements SET value = ? WHERE run = ? AND layer = ''", values
-            )
+        set_measure(made, values)
         yield made
 
 
@@ -91,19 +95,10 @@ def page_of_five_rates(tmp_path_factory):
     grid = {"optimizer": ["sgd", "adam"], "lr": [0.1, 0.03, 0.01, 0.003, 0.001]}
     with planted(tmp_path_factory.mktemp("rates"), grid=grid, seeds=6, names=(KAPPA,)) as made:
         rows = Population.of(made).done
-        places = [grid["lr"].index(row["lr"]) for row in rows]
-        values = [
-            (lr + 0.01 * (i % 7), row["run"])
-            for i, (lr, row) in enumerate(zip(places, rows, strict=True))
-        ]
-        gaps = [
-            ([1, 0, 3, 4, 2][lr] + 0.01 * (i % 5), row["run"])
-            for i, (lr, row) in enumerate(zip(places, rows, strict=True))
-        ]
+        runs = [(i, grid["lr"].index(row["lr"]), row["run"]) for i, row in enumerate(rows)]
+        set_measure(made, [(lr + 0.01 * (i % 7), run) for i, lr, run in runs])
+        gaps = [([1, 0, 3, 4, 2][lr] + 0.01 * (i % 5), run) for i, lr, run in runs]
         with made._writing():
-            made._connection.executemany(
-                "UPDATE measurements SET value = ? WHERE run = ? AND layer = ''", values
-            )
             made._connection.executemany(
                 "UPDATE epochs SET test_loss = train_loss + ? WHERE run = ?", gaps
             )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.correlations import Kind
-from ...study.statistics.shared import coarsest
+from ...study.statistics.shared import coarsest, widest
 from ..experiment import Cell, Row, Series, Table, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
@@ -79,10 +78,10 @@ def cautious_partial(
 ) -> Correlation:
     """The same with the widest interval: over settings, or over groups that share a value."""
     over = partial_over_settings(rows, measure, target, given, columns)
-    groups = coarsest(_axes(rows, columns)).values() if over.clusters else ()
-    found = [over, *(_partial(rows, measure, target, given, each) for each in groups)]
-    known = [each for each in found if not math.isnan(each.low)]
-    return max(known, key=lambda each: each.high - each.low, default=over)
+    groups = coarsest(_axes(rows, columns)) if over.clusters else {}
+    shared = {name: _partial(rows, measure, target, given, each) for name, each in groups.items()}
+    found = {"": over, **shared}
+    return found[widest(found)]
 
 
 def _partial(

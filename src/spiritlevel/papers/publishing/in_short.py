@@ -84,7 +84,7 @@ def _others_first(lines: Sequence[Line]) -> list[str]:
         said.append(
             f"In {population} the largest correlation with the gap over all networks is that of "
             f"`{best.measure}`, which does not measure flatness: "
-            f"{best.views[OVER_ALL]}. The largest of a measure of flatness is "
+            f"{best.views[OVER_ALL]}. The largest for a measure of flatness is "
             f"{second.views[OVER_ALL]} (`{second.measure}`)."
         )
     return said

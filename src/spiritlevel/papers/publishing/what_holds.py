@@ -66,7 +66,7 @@ def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
     parts = [
         *HEAD,
         "## In short",
-        f"**Do the claims hold?** {tally(nearest)}",
+        f"**How did the papers' experiments come out?** {tally(nearest)}",
         *(in_short(lines) if lines else []),
     ]
     parts += ["## The claims", *_claims(nearest)]

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from ._arrays import MIN_POINTS, Array, finite_points, is_constant, numpy, scipy_stats
 from .clusters import clustered, numbered
 from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
-from .shared import over_shared
+from .shared import over_shared, widest
 
 CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 
@@ -62,8 +62,7 @@ class Levels:
     @property
     def widest(self) -> str:
         """What those groups share whose interval is the widest; "" where there is none."""
-        known = {name: each for name, each in self.shared.items() if not math.isnan(each.low)}
-        return max(known, key=lambda name: known[name].high - known[name].low, default="")
+        return widest(self.shared)
 
     @property
     def over_groups(self) -> str:
@@ -76,10 +75,8 @@ class Levels:
     @property
     def cautious(self) -> Correlation:
         """Over all, with the wider interval: over settings, or over groups of them."""
-        if not self.widest:
-            return self.clustered
-        both = (self.clustered, self.shared[self.widest])
-        return max(both, key=lambda found: found.high - found.low)
+        found = {"": self.clustered, **self.shared}
+        return found[widest(found)]
 
     @property
     def doubt(self) -> str:

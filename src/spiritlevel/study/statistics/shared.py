@@ -1,4 +1,4 @@
-"""Intervals over what settings share: those with the same optimizer are alike, too.
+"""Intervals over what settings share: those with the same optimizer may be alike.
 
 Six optimizers at two batch sizes and two weight decays are 24 settings. Where the optimizer decides
 what becomes of a network, its four settings say hardly more than one, and an interval that counts
@@ -8,13 +8,14 @@ all 24 is too narrow. So groups of settings are left out as well, as `clusters` 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .clusters import MIN_CLUSTERS, clustered
 from .correlations import Correlation, Kind
 
 Group = tuple[str, ...]  # the values that its runs share
-MOST_AXES = 3  # at once; two that vary have four pairs of values, or hardly more than one has
+MOST_AXES = 3  # at once; two nearly always have four pairs of values between them
 
 
 def over_shared(
@@ -41,6 +42,12 @@ def over_shared(
         )
         for name, groups in coarsest(axes).items()
     }
+
+
+def widest(found: Mapping[str, Correlation]) -> str:
+    """The name of the correlation with the widest interval; "" where none has one."""
+    known = {name: each for name, each in found.items() if not math.isnan(each.low)}
+    return max(known, key=lambda name: known[name].high - known[name].low, default="")
 
 
 def coarsest(axes: Mapping[str, Sequence[object]]) -> dict[str, list[Group]]:

@@ -180,8 +180,9 @@ def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStat
         if row.name in family.adjusted
     }
     verdict = _verdict(row, corrected)
-    if verdict.startswith(FINDINGS) and row.levels and row.levels["spearman"].doubt:
-        verdict += f"; unclear if settings with the same {row.levels['spearman'].doubt} count once"
+    doubt = row.levels["spearman"].doubt if row.levels else ""
+    if verdict.startswith(FINDINGS) and doubt:
+        verdict += f"; unclear if settings with the same {doubt} count once"
     return dataclasses.replace(row, holm=corrected, verdict=verdict)
 
 
