@@ -60,7 +60,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             ),
             table,
         ),
-        figure=_figure(groups),
+        figure=_figure(groups) if groups else None,
         findings=findings,
         agrees=verdict(findings),
         conclusion=(

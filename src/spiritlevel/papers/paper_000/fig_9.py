@@ -60,7 +60,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             ),
             table,
         ),
-        figure=_figure(groups),
+        figure=_figure(groups) if groups else None,
         beside={f"Spearman, {WORDS[way]}": estimate(rank) for way, rank in ranks.items()},
         findings=findings,
         agrees=verdict(findings),
