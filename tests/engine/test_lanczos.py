@@ -75,14 +75,17 @@ def test_float32_operators_are_solved_to_their_round_off(name, which, max_basis)
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="TF32 is a mode of NVIDIA GPUs")
 @pytest.mark.parametrize("which", ["largest", "both"])
-def test_the_tf32_mode_of_a_gpu_does_not_reach_the_basis(which, monkeypatch):
+def test_the_tf32_mode_of_a_gpu_does_not_reach_the_basis(which):
     A, exact = MATRICES["random"].float(), MATRICES["random"].cuda()
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    start = random(2, N).float().cuda()
-    iteration = Lanczos(
-        start, num=2, which=which, **SETTINGS | {"max_basis": 16, "residual_rtol": 1e-5}
-    )
-    [found] = solve([iteration], lambda rows: {0: (rows[0].double() @ exact).float()})
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True  # monkeypatch cannot take this one back
+    try:
+        start = random(2, N).float().cuda()
+        settings = SETTINGS | {"max_basis": 16, "residual_rtol": 1e-5}
+        iteration = Lanczos(start, num=2, which=which, **settings)
+        [found] = solve([iteration], lambda rows: {0: (rows[0].double() @ exact).float()})
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
     assert found.converged.all()
     assert found.vectors.is_cuda
     assert_true(A, dataclasses.replace(found, vectors=found.vectors.cpu()), 2, which)
