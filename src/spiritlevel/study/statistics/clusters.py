@@ -24,7 +24,7 @@ from ._arrays import (
     why_undefined,
 )
 from .correlations import Correlation, Kind, of_all, undefined
-from .intervals import Interval, fisher
+from .intervals import Interval, by_formula
 from .resampling import OF_COUNTS
 
 MIN_CLUSTERS = 4  # below that Student's quantile is so large that the interval says nothing
@@ -118,7 +118,7 @@ def jackknife(
     away = np.arctanh(np.clip(left_out, -ALMOST, ALMOST)) - z
     error = math.sqrt((num - 1) / num * float((away**2).sum()))
     if error == 0.0:  # p: the chance that settings in any order are in this one or its reverse
-        as_points = fisher(kind, value, num, confidence=confidence)
+        as_points = by_formula(kind, value, num, confidence=confidence)
         ends = dataclasses.replace(as_points, reason="no setting changes it")
         return ends, 2.0 / math.factorial(num)
     student: Any = scipy_stats().t

@@ -1,4 +1,4 @@
-"""Confidence intervals of correlations: Fisher's z by formula, BCa by resampling.
+"""Confidence intervals of correlations: by formula, and BCa by resampling.
 
 BCa is not taken from `scipy.stats.bootstrap`: it returns nan as soon as one resample is undefined,
 where this leaves such resamples out and reports their number.
@@ -15,12 +15,13 @@ from collections.abc import Callable
 from ...errors import SpiritlevelError, brief
 from ._arrays import Array, check_confidence, numpy
 from .resampling import AT_ONCE, left_out
+from .score_interval import score
 
 MIN_RESAMPLES = 100
 FORMULAS = {
     "pearson": "Fisher z",
     "spearman": "Fisher z, Bonett–Wright variance",
-    "kendall": "Fisher z, Fieller variance",
+    "kendall": "score, variance of a normal sample",
 }
 # What swapping two neighbours takes from a perfect order of n points.
 SWAP: dict[str, Callable[[int], float]] = {
@@ -38,44 +39,44 @@ class Interval:
     reason: str = ""
 
 
-def fisher(
+def by_formula(
     kind: str, value: float, n: int, *, confidence: float = 0.95, given: int = 0
 ) -> Interval:
-    """tanh(atanh(value) ± q·√variance), with the variance that belongs to the kind.
+    """Fisher's z for Pearson and Spearman, the score interval for Kendall.
 
-    Pearson: 1/(n − 3), right for a bivariate normal sample and too narrow for heavy tails.
-    Spearman: (1 + ρ²/2)/(n − 3) (Bonett & Wright 2000). Kendall: 0.437/(n − 4) (Fieller, Hartley &
-    Pearson 1957). `given` confounders held fixed take one degree of freedom each.
+    `given` confounders held fixed take one degree of freedom each; 4 must be left.
 
-    Ranks in perfect order count as half the swap of two neighbours away from it. Otherwise the
-    interval would have no width: for 4 to 6 points with a correlation of 0.9, Spearman's would hold
-    the truth only 58 to 85 % of the time instead of 98 % or more.
-
-    >>> interval = fisher("pearson", 0.58028, 84)  # paper 000, Table 3
+    >>> interval = by_formula("pearson", 0.58028, 84)  # paper 000, Table 3
     >>> round(interval.low, 4), round(interval.high, 4)
     (0.4179, 0.7067)
     """
     check_confidence(confidence)
     count = n - given
+    normal = statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
+    if kind == "kendall":
+        correction = SWAP[kind](count) / 2
+        return Interval(*score(value, count, normal=normal, correction=correction))
+    return _fisher(kind, value, count, normal)
+
+
+def _fisher(kind: str, value: float, n: int, normal: float) -> Interval:
+    """tanh(atanh(value) ± q·√variance), with the variance that belongs to the kind.
+
+    Pearson: 1/(n − 3), right for a bivariate normal sample and too narrow for heavy tails.
+    Spearman: (1 + ρ²/2)/(n − 3) (Bonett & Wright 2000).
+
+    Ranks in perfect order count as half the swap of two neighbours away from it. Otherwise the
+    interval would have no width: for 4 to 6 points with a correlation of 0.9, Spearman's would hold
+    the truth only 58 to 85 % of the time instead of 98 % or more.
+    """
     if kind == "pearson" and abs(value) >= 1.0:
         return Interval(value, value, "the formula has no width for a perfect correlation")
-    most = 1.0 - (SWAP[kind](count) / 2 if kind in SWAP and count > 1 else 0.0)
+    most = 1.0 - SWAP[kind](n) / 2 if kind in SWAP else 1.0
     inside = max(-most, min(most, value))
-    variance = _variance_of_z(kind, inside, count)
-    if variance is None:
-        return Interval(-1.0, 1.0, f"{count} points are too few for an interval")
-    half = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(variance)
-    z = math.atanh(inside)
+    numerator = 1.0 if kind == "pearson" else 1.0 + inside**2 / 2
+    half, z = normal * math.sqrt(numerator / (n - 3)), math.atanh(inside)
     low, high = math.tanh(z - half), math.tanh(z + half)
     return Interval(-1.0 if value < inside else low, 1.0 if value > inside else high)
-
-
-def _variance_of_z(kind: str, value: float, n: int) -> float | None:
-    spare = n - (4 if kind == "kendall" else 3)
-    if spare <= 0:
-        return None
-    numerator = {"pearson": 1.0, "spearman": 1.0 + value**2 / 2, "kendall": 0.437}[kind]
-    return numerator / spare
 
 
 @functools.lru_cache(maxsize=1)  # all measures of a study are resampled alike

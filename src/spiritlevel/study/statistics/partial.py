@@ -21,7 +21,7 @@ from ._arrays import (
 )
 from .clusters import how, in_blocks, jackknife, numbered
 from .correlations import Correlation, p_of_t, undefined
-from .intervals import FORMULAS, fisher
+from .intervals import FORMULAS, by_formula
 from .resampling import pearson_of_counts
 
 NOTHING_LEFT = 1e-7  # of a unit column, after the confounders are taken out: rounding or as good as
@@ -66,7 +66,7 @@ def partial_correlation(
         value, reason, given, dropped = _coefficient(kind, x, y, columns)
     if reason:
         return undefined(name, reason, n=n, excluded=excluded, confidence=confidence, given=given)
-    ends = fisher(kind, value, n, confidence=confidence, given=len(given))
+    ends = by_formula(kind, value, n, confidence=confidence, given=len(given))
     found = Correlation(
         name,
         value,
