@@ -62,7 +62,7 @@ def test_way_of_training_that_stands_apart(lifted, words):
     assert f"where theirs are {min(others):.4g} to {max(others):.4g}." in outcome.why
     assert f"Pearson correlation of {stats.pearsonr(kappa, gap).statistic:+.2f} [" in outcome.why
     assert f"Spearman correlation of {ranks(rest, KAPPA, 'gap'):+.2f} [" in outcome.why
-    assert f"over {len(rest)} networks. Within one training setting" in outcome.why
+    assert f"over {len(rest)} networks. Within one optimizer and rate, all batch" in outcome.why
     assert f"rank correlation is {within:.3g} [" in outcome.why
     assert "after the runs and is not judged" in outcome.why
     fixed = left_of(rows, KAPPA, "gap", ("train_loss", "softmax.gini"))

@@ -177,7 +177,7 @@ def test_in_short_counts_measures_of_flatness_alone():
         line("curvature.trace", "x", 0.4, 0.0),
         line("norms.weight[head]", "x", 9.0, 9.0),
         line("head.kappa", "x", 0.0, -1.0),
-        line("norms.weight", "y", -1.0, -1.0),
+        line("norms.weight", "y", -0.3, -1.0),  # weaker, though larger
         line("head.kappa", "y", -0.5, 1.0),
     ]
     question, table, bullets = in_short(lines)
@@ -187,7 +187,7 @@ def test_in_short_counts_measures_of_flatness_alone():
     rows = [[cell.strip() for cell in each.split("|")[1:-1]] for each in table.splitlines()[2:]]
     assert [cells[1:] for cells in rows if cells[0].startswith("over all")] == [["1", "1", "1"]] * 2
     assert [cells[1:] for cells in rows if "loss" in cells[0]] == [["1", "1", "1"]] * 2
-    [other] = re.findall("In . the largest correlation.*", bullets)
+    [other] = re.findall("In . the strongest correlation.*", bullets)
     assert other.startswith("In x ")
     assert "`norms.weight[head]`" in other
     assert other.endswith("(`curvature.trace`).")

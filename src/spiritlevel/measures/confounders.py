@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Iterable
 
 GINI = "softmax.gini"
+PREDICTION = "sensitivity.robustness_prediction"  # a multiple of relative flatness
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +37,12 @@ TABLE = {
         held_fixed=True,
         paper_label="uncertainty (1 − ‖p‖²)",
         # The curvature of softmax and cross-entropy is diag(p) − ppᵀ, whose trace is 1 − ‖p‖².
-        factor_of=("head.*", "relative.*", "scaled.*", "neuron.*", "curvature.*"),
+        factor_of=("head.*", "relative.*", "scaled.*", "neuron.*", "curvature.*", PREDICTION),
     ),
     "norms.weight": Confounder(
         "weight norm",
         held_fixed=True,
-        factor_of=("head.kappa", "head.scaled_*", "relative.*", "scaled.*", "neuron.*"),
+        factor_of=("head.kappa", "head.scaled_*", "relative.*", "scaled.*", "neuron.*", PREDICTION),
     ),
     "activity.activation_norm": Confounder("activation norm"),
     "activity.frequency": Confounder("activation frequency"),

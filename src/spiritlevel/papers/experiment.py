@@ -63,6 +63,7 @@ class Experiment:
         layers: measures that are recorded of each layer, too, as MEASURE[LAYER].
         paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.
         takes_times: of its runs, which others beside them would change; run them one at a time.
+        paper_runs: how many the paper has, where its preset repeats them with more seeds.
         rows_of: the experiment whose recorded runs it looks at; "" for its own.
     """
 
@@ -82,6 +83,7 @@ class Experiment:
     takes_times: bool = False
     layers: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    paper_runs: int | None = None
     rows_of: str = ""
 
     @property

@@ -20,8 +20,9 @@ CAPTION = (
     "claim is judged by. Settings with the same optimizer, say, may be alike, too: the interval "
     "over groups leaves out all settings that share a value, and is the right one where that value "
     "decides; it is shown, not judged, since it was added after the runs. Between settings: of "
-    "their means. Within settings: the mean of the correlations in single settings, with Student's "
-    "interval over settings."
+    "their means. Within settings: the mean of the correlations in single settings with enough "
+    "runs, with Student's interval over settings. Signs: those within, between and over all; a "
+    "correlation below 0.1 counts as near 0, and agrees or differs with none."
 )
 COLUMNS = (
     *("measure", "correlation", "n", "within settings", "positive within", "between settings"),
@@ -144,7 +145,7 @@ def _cells(found: Levels) -> list[Cell]:
         estimate(found.pooled),
         estimate(found.clustered),
         _over_groups(found),
-        "differ" if found.disagrees else "agree",
+        found.signs,
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 Row = Mapping[str, Any]
 WORDS = {
     "train_loss": "training loss",
+    "running_loss": "running loss",
     "train_accuracy": "training accuracy",
     "test_accuracy": "test accuracy",
 }
@@ -46,7 +47,8 @@ class Limit:
 
     def __str__(self) -> str:
         if self.reached:
-            return f"the {WORDS[self.reached[0]]} at which the study stops was reached"
+            words = " or ".join(WORDS[each] for each in self.reached)
+            return f"the {words} at which the study stops was reached"
         name = self.name or WORDS[self.column]
         if self.at_least is not None:
             return f"a {name} of at least {self.at_least:g}"

@@ -13,11 +13,12 @@ from ..judging.population import GAP
 
 HEAD = "head.kappa"
 SGD, ADAMW = "SGD", "AdamW"
+ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
 Way = tuple[str, float]  # optimizer and learning rate
 
 
 def optimizers_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
-    """Fig. 4: SGD against AdamW at the same rate, with the same batch size and seed."""
+    """Fig. 4: SGD against AdamW at the same rate, with all else the same."""
     shared = [rate for optimizer, rate in ways if optimizer == SGD and (ADAMW, rate) in ways]
     pairs = {rate: _pairs(ways[ADAMW, rate], ways[SGD, rate]) for rate in shared}
     flatter = {
@@ -39,8 +40,9 @@ def optimizers_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
 
 
 def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:
-    partners = {(row.get("batch_size"), row.get("seed")): row for row in first}
-    keys = [((row.get("batch_size"), row.get("seed")), row) for row in second]
+    """Runs that differ in nothing else."""
+    partners = {tuple(map(row.get, ALIKE)): row for row in first}
+    keys = [(tuple(map(row.get, ALIKE)), row) for row in second]
     return [(partners[key], row) for key, row in keys if key in partners]
 
 

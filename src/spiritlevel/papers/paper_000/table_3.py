@@ -195,12 +195,13 @@ def _apart(groups: dict[str, list[Row]]) -> str:
         spearman(column(group, HEAD), column(group, GAP)).value for group in groups.values()
     )
     return (
-        f"Of the training settings, {apart} has the median gap furthest from the others': "
-        f"{plain(medians[apart])}, where theirs are {plain(min(others(apart)))} to "
+        f"Of the optimizers with their rates, {apart} has the median gap furthest from the "
+        f"others': {plain(medians[apart])}, where theirs are {plain(min(others(apart)))} to "
         f"{plain(max(others(apart)))}. Without its networks, relative flatness of the head and the "
         f"gap have a Pearson correlation of {without.pearson} and a Spearman correlation of "
-        f"{without.spearman} over {without.n} networks. Within one training setting, the rank "
-        f"correlation is {within} on average over {within.n} settings. This was examined after "
+        f"{without.spearman} over {without.n} networks. Within one optimizer and rate, all "
+        f"batch sizes and decays together, the rank correlation is {within} on average over "
+        f"{within.n} of them. This was examined after "
         "the runs and is not judged. "
     )
 

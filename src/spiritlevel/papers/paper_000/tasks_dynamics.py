@@ -18,6 +18,7 @@ from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import NoArguments, read_task
 from ...study.statistics import spearman
+from ..experiment import Row
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %
@@ -100,6 +101,18 @@ def along_the_way(start: Moment, history: History) -> dict[str, float]:
 def moment_at(share: int, start: Moment, seen: Sequence[Moment]) -> Moment:
     """After this share of the epochs, in %; beyond 0 % at least one of them."""
     return start if share == 0 else seen[max(1, round(share * len(seen) / 100)) - 1]
+
+
+def distinct_shares(rows: Sequence[Row], name: str) -> tuple[int, ...]:
+    """The shares at which NAME/SHARE was looked at; of few epochs, one can be that of two shares.
+
+    >>> distinct_shares([{f"a/{share}": max(share, 10) for share in SHARES}], "a")
+    (0, 10, 25, 50, 75, 100)
+    """
+    *others, last = SHARES[1:]
+    looks = {s: [row.get(f"{name}/{s}") for row in rows] for s in SHARES}
+    kept = [s for s, later in zip(others, SHARES[2:], strict=True) if looks[s] != looks[later]]
+    return (0, *kept, last)
 
 
 def mirrored(seen: Sequence[Moment]) -> float:

@@ -126,4 +126,5 @@ EXPERIMENT = Experiment(
         "test accuracy, augmented": 0.8307,
         "epoch, augmented": 80,
     },
+    paper_runs=2,
 )

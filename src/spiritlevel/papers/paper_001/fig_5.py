@@ -178,4 +178,5 @@ EXPERIMENT = Experiment(
         },
     ),
     measures=MEASURES,
+    paper_runs=4,
 )

@@ -109,4 +109,5 @@ EXPERIMENT = Experiment(
         },
     ),
     measures=MEASURES,
+    paper_runs=2,
 )

@@ -162,4 +162,5 @@ EXPERIMENT = Experiment(
     ),
     measures=MEASURES,
     paper_values=_paper_values(),
+    paper_runs=7,
 )

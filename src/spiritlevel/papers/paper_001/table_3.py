@@ -151,4 +151,5 @@ EXPERIMENT = Experiment(
         for group, values in PAPER.items()
         for name, value in zip(MEASURES[:4], values, strict=True)
     },
+    paper_runs=2,
 )

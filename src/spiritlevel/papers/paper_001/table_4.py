@@ -135,7 +135,7 @@ EXPERIMENT = Experiment(
             Limit(f"{TRAIN}/standard", at_least=0.9, name="training accuracy (standard)"),
             Limit(f"{TRAIN}/fitted", at_least=FIT, name="training accuracy (fitted)"),
         ),
-        "These are the paper's.",
+        "The paper names both; its own standard network just misses the first (0.892).",
     ),
     columns=("seed", *(f"{name}/{stage}" for stage in STAGES for name in SHOWN)),
     rule=(
@@ -190,4 +190,5 @@ EXPERIMENT = Experiment(
         "test accuracy, noise fine-tuning": 0.7166,
         "trace, noise fine-tuning": 4650.93,
     },
+    paper_runs=1,
 )

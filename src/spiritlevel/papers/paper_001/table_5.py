@@ -145,4 +145,5 @@ EXPERIMENT = Experiment(
         for words, runs in PAPER.items()
         for name, first, second in zip(COMPARED, *runs, strict=True)
     },
+    paper_runs=4,
 )

@@ -50,7 +50,13 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         fact("more strongly than every other measure", best == KAPPA, f"the first is {best}"),
     ]
     agrees = verdict(findings) if correlates.result == "held" else missed(findings)
-    added = [fact("the Fisher–Rao norm correlates least", last == FISHER_RAO, f"{last} does")]
+    added = [
+        fact(
+            "the Fisher–Rao norm has the lowest correlation, signs counted",
+            last == FISHER_RAO,
+            f"{last} has",
+        )
+    ]
     return Outcome(
         table=table,
         figure=scatter(rows, KAPPA, SETTINGS),
@@ -111,23 +117,25 @@ EXPERIMENT = Experiment(
     analyse=analyse,
     trained=Trained(
         (Limit("outcome", reached=("train_loss", "running_loss")),),
-        "The paper speaks of minima and its authors stop at this loss.",
+        "The paper speaks of minima and its authors stop at such a loss.",
         needed=FEW,
     ),
     columns=("outcome", "variant", "batch_size", "seed", *REACHED, *CONFOUNDERS, *MEASURES),
     rule=(
-        "over the networks that reached the target training loss, the 95 % interval (over "
+        "over the networks that reached the loss at which training stops, the 95 % interval (over "
         "settings) of Spearman's correlation of relative flatness with the gap lies above 0, and "
         "no other measure of the paper has a larger correlation. Partly, if only the first "
         "holds. (At first "
         "all networks were judged and κ was the sum over layers; this was corrected after the "
         "runs, since the paper speaks of minima and uses one layer. The PAC-Bayes measure was then "
         "inverted once too often, which was corrected later.) Also "
-        f"judged: that the Fisher–Rao norm correlates least. {HOW}"
+        f"judged: that the Fisher–Rao norm has the lowest correlation, signs counted. {HOW}"
     ),
     set_up=(
         "LeNet-5 on CIFAR-10, trained in several ways with several batch sizes and seeds, until "
-        "the training loss falls to 0.1. The paper varies the initialization too and lists no "
+        "the training loss falls to 0.1, or the running loss where that is said below: the mean "
+        "over the steps of an epoch, while the weights change. The loss of the network at the end "
+        "can then be larger. The paper varies the initialization too and lists no "
         "settings; here there is one initialization. Relative flatness is that of the last layer: "
         "the paper uses one layer and does not say which. Its PAC-Bayes measure is taken as 1/σ², "
         "where σ is the noise on the weights that raises the error by a given amount: the paper "

@@ -93,9 +93,8 @@ def _why(trained: Sequence[Row]) -> str:
     within = {
         variant: spearman(column(rows, KAPPA), column(rows, GAP))
         for variant, rows in by_batch.items()
-        if len(rows) >= FEW
     }
-    if len(by_batch) == 1 or not within:
+    if len(by_batch) == 1:
         return confounded
     each = ", ".join(
         f"{correlation} for {name} (n = {correlation.n})" for name, correlation in within.items()

@@ -65,11 +65,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 
 def _why(groups: dict[str, list[Row]]) -> str:
-    """A network that has learned less in its time is flat for that reason alone."""
+    """A network that is fitted less is flat for that reason alone."""
     losses = ", ".join(f"{mean(column(g, LOSS))} ({name})" for name, g in groups.items())
     return (
         f"The training loss at the end is {losses}. Where it is larger than with plain training, "
-        "the method had too little time, and flatness is that of a network that is not fitted yet."
+        "the network is fitted less, because it had fewer epochs or because the method itself "
+        "keeps the loss up, and a part of its flatness comes from that alone."
     )
 
 

@@ -72,19 +72,19 @@ def _unclear(lines: Sequence[Line]) -> str:
 
 
 def _others_first(lines: Sequence[Line]) -> list[str]:
-    """Populations in which the gap follows something that is not a measure of flatness best."""
+    """Populations in which the gap follows something else more closely than any flatness."""
     said = []
     for population in dict.fromkeys(line.population for line in lines):
         own = {e.measure: e for e in lines if e.population == population}
-        best = max(own.values(), key=_over_all)
+        best = max(own.values(), key=_strength)
         flat = [line for line in own.values() if line.is_flatness]
         if best.is_flatness or not flat:
             continue
-        second = max(flat, key=_over_all)
+        second = max(flat, key=_strength)
         said.append(
-            f"In {population} the largest correlation with the gap over all networks is that of "
+            f"In {population} the strongest correlation with the gap over all networks is that of "
             f"`{best.measure}`, which does not measure flatness: "
-            f"{best.views[OVER_ALL]}. The largest for a measure of flatness is "
+            f"{best.views[OVER_ALL]}. The strongest of a measure of flatness is "
             f"{second.views[OVER_ALL]} (`{second.measure}`)."
         )
     return said
@@ -94,5 +94,6 @@ def _where(lines: Sequence[Line]) -> str:
     return ", ".join(f"{e.population} ({e.views[OVER_ALL]})" for e in lines)
 
 
-def _over_all(line: Line) -> float:
-    return line.views[OVER_ALL].value
+def _strength(line: Line) -> float:
+    """Of the correlation over all networks, whatever its sign."""
+    return abs(line.views[OVER_ALL].value)

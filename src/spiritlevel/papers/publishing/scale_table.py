@@ -19,8 +19,9 @@ CAPTION = (
     "Here: what was run nearest to the paper, of what can be judged. Paper: the preset of that "
     "name, which follows the "
     "paper where it says what it did; the number of networks is then ours where the paper gives "
-    "none. Accuracies are medians over runs, from the smallest to the largest group or point in "
-    "training that is recorded; where none is, the training loss."
+    "none. Accuracies are medians over all runs, whatever their settings; where a run records "
+    "several, at points in training or of several networks, the smallest and the largest of these "
+    "medians; where it records none, the training loss."
 )
 TEST = re.compile(r"test_accuracy|task\.(test_)?accuracy(/.*)?")
 TRAIN = re.compile(r"(task\.)?train_accuracy(/.*)?")
@@ -71,7 +72,7 @@ def _row(result: ScaleResult) -> list[Cell]:
     if not isinstance(trained, NotAsked):
         split = trained.split(record.rows)
         count = f"{sum(split.trained.values())} of {sum(split.asked.values())}"
-    runs = None if paper is None else len(paper.runs())
+    runs = result.experiment.paper_runs or (None if paper is None else len(paper.runs()))
     return [
         result.experiment.name,
         *images,

@@ -48,10 +48,12 @@ ADVICE = (
     "**Ask within a setting.** Repeat each setting with several seeds, and look at the seeds of "
     "one setting before all runs together. `spiritlevel study report` shows both, and says when "
     "their signs differ. Count settings, not networks, when you ask how sure it is, and vary how "
-    "networks are trained in many ways: 24 settings of 6 optimizers may say no more than 6.",
-    "**Use a measure that rescaling cannot change.** `relative.kappa`, or `head.kappa` where only "
-    "the last layer is of interest; not the trace or the largest eigenvalue alone. `spiritlevel "
-    "audit` tries the symmetries on your own network.",
+    "networks are trained in many ways: 24 settings made of 6 optimizers with their rates may say "
+    "no more than 6.",
+    "**Use a measure that rescaling cannot change.** Rescaling of single neurons and of whole "
+    "layers leaves `neuron.rho_sum` and `relative.kappa_std` as they are; of these two, "
+    "`relative.kappa` and `head.kappa` withstand only that of whole layers, and the trace and the "
+    "largest eigenvalue neither. `spiritlevel audit` tries the symmetries on your own network.",
     "**Report what else differs.** Training loss, confidence (`softmax.gini`) and weight norm "
     "(`norms.weight`), and both gaps. Confidence is a factor of every curvature of "
     "cross-entropy: holding it fixed leaves another measure, not the same one cleaned.",
@@ -157,7 +159,9 @@ def _in_words(lines: Sequence[Line]) -> list[str]:
             lambda e: e.equal_both.low > 0
         ),
         "It lies below 0 with both held fixed": lambda e: e.equal_both.high < 0,
-        "The signs differ between the levels": lambda e: e.levels.disagrees,
+        "The signs differ between the levels (correlations below 0.1 left out)": lambda e: (
+            e.levels.disagrees
+        ),
     }
     return [
         f"- {words}: {_listing([f'{e.measure} in {e.population}' for e in lines if is_so(e)])}."

@@ -97,6 +97,16 @@ class Levels:
         )
 
     @property
+    def signs(self) -> str | None:
+        """Whether those of the levels "agree" or "differ", or one is "near 0"; None without one."""
+        values = (self.within.value, self.between.value, self.pooled.value)
+        if any(math.isnan(value) for value in values):
+            return None
+        if self.disagrees:
+            return "differ"
+        return "near 0" if min(map(abs, values)) < WEAK else "agree"
+
+    @property
     def sentence(self) -> str:
         """What the levels say together; "" where there is nothing to say."""
         within = self.within
@@ -104,7 +114,7 @@ class Levels:
             return self._of_the_doubt
         levels = (
             f"within one setting the correlation is {within} on average, positive in "
-            f"{within.num_positive} of {within.n} settings; between the means of "
+            f"{within.num_positive} of {within.n} settings{self._too_few}; between the means of "
             f"{self.between.n} settings it is {self.between}; over all {self.pooled.n} runs "
             f"{self.pooled}, and {_ends(self.clustered)} if settings are counted and not runs."
         )
@@ -121,6 +131,11 @@ class Levels:
     def caveat(self) -> str:
         """The part of it that takes something away from the correlation over all; or ""."""
         return self.sentence if self.disagrees else self._of_the_doubt
+
+    @property
+    def _too_few(self) -> str:
+        left = self.within.num_settings - self.within.n
+        return f" ({left} more {'has' if left == 1 else 'have'} too few runs)" if left else ""
 
     @property
     def _of_the_doubt(self) -> str:
