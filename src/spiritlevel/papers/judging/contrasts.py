@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 from ...study.statistics import Correlation
@@ -33,10 +34,24 @@ def lower_in(changed: Sequence[Row], plain: Sequence[Row], name: str) -> str:
     return f"lower in {sum(each < 0 for each in differences)} of {len(differences)} pairs"
 
 
+def by_seed(rows: Sequence[Row], name: str) -> dict[int, float]:
+    """The number of each seed that has it; of several runs of one seed, the mean.
+
+    A study that somebody changed may have several, and they are not independent.
+
+    >>> by_seed([{"seed": 0, "gap": 1.0}, {"seed": 0, "gap": 3.0}, {"seed": 1, "gap": None}], "gap")
+    {0: 2.0}
+    """
+    values: dict[int, list[float]] = {}
+    for row in rows:
+        if row.get(name) is not None:
+            values.setdefault(row["seed"], []).append(row[name])
+    return {seed: statistics.fmean(each) for seed, each in values.items()}
+
+
 def _differences(changed: Sequence[Row], plain: Sequence[Row], name: str) -> list[float]:
-    before = {row["seed"]: row.get(name) for row in plain}
-    pairs = [(row.get(name), before.get(row["seed"])) for row in changed]
-    return [a - b for a, b in pairs if a is not None and b is not None]
+    before, after = by_seed(plain, name), by_seed(changed, name)
+    return [after[seed] - before[seed] for seed in after if seed in before]
 
 
 def falls(change: IntervalEstimate | Correlation) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ..experiment import Cell, Row, Table, titled
-from .contrasts import Groups, difference
+from .contrasts import Groups, by_seed, difference
 from .numbers import IntervalEstimate, mean
 
 Pair = tuple[float | None, float | None]  # before and after; None where a run lacks the number
@@ -24,8 +24,8 @@ def factor(pairs: Iterable[Pair]) -> IntervalEstimate:
 
 def factor_by_seed(plain: Sequence[Row], changed: Sequence[Row], name: str) -> IntervalEstimate:
     """The factor between two groups in one column, over the seeds that both have."""
-    before = {row["seed"]: row.get(name) for row in plain}
-    return factor((before.get(row["seed"]), row.get(name)) for row in changed)
+    before, after = by_seed(plain, name), by_seed(changed, name)
+    return factor((before.get(seed), value) for seed, value in after.items())
 
 
 def _log(value: float | None) -> float:
