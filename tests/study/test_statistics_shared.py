@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel.study.statistics import clustered, levels, summary
-from spiritlevel.study.statistics.shared import coarsest, over_shared
+from spiritlevel.study.statistics.shared import coarsest, over_shared, uncounted
 
 
 def crossed(sizes, runs):
@@ -38,19 +38,36 @@ def settings_of(axes):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "shared"),
+    ("sizes", "shared", "left"),
     [
-        ((6, 2, 2), ["a", "b and c"]),
-        ((3, 3, 3), ["a and b", "a and c", "b and c"]),
-        ((4, 3), ["a"]),
-        ((3, 3), []),  # either has too few values, and both are the settings
-        ((8,), []),
-        ((2, 2, 2, 2), [f"{x} and {y}" for x, y in itertools.combinations("abcd", 2)]),
-        ((1, 4, 1, 2), ["b"]),  # what never varies is nothing to share
+        ((6, 2, 2), ["a", "b and c"], ""),
+        ((3, 3, 3), ["a and b", "a and c", "b and c"], ""),
+        ((4, 3), ["a"], ""),
+        ((3, 3), [], "ab"),  # either has too few values, and both are the settings
+        ((8,), [], ""),
+        ((2, 2, 2, 2), [f"{x} and {y}" for x, y in itertools.combinations("abcd", 2)], ""),
+        ((1, 4, 1, 2), ["b"], ""),  # what never varies is nothing to share
     ],
 )
-def test_groups_are_as_coarse_as_can_be_counted(sizes, shared):
+def test_groups_are_as_coarse_as_can_be_counted(sizes, shared, left):
     assert list(coarsest(crossed(sizes, 2))) == shared
+    assert uncounted(crossed(sizes, 2)) == tuple(left)
+
+
+def test_a_clear_correlation_says_what_cannot_be_counted():
+    axes = crossed((3, 3), 9)
+    random = numpy.random.default_rng(1)
+    said = "Settings with the same a or b may be alike, too. With fewer than 4 values"
+    for rho, is_clear in ((0.9, True), (0.0, False)):
+        x, y = planted(random, axes, {"a": 0.2}, rho)
+        found = levels(x, y, settings_of(axes), axes=axes)
+        assert (said in found.sentence) == is_clear
+        rows = [
+            {"settings": {"a": a, "b": b, "seed": i}, "measures": {"m": u, "n": u}, "target": v}
+            for i, (a, b, u, v) in enumerate(zip(*axes.values(), x, y, strict=True))
+        ]
+        notes = summary(rows, resamples=0).notes()
+        assert sum(said in note for note in notes) == is_clear  # once, not for each measure
 
 
 def test_axes_that_go_together_are_not_twice_as_many_groups():

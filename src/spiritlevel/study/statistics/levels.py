@@ -12,9 +12,9 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from ._arrays import MIN_POINTS, Array, finite_points, is_constant, numpy, scipy_stats
-from .clusters import clustered, numbered
+from .clusters import MIN_CLUSTERS, clustered, numbered
 from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
-from .shared import over_shared, widest
+from .shared import over_shared, uncounted, widest
 
 CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 
@@ -50,7 +50,7 @@ class Within:
 class Levels:
     """The same two columns on three levels; `pooled` counts runs and `clustered` settings.
 
-    `shared` counts groups of settings, by what they share.
+    `shared` counts groups of settings, by what they share, where that has values enough.
     """
 
     pooled: Correlation
@@ -58,6 +58,7 @@ class Levels:
     between: Correlation
     within: Within
     shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
+    uncounted: tuple[str, ...] = ()  # axes, where none has values enough for such groups
 
     @property
     def widest(self) -> str:
@@ -83,6 +84,17 @@ class Levels:
         """What settings share that makes a clear correlation unclear if they count once; or ""."""
         clear_to_unclear = _is_clear(self.clustered) and not _is_clear(self.cautious)
         return self.widest if clear_to_unclear else ""
+
+    @property
+    def blind_spot(self) -> str:
+        """Where it is clear: that settings may be alike in a way that no interval counts; or ""."""
+        if not self.uncounted or not _is_clear(self.clustered):
+            return ""
+        return (
+            f"Settings with the same {' or '.join(self.uncounted)} may be alike, too. With fewer "
+            f"than {MIN_CLUSTERS} values that cannot be counted, and the interval may be too "
+            "narrow."
+        )
 
     @property
     def disagrees(self) -> bool:
@@ -140,7 +152,7 @@ class Levels:
     @property
     def _of_the_doubt(self) -> str:
         if not self.doubt:
-            return ""
+            return self.blind_spot
         found = self.shared[self.doubt]
         return (
             f"Settings with the same {self.doubt} may be alike, too: counting the {found.clusters} "
@@ -189,6 +201,7 @@ def levels(
         between=correlation(*means, confidence=confidence),
         within=_within(kind, x, y, {names[group[0]]: group for group in members}, confidence),
         shared=over_shared(values, target, axes or {}, kind=kind, confidence=confidence),
+        uncounted=uncounted(axes or {}),
     )
 
 

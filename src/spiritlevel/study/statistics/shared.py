@@ -60,19 +60,34 @@ def coarsest(axes: Mapping[str, Sequence[object]]) -> dict[str, list[Group]]:
     ['lr']
     """
     chosen: dict[tuple[str, ...], list[Group]] = {}
-    num_settings = len(set(_groups(axes, tuple(axes))))
+    num_settings = _number(axes, tuple(axes))
     for names in _subsets(list(axes)):
         if any(set(each) <= set(names) for each in chosen):
             continue
-        groups = _groups(axes, names)
-        if MIN_CLUSTERS <= len(set(groups)) < num_settings:
-            chosen[names] = groups
+        if MIN_CLUSTERS <= _number(axes, names) < num_settings:
+            chosen[names] = _groups(axes, names)
     return {" and ".join(names): groups for names, groups in chosen.items()}
+
+
+def uncounted(axes: Mapping[str, Sequence[object]]) -> tuple[str, ...]:
+    """The axes whose values settings share, if none has values enough to be counted.
+
+    >>> uncounted({"lr": [1, 1, 2, 2, 3, 3], "batch": [8, 9] * 3})
+    ('lr', 'batch')
+    """
+    if coarsest(axes):
+        return ()
+    num_settings = _number(axes, tuple(axes))
+    return tuple(name for name in axes if 1 < _number(axes, (name,)) < num_settings)
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for size in range(1, min(len(names) - 1, MOST_AXES) + 1):
         yield from itertools.combinations(names, size)
+
+
+def _number(axes: Mapping[str, Sequence[object]], names: Sequence[str]) -> int:
+    return len(set(_groups(axes, names)))
 
 
 def _groups(axes: Mapping[str, Sequence[object]], names: Sequence[str]) -> list[Group]:

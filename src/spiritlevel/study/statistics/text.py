@@ -145,11 +145,13 @@ def _doubts(statistics: StudyStatistics) -> list[str]:
     for row in statistics.measures.values():
         if row.levels and row.levels["spearman"].doubt:
             doubted.setdefault(row.levels["spearman"].doubt, []).append(row.name)
-    return [
+    said = [
         f"Settings with the same {shared} may be alike, too. If they count once, the intervals of "
         f"these contain 0: {', '.join(names)}."
         for shared, names in doubted.items()
     ]
+    found = [row.levels["spearman"] for row in statistics.measures.values() if row.levels]
+    return [*said, *dict.fromkeys(each.blind_spot for each in found if each.blind_spot)]
 
 
 def _counted(statistics: StudyStatistics) -> str:
