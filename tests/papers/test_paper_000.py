@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel.papers import find, names
+from spiritlevel.papers.judging.contrasts import difference
 from spiritlevel.papers.judging.factors import factor, factor_by_seed, ratios
 from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.paper_000.fig_6 import strengthening
@@ -56,6 +57,14 @@ def test_factor_is_the_geometric_mean_of_scipy():
         pytest.approx(math.exp(low), rel=1e-6),
         pytest.approx(math.exp(high), rel=1e-6),
     )
+
+
+def test_several_runs_of_a_seed_are_one_pair():
+    plain = [{"seed": 0, "m": 1.0}, {"seed": 0, "m": 3.0}, {"seed": 1, "m": 5.0}]
+    changed = [{"seed": 0, "m": 4.0}, {"seed": 1, "m": 10.0}, {"seed": 1, "m": None}]
+    assert factor_by_seed(plain, changed, "m").n == 2
+    assert factor_by_seed(plain, changed, "m").value == pytest.approx(2.0)
+    assert difference(changed, plain, "m").value == pytest.approx(3.5)
 
 
 def test_factor_by_seed_pairs_what_has_the_same_seed():

@@ -94,6 +94,17 @@ def test_two_optimizers_at_the_same_rates(flatness, gaps, parts):
     )
 
 
+def test_networks_that_are_compared_have_the_same_weight_decay():
+    rows = optimizer_rows((5.0, 2.0, 10.0, 50.0), (1.0, 1.0, 2.0, 2.0))
+    rows = [row | {"weight_decay": 0.0} for row in rows]
+    decayed = [row | {"weight_decay": 5e-4, "head.kappa": 100 * row["head.kappa"]} for row in rows]
+    plain, both = (
+        find("000-fig-4").analyse(each).findings[0].seen for each in (rows, [*rows, *decayed])
+    )
+    ratios = [text.split(": ")[1].split(" [")[0] for text in (plain, both)]
+    assert ratios[0] == ratios[1]  # each network beside one like it, so the factor of 100 is gone
+
+
 def test_optimizers_without_a_rate_in_common_are_not_compared():
     rows = [
         row

@@ -27,6 +27,7 @@ def test_a_reversal_is_found_and_said():
     assert found.between.value == pytest.approx(-1.0)
     assert found.pooled.high < -0.5
     assert found.disagrees
+    assert found.signs == "differ"
     assert found.sentence.startswith("The signs differ between the levels (Simpson's paradox): ")
     assert "positive in 6 of 6 settings" in found.sentence
 
@@ -56,22 +57,25 @@ def test_levels_that_agree_are_no_paradox():
     x = steps + random.normal(size=60)
     found = levels(x, x + random.normal(size=60), settings_of(6, 10))
     assert not found.disagrees
+    assert found.signs == "agree"
     assert found.sentence.startswith("Within one setting the correlation is +")
 
 
 def test_signs_of_next_to_nothing_do_not_count():
     """Within: exactly 0 by construction; between and pooled: strong."""
-    x = [0, 1, 0, 1, 5, 6, 5, 6]
-    y = [0, 0, 1, 1, 7, 7, 8, 8]
-    found = levels(x, y, ["a"] * 4 + ["b"] * 4)
+    x = [each + start for start in (0, 5, 10, 15) for each in (0, 1, 0, 1)]
+    y = [each + start for start in (0, 7, 14, 21) for each in (0, 0, 1, 1)]
+    found = levels(x, y, settings_of(4, 4))
     assert found.within.value == pytest.approx(0.0)
     assert not found.disagrees
+    assert found.signs == "near 0"
 
 
 def test_settings_with_few_runs_say_nothing_within():
     x, y = reversal(numpy.random.default_rng(3), num=20, runs=3)
     found = levels(x, y, settings_of(20, 3))
     assert found.within.n == 0
+    assert found.signs is None
     assert (found.within.num_settings, found.sentence) == (20, "")
     assert math.isnan(found.within.value)
     assert str(found.within) == "undefined (no setting has enough runs)"
