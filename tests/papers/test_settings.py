@@ -77,8 +77,9 @@ def test_groups_that_share_a_batch_size_are_shown():
     x, y = ([row[name] for row in rows] for name in ("head.kappa", "gap"))
     found = clustered(x, y, [row["batch_size"] for row in rows])
     assert table.rows[0][place] == f"{estimate(found)} (4)"
-    smaller, _ = levels_tables(rows_of(numpy.random.default_rng(0)), ["head.kappa"], SETTINGS)
-    assert {cells[place] for cells in smaller.rows} == {None}  # of two batch sizes
+    few = [row for row in rows_of(numpy.random.default_rng(0)) if row["seed"] < 3]
+    smaller, _ = levels_tables(few, ["head.kappa"], SETTINGS)
+    assert {cells[place] for cells in smaller.rows} == {None}  # of two batch sizes, three seeds
 
 
 def test_confounders_held_fixed_with_the_widest_interval():
@@ -177,7 +178,7 @@ def minima_of(request, preset, columns):
         if row["outcome"] in ("train_loss", "running_loss"):
             pair = row["head.kappa"], row["gap"]
             groups.setdefault(tuple(row[name] for name in columns), []).append(pair)
-    large = [group for group in groups.values() if len(group) > 3]  # smaller ones say nothing
+    large = [group for group in groups.values() if len(group) > 2]  # smaller ones say nothing
     inside = [stats.spearmanr(*zip(*group, strict=True))[0] for group in large]
     return experiment.analyse(experiment.trained.split(rows).judged), len(groups), inside
 

@@ -72,8 +72,8 @@ def test_signs_of_next_to_nothing_do_not_count():
 
 
 def test_settings_with_few_runs_say_nothing_within():
-    x, y = reversal(numpy.random.default_rng(3), num=20, runs=3)
-    found = levels(x, y, settings_of(20, 3))
+    x, y = reversal(numpy.random.default_rng(3), num=20, runs=2)
+    found = levels(x, y, settings_of(20, 2))
     assert found.within.n == 0
     assert found.signs is None
     assert (found.within.num_settings, found.sentence) == (20, "")

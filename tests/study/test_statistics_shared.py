@@ -117,6 +117,88 @@ def test_covers_the_truth_where_one_axis_decides(sizes, shares):
     assert over_settings < 0.8
 
 
+def seeded(random, settings, seeds, share):
+    """Rows of a study whose measure and target are unrelated; a seed decides a share of both."""
+    rows = []
+    of_seed, of_setting = random.normal(size=(2, seeds)), random.normal(size=(2, settings))
+    for setting, seed in itertools.product(range(settings), range(seeds)):
+        rest = math.sqrt((1 - share) / 2) * (of_setting[:, setting] + random.normal(size=2))
+        value, target = math.sqrt(share) * of_seed[:, seed] + rest
+        given = {"lr": setting % 4, "batch": setting // 4, "seed": seed}
+        rows.append({"settings": given, "measures": {"m": value}, "target": target})
+    return rows
+
+
+@pytest.mark.parametrize(("settings", "seeds"), [(8, 5), (24, 4)])
+def test_seeds_that_settings_share_are_counted(settings, seeds):
+    """Of 60 studies in which seeds decide a half: those over settings alone are right in few."""
+    random = numpy.random.default_rng(seeds)
+    found = [
+        summary(seeded(random, settings, seeds, 0.5), resamples=0)["m"].levels["spearman"]
+        for _ in range(60)
+    ]
+    held = [
+        numpy.mean([each.low <= 0 <= each.high for each in looks])
+        for looks in (
+            [each.cautious for each in found],
+            [each.within for each in found],
+            [each.clustered for each in found],
+        )
+    ]
+    assert held[0] >= 0.9
+    assert held[1] >= 0.85  # of 60
+    assert held[2] < 0.9
+
+
+def test_the_error_over_seeds_is_that_of_a_loop():
+    """Each seed left out of all settings in turn, and the mean within them taken again."""
+    random = numpy.random.default_rng(4)
+    seeds = [seed for _ in range(3) for seed in range(6)]
+    settings = [str(setting) for setting in range(3) for _ in range(6)]
+    x = random.normal(size=6)[seeds] + 0.1 * random.normal(size=18)
+    y = random.normal(size=6)[seeds] + 0.1 * random.normal(size=18)
+
+    def mean(kept):
+        each = [
+            stats.spearmanr(x[part], y[part])[0]
+            for setting in range(3)
+            for part in [[i for i in range(6 * setting, 6 * setting + 6) if seeds[i] in kept]]
+        ]
+        return numpy.mean(each)
+
+    whole = mean(range(6))
+    left = [mean([seed for seed in range(6) if seed != out]) for out in range(6)]
+    error = math.sqrt(5 / 6 * sum((each - whole) ** 2 for each in left))
+    half = stats.t.ppf(0.975, 5) * error
+    within = levels(x, y, settings, seeds=seeds).within
+    assert within.value == pytest.approx(whole)
+    assert within.low == pytest.approx(max(-1.0, whole - half))
+    assert within.high == pytest.approx(min(1.0, whole + half))
+    assert within.low < levels(x, y, settings).within.low
+
+
+def test_what_settings_share_is_counted_with_one_seed_too():
+    random = numpy.random.default_rng(0)
+    axes = crossed((6, 2, 2), 1)
+    doubted = clear = 0
+    for _ in range(60):
+        x, y = planted(random, axes, {"a": 0.8}, 0.0)
+        rows = [
+            {"settings": {"a": a, "b": b, "c": c, "seed": 0}, "measures": {"m": u}, "target": v}
+            for a, b, c, u, v in zip(*axes.values(), x, y, strict=True)
+        ]
+        found = summary(rows, resamples=0)
+        row = found["m"]
+        assert not row.levels
+        assert row.shared["a"].clusters == 6
+        clear += row.verdict.startswith(("rises", "falls"))
+        doubted += "; unclear if settings with the same " in row.verdict
+        if row.doubt:
+            assert any(note.endswith(" contain 0: m.") for note in found.notes())
+    assert clear >= 10
+    assert clear - doubted <= 6  # of 60: intervals of 95 %
+
+
 @pytest.fixture
 def one_axis_decides():
     """Five rates at two batch sizes, three runs each: a rate says nearly all of a network."""
@@ -171,5 +253,5 @@ def test_the_verdict_says_so(one_axis_decides):
     shared = found["m"].levels["spearman"].shared["lr"]
     assert f"[{shared.low:+.2f}, {shared.high:+.2f}] (5 by lr)" in text
     assert "Settings with the same lr may be alike, too. If they count once, the interval" in text
-    assert text.splitlines()[-1].endswith(" contain 0: m.")
+    assert text.splitlines()[-1].endswith(" contain 0: m.")  # and nothing of the three seeds
     assert found.to_dict()["measures"]["m"]["levels"]["spearman"]["shared"]["lr"]["clusters"] == 5

@@ -110,10 +110,12 @@ def test_intervals_over_groups_are_rows_of_the_other_table(page_of_five_rates, p
     shared = {r["coefficient"]: r["n"] for r in found if "groups" in r["coefficient"]}
     assert shared == {
         "Spearman ρ, groups with the same lr": 5,
+        "Spearman ρ, groups with the same seed": 6,
         "Pearson r, groups with the same lr": 5,
+        "Pearson r, groups with the same seed": 6,
     }
     others = records(parts(page)["coefficients"])  # three rates are too few
-    assert not any("groups" in row["coefficient"] for row in others)
+    assert not any("same lr" in row["coefficient"] for row in others)
 
 
 def test_the_lead_says_what_few_values_leave_open(page_of_five_rates):

@@ -109,8 +109,8 @@ def _others(statistics: StudyStatistics, rows: list[MeasureStatistics]) -> Table
         title="Other coefficients and intervals",
         caption="Over all runs these intervals take the runs as independent, which makes them too "
         "narrow where settings are repeated. Settings that share a value, such as one optimizer, "
-        "may be alike, too: intervals over groups count those that share it. To see one of them "
-        "for all measures, type its name into the filter.",
+        "may be alike, too, and runs that share a seed: intervals over groups count those. To see "
+        "one of them for all measures, type its name into the filter.",
     )
 
 
@@ -120,12 +120,14 @@ def _of_measure(row: MeasureStatistics) -> Iterator[list[Cell]]:
         again = row.bootstrap.get(kind)
         ends = None if again is None else interval(again)
         yield [f"{name}, all runs", _coefficient(plain), ends, _short(plain.p), plain.n]
-        if kind not in row.levels:
-            continue
-        for shared, found in row.levels[kind].shared.items():
+        levels = row.levels.get(kind)
+        of_groups = levels.shared if levels else row.shared if kind == "spearman" else {}
+        for shared, found in of_groups.items():
             p, groups = _short(found.p), found.clusters
             yield [f"{name}, groups with the same {shared}", _coefficient(found), None, p, groups]
-        between, within = row.levels[kind].between, row.levels[kind].within
+        if levels is None:
+            continue
+        between, within = levels.between, levels.within
         if kind != "spearman":  # whose levels are in the table above
             p = _short(between.p)
             yield [f"{name}, between settings", _coefficient(between), None, p, between.n]

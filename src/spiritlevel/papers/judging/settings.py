@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.correlations import Kind
-from ...study.statistics.shared import coarsest, widest
+from ...study.statistics.shared import groups_that_share, widest
 from ..experiment import Cell, Row, Series, Table, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
@@ -17,12 +17,14 @@ TITLE = "Within and between training settings"
 CAPTION = (
     "Networks of one setting differ by their seed alone. The interval over settings leaves out "
     "each setting in turn, so it does not take such networks for independent ones; it is what the "
-    "claim is judged by. Settings with the same optimizer, say, may be alike, too: the interval "
-    "over groups leaves out all settings that share a value, and is the right one where that value "
-    "decides; it is shown, not judged, since it was added after the runs. Between settings: of "
+    "claim is judged by. Settings with the same optimizer, say, may be alike, too, and so may "
+    "networks with the same seed: the interval over groups leaves out all that share a value, and "
+    "is the right one where that value decides; it is shown, not judged, since it was added after "
+    "the runs. Between settings: of "
     "their means. Within settings: the mean of the correlations in single settings with enough "
-    "runs, with Student's interval over settings. Signs: those within, between and over all; a "
-    "correlation below 0.1 counts as near 0, and agrees or differs with none."
+    "runs, with Student's interval over settings or over seeds, whichever is wider. Signs: those "
+    "within, between and over all; a correlation below 0.1 counts as near 0, and agrees or differs "
+    "with none."
 )
 COLUMNS = (
     *("measure", "correlation", "n", "within settings", "positive within", "between settings"),
@@ -59,7 +61,9 @@ def levels_of(
     if settings is None:
         return None
     values, outcome = column(rows, measure), column(rows, target)
-    return levels(values, outcome, settings, axes=_axes(rows, columns), kind=kind)
+    return levels(
+        values, outcome, settings, axes=_axes(rows, columns), seeds=_seeds(rows), kind=kind
+    )
 
 
 def over_settings(plain: Correlation, found: Levels | None) -> Correlation:
@@ -77,9 +81,9 @@ def partial_over_settings(
 def cautious_partial(
     rows: Sequence[Row], measure: str, target: str, given: Sequence[str], columns: Sequence[str]
 ) -> Correlation:
-    """The same with the widest interval: over settings, or over groups that share a value."""
+    """The same with the widest interval: over settings, or over groups that share something."""
     over = partial_over_settings(rows, measure, target, given, columns)
-    groups = coarsest(_axes(rows, columns)) if over.clusters else {}
+    groups = groups_that_share(_axes(rows, columns), _seeds(rows)) if over.clusters else {}
     shared = {name: _partial(rows, measure, target, given, each) for name, each in groups.items()}
     found = {"": over, **shared}
     return found[widest(found)]
@@ -103,6 +107,10 @@ def _partial(
 
 def _axes(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[object]]:
     return {name: [row[name] for row in rows] for name in _varied(rows, columns)}
+
+
+def _seeds(rows: Sequence[Row]) -> list[object]:
+    return [row.get("seed") for row in rows]
 
 
 def levels_tables(

@@ -40,9 +40,10 @@ def _doubts(lines: Sequence[Line]) -> str:
     clear = [line for line in lines if line.rises or line.falls]
     left = [line for line in clear if not line.levels.doubt]
     return (
-        "Settings that share a value, such as an optimizer, may be alike. Of the "
+        "Settings that share a value, such as an optimizer, may be alike, and so may networks that "
+        "share a seed. Of the "
         f"{len(clear)} results that are clear over all networks if settings are counted, "
-        f"{len(left)} are clear by the widest interval, which counts what settings share."
+        f"{len(left)} are clear by the widest interval, which counts what they share."
     )
 
 

@@ -20,8 +20,9 @@ from .tally import tally
 SCOPE = (
     "A name with [head] is of the last layer alone, as those of the family head always are; the "
     "others are of the whole network. The widest interval counts settings, or groups of settings "
-    "that share a value, such as an optimizer with its rate, whichever leaves more room; where "
-    "nothing that they share has four values or more, it is that over settings. Held fixed: by "
+    "that share a value, such as an optimizer with its rate, or seeds, whichever leaves more room; "
+    "where nothing that they share has four values or more, it is that over settings. Within "
+    "settings, too, it counts settings or seeds. Held fixed: by "
     "partial rank correlation, with the widest interval. The training loss is that at the end, "
     "uncertainty is 1 − ‖p‖², which is a factor of every curvature here."
 )

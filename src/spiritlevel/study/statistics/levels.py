@@ -11,17 +11,22 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from ._arrays import MIN_POINTS, Array, finite_points, is_constant, numpy, scipy_stats
+from ._arrays import Array, finite_points, is_constant, numpy, scipy_stats
 from .clusters import MIN_CLUSTERS, clustered, numbered
 from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
-from .shared import over_shared, uncounted, widest
+from .resampling import OF_COUNTS
+from .shared import SEED, doubt, is_clear, over_shared, sharing, uncounted, widest
 
+MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
 CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """Correlations within single settings: their mean, with Student's interval over settings."""
+    """Correlations within single settings: their mean, with Student's interval.
+
+    It is over settings, or over seeds that settings share, whichever is wider.
+    """
 
     value: float
     low: float
@@ -50,7 +55,7 @@ class Within:
 class Levels:
     """The same two columns on three levels; `pooled` counts runs and `clustered` settings.
 
-    `shared` counts groups of settings, by what they share, where that has values enough.
+    `shared` counts groups of runs, by what they share, where that has values enough.
     """
 
     pooled: Correlation
@@ -81,19 +86,21 @@ class Levels:
 
     @property
     def doubt(self) -> str:
-        """What settings share that makes a clear correlation unclear if they count once; or ""."""
-        clear_to_unclear = _is_clear(self.clustered) and not _is_clear(self.cautious)
-        return self.widest if clear_to_unclear else ""
+        """What is shared that makes a clear correlation unclear if it counts once; or ""."""
+        return doubt(self.clustered, self.shared)
 
     @property
     def blind_spot(self) -> str:
-        """Where it is clear: that settings may be alike in a way that no interval counts; or ""."""
-        if not self.uncounted or not _is_clear(self.clustered):
+        """Where it is clear: that runs may be alike in a way that no interval counts; or ""."""
+        if self.doubt or not self.uncounted or not is_clear(self.clustered):
             return ""
+        axes = [name for name in self.uncounted if name != SEED]
+        alike = [sharing(" or ".join(axes))] if axes else []
+        alike += [sharing(SEED)] if SEED in self.uncounted else []
+        text = " and ".join(alike)
         return (
-            f"Settings with the same {' or '.join(self.uncounted)} may be alike, too. With fewer "
-            f"than {MIN_CLUSTERS} values that cannot be counted, and the interval may be too "
-            "narrow."
+            f"{text[0].upper()}{text[1:]} may be alike, too. With fewer than {MIN_CLUSTERS} values "
+            "that cannot be counted, and the interval may be too narrow."
         )
 
     @property
@@ -153,9 +160,9 @@ class Levels:
     def _of_the_doubt(self) -> str:
         if not self.doubt:
             return self.blind_spot
-        found = self.shared[self.doubt]
+        found, text = self.shared[self.doubt], sharing(self.doubt)
         return (
-            f"Settings with the same {self.doubt} may be alike, too: counting the {found.clusters} "
+            f"{text[0].upper()}{text[1:]} may be alike, too: counting the {found.clusters} "
             f"groups of them and not the {self.clustered.clusters} settings, the interval is "
             f"{_ends(found)}, which contains 0."
         )
@@ -167,6 +174,7 @@ def levels(
     settings: Sequence[Hashable],
     *,
     axes: Mapping[str, Sequence[object]] | None = None,
+    seeds: Sequence[object] = (),
     kind: Kind = "spearman",
     confidence: float = 0.95,
 ) -> Levels:
@@ -178,6 +186,7 @@ def levels(
         settings: the setting of each run; its text names it.
         axes: what the settings consist of, by name, with its value in each run: then intervals
             count what settings share as well.
+        seeds: that of each run, if settings share them: then intervals count seeds as well.
         kind: "pearson", "spearman" or "kendall".
         confidence: of all intervals.
 
@@ -199,22 +208,64 @@ def levels(
         pooled=correlation(values, target, confidence=confidence),
         clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
         between=correlation(*means, confidence=confidence),
-        within=_within(kind, x, y, {names[group[0]]: group for group in members}, confidence),
-        shared=over_shared(values, target, axes or {}, kind=kind, confidence=confidence),
-        uncounted=uncounted(axes or {}),
+        within=_within(
+            *(kind, x, y, {names[group[0]]: group for group in members}, confidence),
+            [str(seeds[place]) for place in points.kept] if seeds else [],
+        ),
+        shared=over_shared(
+            values, target, axes or {}, seeds=seeds, kind=kind, confidence=confidence
+        ),
+        uncounted=uncounted(axes or {}, seeds),
     )
 
 
 def _within(
-    kind: Kind, x: Array, y: Array, members: Mapping[str, Array], confidence: float
+    kind: Kind,
+    x: Array,
+    y: Array,
+    members: Mapping[str, Array],
+    confidence: float,
+    seeds: Sequence[str],
 ) -> Within:
-    found = {
-        name: of_all(kind, x[group], y[group])
+    usable = {
+        name: group
         for name, group in members.items()
-        if len(group) >= MIN_POINTS and not (is_constant(x[group]) or is_constant(y[group]))
+        if len(group) >= MIN_RUNS and not (is_constant(x[group]) or is_constant(y[group]))
     }
+    found = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
     mean, low, high = _student(list(found.values()), confidence)
+    if seeds and found:
+        half = _over_seeds(kind, x, y, list(usable.values()), list(found.values()), seeds)
+        half *= student_quantile(confidence, len(set(seeds)) - 1)
+        if half > mean - low:  # of two that are too narrow if the other matters
+            low, high = mean - half, mean + half
     return Within(mean, max(-1.0, low), min(1.0, high), found, len(members))
+
+
+def _over_seeds(
+    kind: Kind,
+    x: Array,
+    y: Array,
+    groups: Sequence[Array],
+    found: Sequence[float],
+    seeds: Sequence[str],
+) -> float:
+    """The error of their mean, from leaving out each seed in all settings; 0 where it is unknown.
+
+    It is known where there are seeds enough to be counted.
+    """
+    np = numpy()
+    places, num = numbered(seeds)
+    if num < MIN_CLUSTERS:
+        return 0.0
+    means = np.full(num, float(np.sum(found)))
+    for group, whole in zip(groups, found, strict=True):
+        if len(group) > MIN_RUNS:
+            left = 1.0 - (places[group][None, :] == np.arange(num)[:, None])
+            means += OF_COUNTS[kind](x[group], y[group], left) - whole
+    means /= len(found)
+    away = means[np.isfinite(means)] - np.mean(found)
+    return math.sqrt((num - 1) / num * float((away**2).sum()))
 
 
 def _student(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
@@ -225,12 +276,13 @@ def _student(values: Sequence[float], confidence: float) -> tuple[float, float, 
     if len(values) == 1:
         return mean, math.nan, math.nan
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(scipy_stats().t.ppf(0.5 + confidence / 2, len(values) - 1)) * error
+    half = student_quantile(confidence, len(values) - 1) * error
     return mean, mean - half, mean + half
 
 
-def _is_clear(correlation: Correlation) -> bool:
-    return correlation.low > 0 or correlation.high < 0
+def student_quantile(confidence: float, degrees: int) -> float:
+    """How many standard errors the interval reaches to each side."""
+    return float(scipy_stats().t.ppf(0.5 + confidence / 2, degrees))
 
 
 def _ends(correlation: Correlation) -> str:

@@ -18,6 +18,7 @@ from .levels import levels
 from .neighbours import Grid
 from .partial import partial_correlation
 from .regression import regression
+from .shared import over_shared, sharing
 from .sign_error import sign_error
 from .text import JUDGED, MeasureStatistics, StudyStatistics
 from .text import plain as plain
@@ -63,6 +64,7 @@ def summary(
     confounders = _columns([row.get("confounders", {}) for row in rows])
     clusters = _clusters([row["settings"] for row in rows], seed_key)
     axes = _columns([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
+    given_seeds = [row["settings"].get(seed_key) for row in rows]
     measures = {}
     for name, values in _columns([row["measures"] for row in rows]).items():
         # A measure that is a confounder too is judged given the other confounders.
@@ -90,9 +92,18 @@ def summary(
             levels={}
             if clusters is None
             else {
-                kind: levels(values, target, clusters, axes=axes, kind=kind, confidence=confidence)
+                kind: levels(
+                    *(values, target, clusters),
+                    axes=axes,
+                    seeds=given_seeds,
+                    kind=kind,
+                    confidence=confidence,
+                )
                 for kind in LEVELS
             },
+            shared=over_shared(values, target, axes, confidence=confidence)
+            if clusters is None
+            else {},
         )
     families = {kind: holm(_p_values(measures, kind)) for kind in (*KINDS, *PARTIALS)}
     families[JUDGED] = holm({name: row.judged_by.p for name, row in measures.items()})
@@ -180,9 +191,8 @@ def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStat
         if row.name in family.adjusted
     }
     verdict = _verdict(row, corrected)
-    doubt = row.levels["spearman"].doubt if row.levels else ""
-    if verdict.startswith(FINDINGS) and doubt:
-        verdict += f"; unclear if settings with the same {doubt} count once"
+    if verdict.startswith(FINDINGS) and row.doubt:
+        verdict += f"; unclear if {sharing(row.doubt)} count once"
     return dataclasses.replace(row, holm=corrected, verdict=verdict)
 
 

@@ -14,8 +14,9 @@ from .correlations import Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
-from .levels import Levels
+from .levels import MIN_RUNS, Levels
 from .regression import Regression
+from .shared import doubt, sharing
 from .sign_error import SignError
 
 FORMAT = "spiritlevel-statistics-1"
@@ -41,6 +42,8 @@ class MeasureStatistics:
     partial_spearman: Correlation | None
     # By kind: within and between settings; empty where a study does not repeat its settings.
     levels: Mapping[str, Levels] = dataclasses.field(default_factory=dict)
+    # Of Spearman's, by what is shared, where no setting is repeated: else the levels have it.
+    shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
     holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
     verdict: str = ""
 
@@ -48,6 +51,11 @@ class MeasureStatistics:
     def judged_by(self) -> Correlation:
         """The rank correlation that the verdict rests on: over settings, if there are any."""
         return self.levels["spearman"].clustered if self.levels else self.spearman
+
+    @property
+    def doubt(self) -> str:
+        """What is shared that makes it unclear if it counts once; "" for nothing."""
+        return self.levels["spearman"].doubt if self.levels else doubt(self.spearman, self.shared)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +139,12 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
         for row in statistics.measures.values()
         if row.levels and row.levels["spearman"].disagrees
     ]
+    levels = [row.levels["spearman"] for row in statistics.measures.values() if row.levels]
+    if levels and not any(each.within.n for each in levels):
+        lines.append(
+            f"Nothing is said within settings: that needs {MIN_RUNS} runs of one setting with "
+            "different numbers."
+        )
     lines += _doubts(statistics)
     if statistics.confounders:
         lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
@@ -143,12 +157,13 @@ def _doubts(statistics: StudyStatistics) -> list[str]:
     """By what settings share: which findings are unclear if those that share it count once."""
     doubted: dict[str, list[str]] = {}
     for row in statistics.measures.values():
-        if row.levels and row.levels["spearman"].doubt:
-            doubted.setdefault(row.levels["spearman"].doubt, []).append(row.name)
+        if row.doubt:
+            doubted.setdefault(row.doubt, []).append(row.name)
     said = [
-        f"Settings with the same {shared} may be alike, too. If they count once, the intervals of "
+        f"{text[0].upper()}{text[1:]} may be alike, too. If they count once, the intervals of "
         f"these contain 0: {', '.join(names)}."
         for shared, names in doubted.items()
+        for text in [sharing(shared)]
     ]
     found = [row.levels["spearman"] for row in statistics.measures.values() if row.levels]
     return [*said, *dict.fromkeys(each.blind_spot for each in found if each.blind_spot)]
