@@ -197,8 +197,23 @@ def test_a_study_without_repeated_settings_counts_runs():
     assert (table.settings, table["good"].levels) == (0, {})
     assert table["good"].judged_by == table["good"].spearman
     text = str(table)
-    assert "take the runs as independent draws: no setting is repeated" in text
+    assert "take the runs as independent draws: there are not several settings" in text
     assert "within and between" not in text
+
+
+def test_settings_without_a_target_are_not_counted():
+    rows = study()
+    first = {k: v for k, v in rows[0]["settings"].items() if k != "seed"}
+    gone = [
+        row | {"target": None}
+        if {k: v for k, v in row["settings"].items() if k != "seed"} == first
+        else row
+        for row in rows
+    ]
+    before, after = (summary(each, resamples=0) for each in (rows, gone))
+    assert after.settings == before.settings - 1
+    assert after["good"].judged_by.clusters == after.settings
+    assert f"count the {after.settings} settings" in str(after)
 
 
 def test_a_finding_that_rests_on_three_settings_is_none():

@@ -33,6 +33,10 @@ def toss(settings, device):
     noise = torch.randn(task["count"]).double()  # of the run's own seed, whatever came before
     return task_result(settings, {"mean": noise.mean(), "spread": float(noise.std())})
 
+def named(settings, device):
+    first, seed = settings.task.arguments["first"], float(settings.seed)
+    return task_result(settings, {first: seed, "other": 2.0, "third": 3.0 * seed})
+
 def wrong(settings, device):
     return {"mean": 1.0}
 
@@ -98,6 +102,35 @@ def test_reports_of_a_task_need_no_target(command, tmp_path, monkeypatch):
         assert "how the measures relate to mean" in result.stdout
     else:
         assert "what the measures say about the mean" in (tmp_path / "page.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["lr", "error", "seed", "status", "run", "seconds", "task.first"])
+def test_a_number_does_not_hide_a_column_of_every_row(name):
+    with pytest.raises(sl.SpiritlevelError, match="names of their own") as error:
+        run_one(named(name).runs()[0])
+    assert f"Got {name!r}" in str(error.value)
+    assert f"'final_{name}'" in str(error.value)
+
+
+def test_the_target_of_a_task_differs_between_runs_and_others_are_named(tmp_path):
+    with Store.create(tmp_path / "store", named("value")) as store:
+        execute(store)
+        assert default_target(store) == "third"  # the first by name, other, is always 2
+    result = CliRunner().invoke(app, ["study", "report", str(tmp_path / "store")])
+    assert "first of the task's numbers by name. Others, for --target: value." in result.stdout
+    chosen = ["study", "report", str(tmp_path / "store"), "--target", "value"]
+    assert "for --target" not in CliRunner().invoke(app, chosen).stdout
+
+
+def test_a_task_may_have_a_gap_of_its_own(tmp_path):
+    with Store.create(tmp_path / "store", named("gap")) as store:
+        execute(store)
+        assert statistics(store, target="gap", resamples=0).n == 4
+
+
+def named(name: str) -> Study:
+    task = {"name": "coins:named", "first": name}
+    return study(task=task, grid={"task.first": [name], "lr": [0.1, 0.2]}, seeds=2)
 
 
 def test_target_of_networks_is_the_gap(tmp_path):

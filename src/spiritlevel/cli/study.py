@@ -225,7 +225,10 @@ def report(
     """
     with Store.open(folder) as store:
         population = Population.of(store)
-        target = target or population_statistics.default_target(population)
+        hint = ""
+        if target is None:
+            target = population_statistics.default_target(population)
+            hint = population_statistics.of_several(population, target)
         with console.progress("statistics"):
             statistics = population_statistics.statistics(
                 population,
@@ -257,6 +260,7 @@ def report(
     heading = f"{study.name}: how the measures relate to {described}"
     left = f"\n{counts.remaining} runs are not finished: results may change."
     text = f"{heading}\n\n{statistics}\n{left if counts.remaining else ''}"
+    text += f"\n{hint}\n" if hint else ""
     talk.file.write(visible(text, keep="\n"))
     result = statistics.to_dict()
     if judgements:

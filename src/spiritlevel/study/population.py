@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import SpiritlevelError, brief, suggestion
 from .epoch_rows import EpochRows
 from .epoch_rows import Row as Row
+from .runs.tasks import OF_THE_RUN
 from .storage.store import Counts, Store
 
 TARGETS = {
@@ -25,7 +26,6 @@ TARGETS = {
     "test_loss": "test loss",
     "test_error": "1 − test accuracy",
 }
-OF_THE_RUN = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
 LAST_EPOCH = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
 KEYS = ("run", "measure", "layer")  # of a measurement
 TRAINING = ("train_loss", "train_accuracy")  # say how far training went, not what came of it
@@ -144,6 +144,11 @@ class Population:
             folder=folder,
             outcomes=outcomes,
         )
+
+    def varies(self, name: str) -> bool:
+        """Whether the number is not the same in all runs that have it."""
+        found = {row[name] for row in self.done if row.get(name) is not None}
+        return len(found) > 1
 
     @functools.cached_property
     def targets(self) -> dict[str, str]:

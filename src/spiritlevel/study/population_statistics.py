@@ -73,13 +73,27 @@ def default_target(study: Store | Population) -> str:
     """What measures are judged by if no target is given: the gap, where networks were trained.
 
     Networks that were given have outcomes of their own: the gap if it is known, else the first. A
-    task that trains none has numbers of its own; the first of them, by name.
+    task that trains none has numbers of its own; the first of them that differs between runs, by
+    name.
     """
     population = Population.of(study)
     if population.outcomes is not None:
         return next(iter(population.targets), "gap")
-    names = population.measures
-    return "gap" if population.epochs or not names else names[0]
+    if population.epochs or not population.measures:
+        return "gap"
+    return next(filter(population.varies, population.measures), population.measures[0])
+
+
+def of_several(study: Store | Population, target: str) -> str:
+    """That a task's numbers could each be the target; "" where one of them is meant by itself."""
+    population = Population.of(study)
+    others = [name for name in population.measures if name != target and population.varies(name)]
+    if population.outcomes is not None or population.epochs or not others:
+        return ""
+    return (
+        f"The target is {target!r}, the first of the task's numbers by name. Others, for --target: "
+        f"{', '.join(others)}."
+    )
 
 
 def _check_target(population: Population, target: str) -> None:
@@ -96,7 +110,8 @@ def _check_target(population: Population, target: str) -> None:
             f"The 'target' must be one of {', '.join(targets)}, or a measure of the study. "
             f"Got {brief(target)}.{suggestion(target, [*targets, *names])}"
         )
-    if target in targets and names and not population.epochs and population.outcomes is None:
+    trained_none = names and not population.epochs and population.outcomes is None
+    if target in targets and target not in names and trained_none:
         raise SpiritlevelError(
             f"The study in {population.folder!r} trained no networks, so there is no {target!r}. "
             f"Choose one of its own numbers as the target: {', '.join(names)}."

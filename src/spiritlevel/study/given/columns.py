@@ -21,7 +21,8 @@ from typing import Any
 
 from ...errors import SpiritlevelError, suggestion
 from ...measures import names as measure_names
-from ..population import KNOWN_OUTCOMES, OF_THE_RUN, targets_of
+from ..population import KNOWN_OUTCOMES, targets_of
+from ..runs.tasks import OF_THE_RUN
 
 CHECKPOINT, NAME, MODEL, INITIAL, SEED = "checkpoint", "name", "model", "initial", "seed"
 UNDERSTOOD = (CHECKPOINT, NAME, MODEL, INITIAL, SEED)

@@ -25,6 +25,8 @@ from .measuring import machine
 from .results import MeasurementRow, RunResult, row_of, rows_of
 
 DONE = "done"
+OF_THE_RUN = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
+OF_A_ROW = ("run", "status", "seed", "epoch", *OF_THE_RUN)  # whatever the study
 
 
 def run_task(settings: RunSettings, device: str | torch.device) -> RunResult:
@@ -37,9 +39,23 @@ def run_task(settings: RunSettings, device: str | torch.device) -> RunResult:
             f"The study's task {name!r} must return a RunResult. Got {type(result).__name__}. "
             "spiritlevel.study.task_result makes one of names and numbers."
         )
+    _check_names(name, result, settings)
     return dataclasses.replace(
         result, machine=result.machine or machine(device, settings.training.threads)
     )
+
+
+def _check_names(task: str, result: RunResult, settings: RunSettings) -> None:
+    """A number must not hide what a row of the study has under the same name."""
+    taken = {*OF_A_ROW, *settings.axes}
+    for each in result.measurements:
+        if each.measure in taken:
+            what = "a setting that" if each.measure in settings.axes else "what"
+            raise SpiritlevelError(
+                f"The study's task {task!r} must give its numbers names of their own. Got "
+                f"{each.measure!r}, which is {what} every row of the study has. Rename it, for "
+                f"example 'final_{each.measure}'."
+            )
 
 
 def task_result(

@@ -114,7 +114,7 @@ def summary(
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
-        settings=0 if clusters is None else len(set(clusters)),
+        settings=0 if clusters is None else _number_judged(clusters, target),
     )
 
 
@@ -125,6 +125,11 @@ def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str]
         for each in settings
     ]
     return found if 1 < len(set(found)) < len(found) else None
+
+
+def _number_judged(clusters: Sequence[str], target: Sequence[float | None]) -> int:
+    """Settings of which a run has a target."""
+    return len({clusters[place] for place in finite_points(target=target).kept})
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:

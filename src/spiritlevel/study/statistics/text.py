@@ -172,7 +172,10 @@ def _doubts(statistics: StudyStatistics) -> list[str]:
 def _counted(statistics: StudyStatistics) -> str:
     """What intervals and p take as independent."""
     if not statistics.settings:
-        return "Intervals and p take the runs as independent draws: no setting is repeated."
+        return (
+            "Intervals and p take the runs as independent draws: there are not several settings, "
+            "or none is repeated."
+        )
     return (
         f"The networks of one setting are alike, so its interval and p count the "
         f"{statistics.settings} settings and not the runs, and so do those given confounders. "
