@@ -39,6 +39,14 @@ def test_every_combination_of_grid_and_seeds_is_a_run():
     assert len({r.id for r in runs}) == 8
 
 
+@pytest.mark.parametrize("text", ["1e-2", "1E-2", "+1e-2", "1.e-2", ".1e-1", "0.01"])
+def test_a_number_with_an_exponent_is_a_number_of_the_grid_too(text):
+    """PyYAML reads most of these as words, which no confounder can be."""
+    (one, _) = Study.from_yaml(f"name: a\nmodel: mlp\ngrid: {{lr: [{text}, 0.1]}}\nseeds: 1").runs()
+    assert one.axes["lr"] == 0.01
+    assert isinstance(one.axes["lr"], float)
+
+
 def test_ids_do_not_depend_on_order_or_spelling():
     one = tiny(grid={"lr": [0.1, 1], "batch_size": [10, 20]}, seeds=[0, 1])
     other = tiny(grid={"training.batch_size": [20.0, 10], "lr": ["1e0", 0.1]}, seeds=[1, 0])

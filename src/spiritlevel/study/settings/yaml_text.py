@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ...errors import SpiritlevelError, require
+
+# 1e-3 is a number, as in YAML 1.2; PyYAML follows 1.1, which asks for a point and a sign.
+WITH_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
 def read_yaml(text: str, *, source: str) -> Any:
@@ -23,6 +27,7 @@ def read_yaml(text: str, *, source: str) -> Any:
                     raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
             return node
 
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", WITH_EXPONENT, list("-+.0123456789"))
     try:
         return yaml.load(text, Loader)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
