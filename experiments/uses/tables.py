@@ -1,6 +1,7 @@
-"""The tables of docs/uses from the recorded results, as Markdown.
+"""The tables of docs/uses and docs/training.md from the recorded results, as Markdown.
 
-Quantization, pruning with differences between the rules, and sharpness at the edge of stability.
+Quantization, pruning with differences between the rules, sharpness at the edge of stability, and
+penalties beside plain training.
 
 `python experiments/uses/tables.py`
 """
@@ -37,7 +38,7 @@ UNITS = {
     "magnitude": "magnitude",
     "random": "random",
 }
-
+POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 AT_ONCE = {"accuracy": "test_accuracy", "loss": "test_loss"}
 TUNED = {"accuracy": "tuned_accuracy", "loss": "tuned_loss"}
@@ -62,6 +63,10 @@ def main() -> None:
             steps = recorded["steps"][part] if isinstance(recorded["steps"], dict) else None
             print(f"Sharpness over threshold, {part}, {steps} steps:\n")
             print("\n".join(edges(recorded[part])), "\n")
+    recorded = json.loads((RESULTS / "penalties.json").read_text("utf-8"))
+    for rate, part in recorded["rates"].items():
+        print(f"Penalties, a small ResNet with BatchNorm on the digits, rate {rate}:\n")
+        print("\n".join(penalties(part)), "\n")
 
 
 def outcome_of(summary: dict[str, Any]) -> str:
@@ -141,6 +146,49 @@ def deletions(summary: dict[str, Any]) -> list[str]:
         lines.append(_row([f"{float(share):.0%}".replace("%", " %"), "at once", *at_once]))
         lines.append(_row(["", "fine-tuned", *tuned]))
     return lines
+
+
+def penalties(recorded: dict[str, Any]) -> list[str]:
+    """One row for each way of training; – for a seed whose loss became infinite."""
+    lines = _heading(
+        [
+            "training",
+            "`relative.kappa`, each seed",
+            "at equal confidence",
+            "`softmax.gini`",
+            "training loss",
+            "norm of the weights",
+            "test accuracy, each seed",
+        ]
+    )
+    for name in recorded["summary"]:
+        rows = [row for row in recorded["rows"] if row["method"] == name]
+        kept = [row for row in rows if not row["diverged"]]
+        cells = [
+            ", ".join(short(row["relative.kappa"]) if row in kept else "–" for row in rows),
+            ", ".join(
+                short(row["equal"]["relative.kappa"]) if row in kept else "–" for row in rows
+            ),
+        ]
+        for key in ("softmax.gini", "loss", "norm"):
+            ends = (short(end(row[key] for row in kept)) for end in (min, max))
+            cells.append("–".join(dict.fromkeys(ends)))
+        accuracies = (f"{row['test_accuracy']:.1%}"[:-1] if row in kept else "–" for row in rows)
+        cells.append(", ".join(accuracies) + " %")
+        lines.append(_row([f"`{name}`" if "(" in name else name, *cells]))
+    return lines
+
+
+def short(value: float) -> str:
+    """Two digits, or all before the point; a power of ten where that is long."""
+    if value == 0:
+        return "0"
+    sign, size = "−" if value < 0 else "", abs(value)
+    power = math.floor(math.log10(size))
+    if -5 < power < 6:
+        rounded = float(f"{size:.2g}")
+        return sign + (f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:.2g}")
+    return f"{sign}{size / 10**power:.1f}·10{str(power).translate(POWERS)}"
 
 
 def text(value: dict[str, Any], count: int) -> str:
