@@ -155,10 +155,8 @@ def penalties(recorded: dict[str, Any]) -> list[str]:
             "training",
             "`relative.kappa`, each seed",
             "at equal confidence",
-            "`softmax.gini`",
-            "training loss",
             "norm of the weights",
-            "test accuracy, each seed",
+            "accuracy, %",
         ]
     )
     for name in recorded["summary"]:
@@ -170,11 +168,10 @@ def penalties(recorded: dict[str, Any]) -> list[str]:
                 short(row["equal"]["relative.kappa"]) if row in kept else "–" for row in rows
             ),
         ]
-        for key in ("softmax.gini", "loss", "norm"):
-            ends = (short(end(row[key] for row in kept)) for end in (min, max))
-            cells.append("–".join(dict.fromkeys(ends)))
+        ends = (short(end(row["norm"] for row in kept)) for end in (min, max))
+        cells.append("–".join(dict.fromkeys(ends)))
         accuracies = (f"{row['test_accuracy']:.1%}"[:-1] if row in kept else "–" for row in rows)
-        cells.append(", ".join(accuracies) + " %")
+        cells.append(", ".join(accuracies))
         lines.append(_row([f"`{name}`" if "(" in name else name, *cells]))
     return lines
 
