@@ -172,7 +172,10 @@ def penalties(recorded: dict[str, Any]) -> list[str]:
         cells.append("–".join(dict.fromkeys(ends)))
         accuracies = (f"{row['test_accuracy']:.1%}"[:-1] if row in kept else "–" for row in rows)
         cells.append(", ".join(accuracies))
-        lines.append(_row([f"`{name}`" if "(" in name else name, *cells]))
+        label = (
+            name.replace("weight=", "").replace("kind=", "").replace(", adaptive_bias=False", "")
+        )
+        lines.append(_row([f"`{label}`" if "(" in name else name, *cells]))
     return lines
 
 
