@@ -181,6 +181,12 @@ def test_shape_of_the_transfer(high, low, parts):
     assert f"rank correlation with the epochs: {rise:.3g} [" in outcome.findings[4].seen
 
 
+def test_without_networks_nothing_is_said_of_a_peak():
+    outcome = find("000-fig-7").analyse([])
+    assert set(results(outcome)) == {OPEN}
+    assert "no peak" not in outcome.conclusion
+
+
 def test_accuracy_that_does_not_follow_flatness():
     """The paper's -0.68 is outside the interval, though 0 is inside."""
     rows = transfer_rows(8.0, 11.5, 1, high=LATE, low=RISING)

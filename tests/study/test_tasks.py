@@ -117,7 +117,7 @@ def test_the_target_of_a_task_differs_between_runs_and_others_are_named(tmp_path
         execute(store)
         assert default_target(store) == "third"  # the first by name, other, is always 2
     result = CliRunner().invoke(app, ["study", "report", str(tmp_path / "store")])
-    assert "first of the task's numbers by name. Others, for --target: value." in result.stdout
+    assert "numbers that differ between runs. Others, for --target: value." in result.stdout
     chosen = ["study", "report", str(tmp_path / "store"), "--target", "value"]
     assert "for --target" not in CliRunner().invoke(app, chosen).stdout
 

@@ -228,7 +228,7 @@ def report(
         hint = ""
         if target is None:
             target = population_statistics.default_target(population)
-            hint = population_statistics.of_several(population, target)
+            hint = population_statistics.other_targets(population, target)
         with console.progress("statistics"):
             statistics = population_statistics.statistics(
                 population,

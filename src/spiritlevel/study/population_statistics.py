@@ -84,15 +84,15 @@ def default_target(study: Store | Population) -> str:
     return next(filter(population.varies, population.measures), population.measures[0])
 
 
-def of_several(study: Store | Population, target: str) -> str:
-    """That a task's numbers could each be the target; "" where one of them is meant by itself."""
+def other_targets(study: Store | Population, target: str) -> str:
+    """Which other numbers of a task could be the target, as a sentence; "" where there are none."""
     population = Population.of(study)
     others = [name for name in population.measures if name != target and population.varies(name)]
     if population.outcomes is not None or population.epochs or not others:
         return ""
     return (
-        f"The target is {target!r}, the first of the task's numbers by name. Others, for --target: "
-        f"{', '.join(others)}."
+        f"The target is {target!r}, by name the first of the task's numbers that differ between "
+        f"runs. Others, for --target: {', '.join(others)}."
     )
 
 

@@ -80,7 +80,9 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         ),
     ]
     added = [
-        below(EARLY, when, MIDDLE) if when.n else fact(EARLY, False, "there is no peak"),
+        below(EARLY, when, MIDDLE)
+        if when.n or 0.0 not in places
+        else fact(EARLY, False, "there is no peak"),
         every(
             "at the low rate flatness falls smoothly",
             [
@@ -146,7 +148,7 @@ def _place_of_peak(row: Row, strategy: str) -> float | None:
 def _peaks(places: Sequence[float | None], when: IntervalEstimate) -> str:
     """Where the peaks are, or that there are none."""
     at_start, known = places.count(0.0), len(places) - places.count(None)
-    if at_start == known:
+    if at_start == known and known:
         return "at the high rate it never rises above the start, so there is no peak"
     said = f"the peak at the high rate comes after {when} % of the epochs"
     return f"{said}, and {at_start} of {known} runs have none" if at_start else said

@@ -88,7 +88,9 @@ def _conclusion(falls: bool | None, change: IntervalEstimate, cost: IntervalEsti
         )
     if cost is not None:
         theirs = PAPER[MODERATE][3] / PAPER[0.0][3]
-        said.append(f"training takes {cost} times as long as without it, not {theirs:.0f} times")
+        said.append(
+            f"training takes {cost} times as long as without the penalty, not {theirs:.0f} times"
+        )
     if not said:
         return "These networks show no part of it yet."
     text = ", and ".join(filter(None, ("; ".join(said[:-1]), said[-1])))

@@ -50,11 +50,11 @@ def _check_names(task: str, result: RunResult, settings: RunSettings) -> None:
     taken = {*OF_A_ROW, *settings.axes}
     for each in result.measurements:
         if each.measure in taken:
-            what = "a setting that" if each.measure in settings.axes else "what"
+            what = "a setting" if each.measure in settings.axes else "a column of every study"
             raise SpiritlevelError(
                 f"The study's task {task!r} must give its numbers names of their own. Got "
-                f"{each.measure!r}, which is {what} every row of the study has. Rename it, for "
-                f"example 'final_{each.measure}'."
+                f"{each.measure!r}, which is already the name of {what}. Rename it, for example "
+                f"'final_{each.measure}'."
             )
 
 

@@ -121,10 +121,15 @@ def jackknife(
         as_points = by_formula(kind, value, num, confidence=confidence)
         ends = dataclasses.replace(as_points, reason="no setting changes it")
         return ends, 2.0 / math.factorial(num)
+    half = student_quantile(confidence, num - 1) * error
     student: Any = scipy_stats().t
-    half = float(student.ppf(0.5 + confidence / 2, num - 1)) * error
     p = float(2.0 * student.sf(abs(z) / error, num - 1))
     return Interval(math.tanh(z - half), math.tanh(z + half)), p
+
+
+def student_quantile(confidence: float, degrees: int) -> float:
+    """How many standard errors the interval reaches to each side."""
+    return float(scipy_stats().t.ppf(0.5 + confidence / 2, degrees))
 
 
 def _none(reason: str) -> tuple[Interval, float]:

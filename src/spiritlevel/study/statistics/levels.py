@@ -11,11 +11,11 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from ._arrays import Array, finite_points, is_constant, numpy, scipy_stats
-from .clusters import MIN_CLUSTERS, clustered, numbered
+from ._arrays import Array, finite_points, is_constant, numpy
+from .clusters import MIN_CLUSTERS, clustered, numbered, student_quantile
 from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
 from .resampling import OF_COUNTS
-from .shared import SEED, doubt, is_clear, over_shared, sharing, uncounted, widest
+from .shared import doubt, is_clear, may_be_alike, over_shared, uncounted, widest
 
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
 CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
@@ -94,13 +94,9 @@ class Levels:
         """Where it is clear: that runs may be alike in a way that no interval counts; or ""."""
         if self.doubt or not self.uncounted or not is_clear(self.clustered):
             return ""
-        axes = [name for name in self.uncounted if name != SEED]
-        alike = [sharing(" or ".join(axes))] if axes else []
-        alike += [sharing(SEED)] if SEED in self.uncounted else []
-        text = " and ".join(alike)
         return (
-            f"{text[0].upper()}{text[1:]} may be alike, too. With fewer than {MIN_CLUSTERS} values "
-            "that cannot be counted, and the interval may be too narrow."
+            f"{may_be_alike(*self.uncounted)}. With fewer than {MIN_CLUSTERS} values that cannot "
+            "be counted, and the interval may be too narrow."
         )
 
     @property
@@ -154,15 +150,19 @@ class Levels:
     @property
     def _too_few(self) -> str:
         left = self.within.num_settings - self.within.n
-        return f" ({left} more {'has' if left == 1 else 'have'} too few runs)" if left else ""
+        return (
+            f" ({left} more {'has' if left == 1 else 'have'} too few runs that differ)"
+            if left
+            else ""
+        )
 
     @property
     def _of_the_doubt(self) -> str:
         if not self.doubt:
             return self.blind_spot
-        found, text = self.shared[self.doubt], sharing(self.doubt)
+        found = self.shared[self.doubt]
         return (
-            f"{text[0].upper()}{text[1:]} may be alike, too: counting the {found.clusters} "
+            f"{may_be_alike(self.doubt)}: counting the {found.clusters} "
             f"groups of them and not the {self.clustered.clusters} settings, the interval is "
             f"{_ends(found)}, which contains 0."
         )
@@ -264,8 +264,8 @@ def _over_seeds(
             left = 1.0 - (places[group][None, :] == np.arange(num)[:, None])
             means += OF_COUNTS[kind](x[group], y[group], left) - whole
     means /= len(found)
-    away = means[np.isfinite(means)] - np.mean(found)
-    return math.sqrt((num - 1) / num * float((away**2).sum()))
+    away = means[np.isfinite(means)] - np.mean(found)  # without some seed all may be equal
+    return math.sqrt((num - 1) * float(np.mean(away**2))) if len(away) else 0.0
 
 
 def _student(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
@@ -278,11 +278,6 @@ def _student(values: Sequence[float], confidence: float) -> tuple[float, float, 
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = student_quantile(confidence, len(values) - 1) * error
     return mean, mean - half, mean + half
-
-
-def student_quantile(confidence: float, degrees: int) -> float:
-    """How many standard errors the interval reaches to each side."""
-    return float(scipy_stats().t.ppf(0.5 + confidence / 2, degrees))
 
 
 def _ends(correlation: Correlation) -> str:

@@ -1,11 +1,11 @@
 """Kendall's interval: all τ from which a normal sample would give one as far away as the one seen.
 
 Fisher's z with the variance of Fieller, Hartley & Pearson (1957) is made for τ up to 0.6 and 10 or
-more points: for 8 to 20 points with a τ of 0.7 to 0.9, its 95 % intervals hold the truth 83 to 93 %
-of the time, and for 5 points they are a third wider than they need be. The variance of τ itself is
-known for a normal sample of any size, so the test can be turned around, as Wilson does for a share.
-Then 95 % intervals of 4 to 40 points, with τ from 0 to 0.97, hold the truth 95 to 100 % of the
-time.
+more points: for 8 to 20 points with a τ of 0.7 to 0.9, its 95 % intervals hold the truth as little
+as 83 % of the time, and for 5 points they are a third wider than they need be. The variance of τ
+itself is known for a normal sample of any size, so the test can be turned around, as Wilson does
+for a share. Then 95 % intervals of 4 to 40 points, with τ from 0 to 0.97, hold the truth 95 to
+100 % of the time.
 """
 
 from __future__ import annotations

@@ -67,6 +67,18 @@ def sharing(name: str) -> str:
     return f"{'runs' if name == SEED else 'settings'} with the same {name}"
 
 
+def may_be_alike(*names: str) -> str:
+    """The same of all of them, as the beginning of a sentence.
+
+    >>> may_be_alike("lr", "init", "seed")
+    'Settings with the same lr or init and runs with the same seed may be alike, too'
+    """
+    axes = " or ".join(name for name in names if name != SEED)
+    alike = [sharing(name) for name in (axes, SEED) if name and (name != SEED or SEED in names)]
+    text = " and ".join(alike)
+    return f"{text[0].upper()}{text[1:]} may be alike, too"
+
+
 def doubt(found: Correlation, shared: Mapping[str, Correlation]) -> str:
     """What is shared that makes a clear correlation unclear if those that share it count once."""
     name = widest({"": found, **shared})

@@ -16,7 +16,7 @@ from .holm import Holm
 from .intervals import percent as percent
 from .levels import MIN_RUNS, Levels
 from .regression import Regression
-from .shared import doubt, sharing
+from .shared import doubt, may_be_alike
 from .sign_error import SignError
 
 FORMAT = "spiritlevel-statistics-1"
@@ -160,10 +160,9 @@ def _doubts(statistics: StudyStatistics) -> list[str]:
         if row.doubt:
             doubted.setdefault(row.doubt, []).append(row.name)
     said = [
-        f"{text[0].upper()}{text[1:]} may be alike, too. If they count once, the intervals of "
-        f"these contain 0: {', '.join(names)}."
+        f"{may_be_alike(shared)}. If they count once, the intervals of these contain 0: "
+        f"{', '.join(names)}."
         for shared, names in doubted.items()
-        for text in [sharing(shared)]
     ]
     found = [row.levels["spearman"] for row in statistics.measures.values() if row.levels]
     return [*said, *dict.fromkeys(each.blind_spot for each in found if each.blind_spot)]
