@@ -37,7 +37,7 @@ from collections.abc import Iterator
 
 CORE = ("typer", "click", "rich", "markdown-it-py", "mdurl", "pygments", "shellingham", "pyyaml")
 CORE += ("pooch", "platformdirs", "pydantic", "pydantic-core", "annotated-types")
-CORE += ("typing-inspection", "typing-extensions")
+CORE += ("annotated-doc", "typing-inspection", "typing-extensions")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
 WEIGHTS = (".pt", ".safetensors")
 MPS = "nvidia-cuda-mps-control"
