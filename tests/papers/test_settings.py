@@ -73,10 +73,10 @@ def test_two_networks_of_a_setting_say_nothing_within_it():
 def test_groups_that_share_a_batch_size_are_shown():
     rows = rows_of(numpy.random.default_rng(0), num=12)  # three rates, four batch sizes
     table, _ = levels_tables(rows, ["head.kappa"], SETTINGS)
-    place = table.columns.index("over groups (how many)")
+    place = table.columns.index("over groups")
     x, y = ([row[name] for row in rows] for name in ("head.kappa", "gap"))
     found = clustered(x, y, [row["batch_size"] for row in rows])
-    assert table.rows[0][place] == f"{estimate(found)} (4)"
+    assert table.rows[0][place] == f"{estimate(found)} (4 by batch size)"
     few = [row for row in rows_of(numpy.random.default_rng(0)) if row["seed"] < 3]
     smaller, _ = levels_tables(few, ["head.kappa"], SETTINGS)
     assert {cells[place] for cells in smaller.rows} == {None}  # of two batch sizes, three seeds

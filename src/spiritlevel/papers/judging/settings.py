@@ -19,16 +19,17 @@ CAPTION = (
     "each setting in turn, so it does not take such networks for independent ones; it is what the "
     "claim is judged by. Settings with the same optimizer, say, may be alike, too, and so may "
     "networks with the same seed: the interval over groups leaves out all that share a value, and "
-    "is the right one where that value decides; it is shown, not judged, since it was added after "
-    "the runs. Between settings: of "
-    "their means. Within settings: the mean of the correlations in single settings with enough "
-    "runs, with Student's interval over settings or over seeds, whichever is wider. Signs: those "
-    "within, between and over all; a correlation below 0.1 counts as near 0, and agrees or differs "
-    "with none."
+    "is the right one where that value decides. Of several ways to form groups the one with the "
+    "widest interval stands there, which may still be narrower than that over settings. It is "
+    "shown, not judged, since it was added after the runs. Between settings: of their means. "
+    "Within settings: the mean of the correlations in single settings with enough runs, with "
+    "Student's interval over settings or over seeds, whichever is wider. Signs: those within, "
+    "between and over all; a correlation below 0.1 counts as near 0, and agrees or differs with "
+    "none."
 )
 COLUMNS = (
     *("measure", "correlation", "n", "within settings", "positive within", "between settings"),
-    *("over all, interval over runs", "interval over settings", "over groups (how many)", "signs"),
+    *("over all, interval over runs", "interval over settings", "over groups", "signs"),
 )
 KINDS: tuple[Kind, ...] = ("spearman", "pearson")
 GAPS = {"gap": "gap of the losses", "error_gap": "gap of the accuracies"}
@@ -158,11 +159,11 @@ def _cells(found: Levels) -> list[Cell]:
 
 
 def _over_groups(found: Levels) -> str | None:
-    """The widest interval over groups of settings, and how many groups."""
+    """The widest interval over groups of settings or runs; how many groups, and what they share."""
     if not found.widest:
         return None
     shared = found.shared[found.widest]
-    return f"{estimate(shared)} ({shared.clusters})"
+    return f"{estimate(shared)} ({shared.clusters} by {found.widest.replace('_', ' ')})"
 
 
 def setting_series(rows: Sequence[Row], x: str, y: str, columns: Sequence[str]) -> list[Series]:
