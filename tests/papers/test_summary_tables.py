@@ -11,8 +11,9 @@ from spiritlevel.papers.judging.findings import Finding, above, fact
 from spiritlevel.papers.judging.numbers import IntervalEstimate
 from spiritlevel.papers.judging.scale import SMALLER, beside_the_paper, verdict_in_words
 from spiritlevel.papers.publishing.claims_table import claims_table
+from spiritlevel.papers.publishing.further_populations import further_populations
 from spiritlevel.papers.publishing.in_short import in_short
-from spiritlevel.papers.publishing.population_lines import Line
+from spiritlevel.papers.publishing.population_lines import OVER_ALL, WITHIN, Line, Population
 from spiritlevel.papers.publishing.records import Record, load
 from spiritlevel.papers.publishing.render import ScaleResult
 from spiritlevel.papers.publishing.scale_table import scale_table
@@ -97,7 +98,8 @@ def test_what_holds_has_every_experiment_once_and_both_levels(request):
     page = what_holds(results)
     for result, *_ in results:
         assert page.count(f"](experiments/{result.experiment.name}.md)") == 1
-    sections = re.split(r"^### ", page, flags=re.M)[1:-1]
+    *sections, _, others = re.split(r"^### ", page, flags=re.M)[1:]
+    assert "\n| 000-table-3, h200-cifar100 | ResNet-18 (width 32), 20,000 of CIFAR-10 | " in others
     named = {section.partition(":")[0]: section for section in sections}
     assert set(named) == {"000-table-3", "002-fig-5", "003-fig-1", "003-fig-3"}
     rows = {
@@ -130,6 +132,17 @@ def found(slope):
 def line(measure, population, slope, held_fixed):
     fixed = found(held_fixed).clustered
     return Line(population, measure, found(slope), fixed, fixed)
+
+
+def test_further_populations_have_two_measures_each():
+    lines = [line(measure, "002-fig-5", 1.0, 1.0) for measure in ("a", "b", "c")]
+    title, _, table = further_populations([Population(result_of([]), lines)])
+    assert title.startswith("### ")
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    within, over_all = (str(lines[0].views[view]) for view in (WITHIN, OVER_ALL))
+    start = ["002-fig-5, h200", "LeNet-5, 10,000 of CIFAR-10", "16", "8"]
+    assert rows == [[*start, "a", within, over_all], [*start, "b", within, over_all]]
+    assert further_populations([]) == []
 
 
 def test_what_holds_names_measures_by_what_their_intervals_say():

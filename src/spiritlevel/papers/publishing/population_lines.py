@@ -71,6 +71,20 @@ class Line:
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class Population:
+    """Networks of several seeds for each setting, and what each measure says of their gap."""
+
+    result: ScaleResult
+    lines: Sequence[Line]
+
+
+def populations(scales: Sequence[ScaleResult]) -> list[Population]:
+    """Of the results of an experiment those with seeds enough to look within settings."""
+    found = [Population(result, lines_of(result)) for result in scales]
+    return [each for each in found if any(line.levels.within.n for line in each.lines)]
+
+
 def judged_rows(result: ScaleResult) -> Sequence[Row]:
     """The runs that the claim is judged by."""
     trained = result.experiment.trained

@@ -85,6 +85,12 @@ def _row(result: ScaleResult) -> list[Cell]:
     ]
 
 
+def population_in_words(result: ScaleResult) -> str:
+    """Which networks were trained, and on which images."""
+    study = library_study(result.experiment.study, result.record.preset)
+    return f"{networks_in_words(study)}, {images_in_words(study)}"
+
+
 def images_in_words(study: Study) -> str:
     """How many training images of which data."""
     return ", ".join(

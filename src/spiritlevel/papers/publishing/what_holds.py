@@ -10,11 +10,11 @@ from ...pages.content import Figure, Panels, Table
 from ...pages.markdown import escape
 from ..experiment import PAPERS, Experiment
 from ..judging.scale import WORDS
-from ..library_studies import library_study
+from .further_populations import further_populations
 from .in_short import in_short
-from .population_lines import LOSS, Line, judged_rows, lines_of
+from .population_lines import LOSS, Line, Population, judged_rows, populations
 from .render import ScaleResult
-from .scale_table import images_in_words, networks_in_words
+from .scale_table import population_in_words
 from .tally import tally
 
 SCOPE = (
@@ -64,8 +64,8 @@ ADVICE = (
 def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
     """The page, as Markdown; of each experiment all results, the nearest to the paper first."""
     nearest = [scales[0] for scales in results]
-    populations = [chosen for scales in results for chosen in _population(scales)]
-    lines = [line for result in populations for line in lines_of(result)]
+    found = [each for scales in results if (each := populations(scales))]
+    lines = [line for first, *_ in found for line in first.lines]
     parts = [
         *HEAD,
         "## In short",
@@ -73,8 +73,8 @@ def what_holds(results: Sequence[Sequence[ScaleResult]]) -> str:
         *(in_short(lines) if lines else []),
     ]
     parts += ["## The claims", *_claims(nearest)]
-    if populations:
-        parts += ["## Flatness and the gap", TWO_QUESTIONS, *_populations(populations, lines)]
+    if found:
+        parts += ["## Flatness and the gap", TWO_QUESTIONS, *_populations(found, lines)]
     parts += ["## What to measure", "\n".join(f"{i}. {each}" for i, each in enumerate(ADVICE, 1))]
     return "\n\n".join(parts) + "\n"
 
@@ -99,31 +99,27 @@ def _link(experiment: Experiment) -> str:
     return f"[{escape(experiment.title)}](experiments/{experiment.name}.md)"
 
 
-def _population(scales: Sequence[ScaleResult]) -> Sequence[ScaleResult]:
-    """The nearest result of an experiment with seeds enough to look within settings, if any."""
-    return [r for r in scales if any(line.levels.within.n for line in lines_of(r))][:1]
-
-
-def _populations(results: Sequence[ScaleResult], lines: Sequence[Line]) -> list[str]:
+def _populations(found: Sequence[Sequence[Population]], lines: Sequence[Line]) -> list[str]:
+    """Of each experiment the nearest one at length, and the others in a table."""
     return [
         escape(SCOPE),
-        *(part for result in results for part in _one(result, lines)),
+        *(part for first, *_ in found for part in _one(first)),
         "### All of them",
         "\n".join(_in_words(lines)),
         f"These are {len(lines)} lines: of measures that tell nothing, about one in 40 would have "
         "an interval above 0 by chance, in each column, and one in 40 below.",
         f"Of these measures, rescaling of layers changes {_listing(_moved(lines))}.",
+        *further_populations([each for _, *others in found for each in others]),
     ]
 
 
-def _one(result: ScaleResult, lines: Sequence[Line]) -> list[str]:
+def _one(population: Population) -> list[str]:
     """A population: its networks, what each measure says, and the figure."""
-    name = result.experiment.name
-    own = [line for line in lines if line.population == name]
+    result, own = population.result, population.lines
     levels = own[0].levels
     losses = [row[LOSS] for row in judged_rows(result)]
     parts = [
-        f"### {name}: {escape(_networks(result))}",
+        f"### {result.experiment.name}: {escape(population_in_words(result))}",
         f"{levels.pooled.n} trained networks of {levels.clustered.clusters} settings, with a "
         f"training loss of {min(losses):.2g} to {max(losses):.2g}. Rank correlations (Spearman) "
         "with the gap of the losses:",
@@ -141,12 +137,6 @@ def _drawn(figure: Figure | Panels | None) -> Sequence[Figure]:
     if isinstance(figure, Panels):
         return figure.figures
     return [] if figure is None else [figure]
-
-
-def _networks(result: ScaleResult) -> str:
-    """Which networks a population has, and the images that they were trained on."""
-    study = library_study(result.experiment.study, result.record.preset)
-    return f"{networks_in_words(study)}, {images_in_words(study)}"
 
 
 def _in_words(lines: Sequence[Line]) -> list[str]:
