@@ -15,6 +15,7 @@ from ...study.registry import study_names
 from ..experiment import Experiment, Outcome
 from ..judging.judged import judged
 from ..judging.scale import verdict_in_words
+from ..judging.trained import DIVERGED
 from ..library_studies import library_study
 from ..registry import find
 from .claim_tables import claim_table, paper_values_table
@@ -25,6 +26,7 @@ BRACKETS = (
     "few runs, Student's interval of a mean can go beyond the values that the number can have."
 )
 GPU, WORKERS = "h200", 8  # how names of presets made for one start, and how many share it
+ALL_EPOCHS = "epochs"  # how a run ends that came to no limit
 SYMMETRIES = {
     "layer_rescale": "rescaling of layers",
     "neuron_rescale": "rescaling of neurons",
@@ -191,7 +193,19 @@ def _how(record: Record) -> str:
             for m in record.machines
         )
     )
-    return escape(f"{runs}, {_duration(record.seconds)} of work in all. Machine: {machines}.")
+    work = f"{runs}, {_duration(record.seconds)} of work in all."
+    return escape(" ".join(filter(None, (work, _stopped(record), f"Machine: {machines}."))))
+
+
+def _stopped(record: Record) -> str:
+    """In how many runs training came to its limit; "" where there is none."""
+    limits = library_study(record.name, record.preset).runs()[0].stop.to_dict()
+    ends = [row["outcome"] for row in record.rows if "outcome" in row]
+    if not ends or not limits:
+        return ""
+    words = ", ".join(f"{name} {value}" for name, value in limits.items())
+    reached = sum(end not in (ALL_EPOCHS, DIVERGED) for end in ends)
+    return f"Training ended at its limit ({words}) in {reached} of {len(ends)} runs."
 
 
 def _duration(seconds: float) -> str:
