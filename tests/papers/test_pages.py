@@ -154,16 +154,16 @@ def test_commands_are_all_that_is_needed(name, commands, made):
     assert re.findall(r"^\$ (.*)$", page, re.M) == commands
 
 
-def test_how_many_runs_came_to_their_limit(made):
-    """Those of 003-fig-1 with all images took every epoch; what is no limit is not spoken of."""
+def test_how_many_runs_reached_their_stopping_criterion(made):
+    """Those of 003-fig-1 with all images took every epoch; 001-fig-4 has no criterion."""
     page = made["experiments/003-fig-1.md"].decode()
-    said = re.findall(r"ended at its limit \((.*?)\) in (\d+ of \d+) runs", page)
+    said = re.findall(r"reached its stopping criterion \((.*?)\) in (\d+ of \d+) runs", page)
     assert said == [
         (r"head\_gradient 1e-05", "0 of 81"),
         (r"head\_gradient 0.001", "20 of 20"),
         (r"train\_loss 0.1", "110 of 140"),
     ]
-    assert "its limit" not in made["experiments/001-fig-4.md"].decode()
+    assert "criterion" not in made["experiments/001-fig-4.md"].decode()
 
 
 def test_summary_lists_what_was_not_run(tmp_path):

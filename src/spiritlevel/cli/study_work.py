@@ -13,7 +13,7 @@ from .. import study as library
 from ..errors import SpiritlevelError
 from ..study import control
 from ..study.executors.progress import study_status
-from ..study.runs.ending import DIVERGED
+from ..study.runs.outcomes import DIVERGED
 from ..study.storage.store import Store
 from . import console, inputs, subject
 from .progress import counted, duration, runs_progress

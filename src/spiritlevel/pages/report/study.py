@@ -9,6 +9,7 @@ from ...measures import names
 from ...results import Progress
 from ...study import population_statistics
 from ...study.population import Population, label
+from ...study.runs.outcomes import DIVERGED
 from ...study.settings.definition import Study
 from ...study.settings.given_networks import axes_of
 from ...study.statistics import MeasureStatistics, StudyStatistics
@@ -188,7 +189,7 @@ def _seeds(study: Study) -> str:
 def _missing(population: Population) -> Section | None:
     """Runs that the page cannot show, and why."""
     counts = population.counts
-    diverged = sum(row["outcome"] == "diverged" for row in population.done)
+    diverged = sum(row["outcome"] == DIVERGED for row in population.done)
     said = []
     if counts.remaining:
         said.append(

@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import SpiritlevelError
 from ...study.data.catalogue import CATALOGUE
 from ...study.population import label
+from ...study.runs.outcomes import DIVERGED
 from ...study.settings.definition import Study
 from ...study.statistics.table import plain
 from .. import registry
@@ -164,7 +165,7 @@ def _missing(unfinished: list[str], origin: Origin, error: Exception) -> list[st
 
 def _complete(rows: Rows) -> bool:
     """Every run was finished, and its training did not diverge."""
-    return all(row["status"] == "done" and row["outcome"] != "diverged" for row in rows)
+    return all(row["status"] == "done" and row["outcome"] != DIVERGED for row in rows)
 
 
 def _unfinished(study: Study, rows: Rows) -> list[str]:

@@ -7,10 +7,10 @@ from typing import Any
 
 from ...errors import SpiritlevelError
 from ...measures import names
+from ...study.runs.outcomes import DIVERGED
 from ...study.settings.definition import Study
 from ..experiment import Experiment, Row
 from .scope import scoped
-from .trained import DIVERGED
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...study.runs.outcomes import DIVERGED
+
 Row = Mapping[str, Any]
 WORDS = {
     "train_loss": "training loss",
@@ -17,7 +19,6 @@ WORDS = {
 # Cross-entropy of a guess among ten classes is ln 10 = 2.3; at 0.5 nine in ten images are learned.
 LEARNED_LOSS = 0.5
 FIT = 0.99  # of the training images: hardly one is missed
-DIVERGED = "diverged"  # the outcome of such a run: it has no measures
 FIVE_GUESSES = 0.5  # accuracy, where one guess in ten is right
 
 

@@ -9,9 +9,9 @@ import torch
 
 from ...errors import SpiritlevelError
 from ...study.registry import task
-from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete, measure_network
 from ...study.runs.network_run import NetworkRun
+from ...study.runs.outcomes import DIVERGED
 from ...study.runs.results import EpochRow, History, RunResult
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result

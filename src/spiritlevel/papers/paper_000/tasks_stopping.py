@@ -14,9 +14,9 @@ import torch
 
 from ...errors import SpiritlevelError
 from ...study.registry import task
-from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete
 from ...study.runs.network_run import NetworkRun
+from ...study.runs.outcomes import DIVERGED
 from ...study.runs.results import RunResult
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result

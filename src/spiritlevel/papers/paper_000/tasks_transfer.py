@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from ...study.registry import task
-from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import complete
 from ...study.runs.network_run import NetworkRun
 from ...study.runs.networks import head_path
+from ...study.runs.outcomes import DIVERGED
 from ...study.runs.results import RunResult
 from ...study.runs.run_data import load_data
 from ...study.runs.running import train

@@ -15,10 +15,10 @@ from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
 from ...study.runs.attempts import current
-from ...study.runs.ending import DIVERGED
 from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
 from ...study.runs.network_run import NetworkRun
+from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...study.runs.results import (
     EpochMeasurementRow,
     EpochRow,
@@ -99,7 +99,7 @@ def _train(run: NetworkRun, steps: Sequence[int]) -> None:
             if history.outcome == DIVERGED:
                 break
         else:
-            history.outcome = "epochs" if done == steps[-1] else ""
+            history.outcome = ALL_EPOCHS if done == steps[-1] else ""
         saved.after_epoch(training.state)
 
 

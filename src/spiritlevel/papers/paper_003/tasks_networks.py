@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
-from ...study.runs.ending import DIVERGED
 from ...study.runs.measuring import measure_network
 from ...study.runs.network_run import NetworkRun
+from ...study.runs.outcomes import DIVERGED
 from ...study.runs.results import MeasurementRow, RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.running import train

@@ -8,7 +8,7 @@ from torch import nn
 
 from ...errors import SpiritlevelError
 from ...study.checkpoints import load_checkpoint
-from ...study.runs.ending import DIVERGED
+from ...study.runs.outcomes import DIVERGED
 from ...study.runs.results import EpochRow, History
 from ...study.settings.run import RunSettings
 from ...study.storage.store import Store

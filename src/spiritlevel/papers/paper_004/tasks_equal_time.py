@@ -10,10 +10,10 @@ import torch
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
-from ...study.runs.ending import DIVERGED
 from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
 from ...study.runs.network_run import NetworkRun
+from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...study.runs.results import EpochRow, RunResult
 from ...study.runs.running import evaluate
 from ...study.runs.tasks import task_result
@@ -55,7 +55,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         settings,
         {SECONDS: seconds, EPOCHS: epochs},
         device=device,
-        outcome="epochs" if is_finite else DIVERGED,
+        outcome=ALL_EPOCHS if is_finite else DIVERGED,
         epochs=(row,),
         checkpoint=checkpoint_bytes(run.model),
         num_train=len(data.x),

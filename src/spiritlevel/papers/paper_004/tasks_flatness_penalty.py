@@ -18,6 +18,7 @@ from ...study.runs.attempts import current
 from ...study.runs.batch_changes import BatchChanges
 from ...study.runs.epochs import random_states, restore_random_states
 from ...study.runs.network_run import NetworkRun
+from ...study.runs.outcomes import ALL_EPOCHS
 from ...study.runs.results import EpochRow, RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.running import evaluate
@@ -129,7 +130,7 @@ def _train(run: NetworkRun, arguments: PenaltyArguments) -> tuple[list[float], f
         train = evaluate(model, data.x, data.y)
         row = EpochRow(epoch, *train, *evaluate(model, data.test_x, data.test_y))
         run.history.add(row, None)
-        run.history.outcome = "epochs" if epoch == training.epochs else ""
+        run.history.outcome = ALL_EPOCHS if epoch == training.epochs else ""
         saved.after_epoch(state)
     return flatness, seconds
 

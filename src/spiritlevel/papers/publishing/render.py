@@ -12,10 +12,10 @@ from ...pages.markdown import escape
 from ...study import control
 from ...study.models.registry import TO_INSTALL
 from ...study.registry import study_names
+from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ..experiment import Experiment, Outcome
 from ..judging.judged import judged
 from ..judging.scale import verdict_in_words
-from ..judging.trained import DIVERGED
 from ..library_studies import library_study
 from ..registry import find
 from .claim_tables import claim_table, paper_values_table
@@ -26,7 +26,6 @@ BRACKETS = (
     "few runs, Student's interval of a mean can go beyond the values that the number can have."
 )
 GPU, WORKERS = "h200", 8  # how names of presets made for one start, and how many share it
-ALL_EPOCHS = "epochs"  # how a run ends that came to no limit
 SYMMETRIES = {
     "layer_rescale": "rescaling of layers",
     "neuron_rescale": "rescaling of neurons",
@@ -198,14 +197,14 @@ def _how(record: Record) -> str:
 
 
 def _stopped(record: Record) -> str:
-    """In how many runs training came to its limit; "" where there is none."""
-    limits = library_study(record.name, record.preset).runs()[0].stop.to_dict()
+    """In how many runs training reached its stopping criterion; "" where there is none."""
+    criteria = library_study(record.name, record.preset).runs()[0].stop.to_dict()
     ends = [row["outcome"] for row in record.rows if "outcome" in row]
-    if not ends or not limits:
+    if not ends or not criteria:
         return ""
-    words = ", ".join(f"{name} {value}" for name, value in limits.items())
+    words = ", ".join(f"{name} {value}" for name, value in criteria.items())
     reached = sum(end not in (ALL_EPOCHS, DIVERGED) for end in ends)
-    return f"Training ended at its limit ({words}) in {reached} of {len(ends)} runs."
+    return f"Training reached its stopping criterion ({words}) in {reached} of {len(ends)} runs."
 
 
 def _duration(seconds: float) -> str:

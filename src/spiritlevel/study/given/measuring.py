@@ -20,7 +20,7 @@ from ..checkpoints import load_checkpoint
 from ..data.samples import in_batches, load_samples
 from ..models.registry import build
 from ..registry import task
-from ..runs.ending import DIVERGED
+from ..runs.outcomes import DIVERGED, MEASURED
 from ..runs.results import MeasurementRow, RunResult, rows_of
 from ..runs.run_data import DTYPES, whole_test
 from ..runs.tasks import number_row, task_result
@@ -29,7 +29,6 @@ from ..settings.task_arguments import read_task
 
 TASK = "measure_network"
 IN_PYTHON = "network_in_python"  # the task of networks that no file holds
-MEASURED = "measured"  # how such a run ends
 Batches = list[tuple[Any, Tensor]]
 
 

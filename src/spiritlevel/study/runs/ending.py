@@ -11,10 +11,10 @@ from torch import Tensor
 from ...errors import SpiritlevelError
 from ..settings.run import RunSettings
 from ..settings.stop import StopSettings
+from .outcomes import ALL_EPOCHS, DIVERGED
 from .results import EpochRow, History, MeasurementRow
 from .step_means import EpochSteps
 
-DIVERGED = "diverged"
 OF_STEPS = ("running_loss", "gradient_norm", "head_gradient")
 
 
@@ -47,7 +47,7 @@ class Ending:
             return name
         if self._met(row, measured):
             return f"{self._stop.rule}_rule"
-        return "epochs" if row.epoch >= self._epochs else ""
+        return ALL_EPOCHS if row.epoch >= self._epochs else ""
 
     def reached_by(self, steps: EpochSteps) -> str:
         """The level that the steps of an epoch reached; "" if none. Such an epoch is evaluated."""

@@ -18,8 +18,8 @@ from ... import api
 from ...records import __version__
 from ..checkpoints import checkpoint_bytes
 from ..settings.run import RunSettings
-from .ending import DIVERGED
 from .network_run import NetworkRun
+from .outcomes import DIVERGED
 from .results import EpochRow, MeasurementRow, RunResult, failure, rows_of
 from .tf32 import TF32
 

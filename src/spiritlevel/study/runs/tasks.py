@@ -22,9 +22,9 @@ from ...results import Measurement, Report, Status
 from ..registry import find_task
 from ..settings.run import RunSettings
 from .measuring import machine
+from .outcomes import TASK_DONE
 from .results import MeasurementRow, RunResult, row_of, rows_of
 
-DONE = "done"
 OF_THE_RUN = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
 OF_A_ROW = ("run", "status", "seed", "epoch", *OF_THE_RUN)  # whatever the study
 
@@ -63,7 +63,7 @@ def task_result(
     values: Mapping[str, float | Measurement] | Report,
     *,
     device: str | torch.device = "cpu",
-    outcome: str = DONE,
+    outcome: str = TASK_DONE,
     num_train: int = 0,
     num_test: int = 0,
     **more: Any,
