@@ -6,6 +6,7 @@ prints the map.
 
 ROOMS = {
     "errors": "errors: what was needed, what came, what to do next",
+    "need": "one check of a value, one shape of error",
     "plain_text": "text from outside, harmless for a terminal and a spreadsheet",
     "user_code": "a user's code by 'module:name', and which of it a file may name",
     "plugins": "measures and studies that other packages add",

@@ -6,31 +6,22 @@ What a value may be beyond its type (a range, a name that exists) is checked whe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from ..errors import SpiritlevelError, brief
+from ..errors import SpiritlevelError
 from ..files.names import as_path
-
-Test = Callable[[Any], bool]
+from ..need import Test, is_number, is_whole, need, or_none
 
 
 def check_arguments(verb: str, arguments: Mapping[str, Any]) -> None:
     """Refuse the first argument of a wrong type; names without an entry are left alone."""
     for name, value in arguments.items():
-        fits, need = CHECKS.get(name, (_anything, ""))
-        if not fits(value):
-            raise SpiritlevelError(
-                f"The {name!r} argument of {verb} must be {need}. Got {brief(value)}, of type "
-                f"{type(value).__name__}."
-            )
-
-
-def _anything(value: Any) -> bool:
-    return True
+        if name in CHECKS:
+            fits, wanted = CHECKS[name]
+            need(name, value, fits, wanted, of=verb, typed=True)
 
 
 def _is_network(value: Any) -> bool:
@@ -39,19 +30,9 @@ def _is_network(value: Any) -> bool:
     )
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and _is_number(value)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int) and abs(value) >= 2**63:
-        return False
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _are_bytes(value: Any) -> bool:
     """A float such as 2e9 is one too."""
-    return _is_number(value) and abs(value) < 2**63 and value == int(value)
+    return is_number(value) and abs(value) < 2**63 and value == int(value)
 
 
 def _is_text(value: Any) -> bool:
@@ -105,16 +86,12 @@ def _is_path(value: Any) -> bool:
     return True
 
 
-def _or_none(test: Test) -> Test:
-    return lambda value: value is None or test(value)
-
-
 def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-_TEXTS = (_or_none(_are_texts), "a text, a list of texts, or None")
-_FUNCTION = (_or_none(callable), "a function, or None")
+_TEXTS = (or_none(_are_texts), "a text, a list of texts, or None")
+_FUNCTION = (or_none(callable), "a function, or None")
 CHECKS: dict[str, tuple[Test, str]] = {
     "model": (_is_network, "a torch.nn.Module whose weights are in memory, not on 'meta'"),
     "models": (_are_networks, "a dict of names and torch.nn.Modules, as in {'sgd': net, ...}"),
@@ -122,45 +99,45 @@ CHECKS: dict[str, tuple[Test, str]] = {
     "loss": (_is_loss, "'cross_entropy', 'mse', 'bce', or a function of outputs and targets"),
     "measures": _TEXTS,
     "layers": (
-        _or_none(lambda value: _are_texts(value) and len(value) > 0),
+        or_none(lambda value: _are_texts(value) and len(value) > 0),
         "the path or pattern of a layer, a list of at least one of them, or None",
     ),
-    "head": (_or_none(_is_text), "the path of a layer, or None"),
+    "head": (or_none(_is_text), "the path of a layer, or None"),
     "forward": _FUNCTION,
     "progress": _FUNCTION,
-    "method": (_or_none(_is_text), "the name of a method, such as 'auto'"),
-    "memory": (_or_none(_are_bytes), "a whole number of bytes below 2**63, or None"),
+    "method": (or_none(_is_text), "the name of a method, such as 'auto'"),
+    "memory": (or_none(_are_bytes), "a whole number of bytes below 2**63, or None"),
     "arithmetic": (_is_text, "'full', 'tf32' or 'bf16'"),
     "seed": (_is_seed, "a whole number of Python that fits into 64 bits"),
     "distributed": (_is_flag, "True or False"),
-    "rtol": (_is_number, "a number, such as 0.05"),
-    "confidence": (_is_number, "a number, such as 0.95"),
-    "max_passes": (_is_whole, "a whole number below 2**63, such as 100"),
-    "max_overhead": (_or_none(_is_number), "a share of the time, such as 0.1, or None"),
-    "draws": (_is_whole, "a whole number, such as 3"),
+    "rtol": (is_number, "a number, such as 0.05"),
+    "confidence": (is_number, "a number, such as 0.95"),
+    "max_passes": (is_whole, "a whole number below 2**63, such as 100"),
+    "max_overhead": (or_none(is_number), "a share of the time, such as 0.1, or None"),
+    "draws": (is_whole, "a whole number, such as 3"),
     "match_confidence": (_is_flag, "True or False"),
     "biases": (_is_flag, "True or False"),
-    "num": (_is_whole, "a whole number below 2**63"),
-    "num_vectors": (_is_whole, "a whole number below 2**63"),
-    "steps": (_is_whole, "a whole number below 2**63"),
+    "num": (is_whole, "a whole number below 2**63"),
+    "num_vectors": (is_whole, "a whole number below 2**63"),
+    "steps": (is_whole, "a whole number below 2**63"),
     "which": (_is_text, "'largest', 'smallest' or 'both'"),
     "matrix": (_is_text, "'hessian' or 'ggn'"),
     "kind": (_is_text, "'hessian', 'ggn' or 'fisher'"),
-    "num_probes": (_is_whole, "a whole number below 2**63, such as 32"),
+    "num_probes": (is_whole, "a whole number below 2**63, such as 32"),
     "scheme": (_is_text, "'per_tensor', 'per_channel' or 'per_group'"),
     "ranges": (_is_text, "'mse' or 'max'"),
-    "mean_bits": (_or_none(_is_number), "a number of bits per weight, or None"),
-    "bytes": (_or_none(_is_number), "a number of bytes, or None"),
+    "mean_bits": (or_none(is_number), "a number of bits per weight, or None"),
+    "bytes": (or_none(is_number), "a number of bytes, or None"),
     "traces": (_is_flag, "True or False"),
     "check": (_is_flag, "True or False"),
-    "share": (_or_none(_is_number), "a number between 0 and 1, or None"),
-    "by": (_or_none(_is_text), "the name of a rule, or None"),
+    "share": (or_none(is_number), "a number between 0 and 1, or None"),
+    "by": (or_none(_is_text), "the name of a rule, or None"),
     "fisher": (_is_flag, "True or False"),
-    "residual_rtol": (_or_none(_is_number), "a number, or None"),
-    "directions": (_or_none(_is_text), "'random', 'eigen' or None"),
-    "dimensions": (_or_none(_is_whole), "1, 2 or None"),
-    "points": (_or_none(_is_whole), "a whole number below 2**63, or None"),
-    "reach": (_or_none(_is_number), "a number, or None"),
-    "names": (_or_none(_are_texts), "a list of texts, or None"),
-    "cache": (_or_none(_is_path), "a path, or None"),
+    "residual_rtol": (or_none(is_number), "a number, or None"),
+    "directions": (or_none(_is_text), "'random', 'eigen' or None"),
+    "dimensions": (or_none(is_whole), "1, 2 or None"),
+    "points": (or_none(is_whole), "a whole number below 2**63, or None"),
+    "reach": (or_none(is_number), "a number, or None"),
+    "names": (or_none(_are_texts), "a list of texts, or None"),
+    "cache": (or_none(_is_path), "a path, or None"),
 }
